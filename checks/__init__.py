@@ -1,0 +1,1 @@
+"""What proves that the tables are right."""

@@ -1,0 +1,1 @@
+"""What moves data: change events to change logs, mirrors and published tables."""

@@ -1,0 +1,1 @@
+"""What change events look like."""

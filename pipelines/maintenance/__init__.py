@@ -1,0 +1,1 @@
+"""Keeping tables small and fast without changing what they say."""

@@ -1,0 +1,1 @@
+"""A columnar scan engine for Apache Iceberg tables with deletes."""

@@ -1,0 +1,1 @@
+"""Delete files: loading, indexing and applying them."""

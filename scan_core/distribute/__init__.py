@@ -1,0 +1,1 @@
+"""Running splits: in this process, in threads, on Spark."""

@@ -1,0 +1,1 @@
+"""The expression side of a scan: text to bound predicates to arrays of truth values."""

@@ -1,0 +1,1 @@
+"""Lookup structures: key hash tables, Bloom filters, bitmap indexes."""

@@ -1,0 +1,54 @@
+"""What a scan did, in counts that add up: the metrics of a scan are the sum of those of its splits."""
+
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass(slots=True)
+class ScanMetrics:
+    """Counters of one split, thread or scan; `a + b` adds every one of them.
+
+    Planning fills the first block, reading the others. Rows removed are counted once, by the first cause:
+    position deletes (DVs included), then equality deletes and the filter in the order they ran.
+    """
+
+    manifests_read: int = 0
+    manifests_pruned: int = 0
+    data_files_planned: int = 0
+    data_files_pruned: int = 0
+    delete_files_planned: int = 0
+    delete_files_pruned: int = 0
+
+    splits_read: int = 0
+    data_files_read: int = 0
+    row_groups_read: int = 0
+    row_groups_pruned: int = 0
+    pages_read: int = 0
+    pages_skipped: int = 0
+    rows_in_files: int = 0
+    rows_removed_by_position_deletes: int = 0
+    rows_removed_by_equality_deletes: int = 0
+    rows_removed_by_filter: int = 0
+    rows_out: int = 0
+    bytes_read: int = 0
+    bytes_skipped: int = 0
+
+    delete_files_opened: int = 0
+    delete_rows_loaded: int = 0
+    delete_bytes_read: int = 0
+    delete_index_hits: int = 0
+    delete_indexes_built: int = 0
+    relocated_position_matches: int = 0
+    fallbacks: int = 0
+    retries: int = 0
+
+    def __add__(self, other: "ScanMetrics") -> "ScanMetrics":
+        return ScanMetrics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def add(self, other: "ScanMetrics") -> None:
+        """Add `other` in place."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+    def as_dict(self) -> dict[str, int]:
+        """All counters by name."""
+        return asdict(self)

@@ -1,0 +1,72 @@
+"""How a scan may work: limits and switches. None of them changes a result."""
+
+import os
+from dataclasses import dataclass, fields
+
+from scan_core.errors import OptionError
+
+DEFAULT_MEMORY_LIMIT_BYTES = 2 * 1024**3
+"""Generous on a laptop, small enough that two workers on a 4 GiB container survive."""
+DEFAULT_BATCH_ROWS = 131_072
+"""Above 64k rows per-batch costs vanish; above 256k the batches of wide tables leave the cache."""
+DEFAULT_SPLIT_BYTES = 128 * 1024**2
+"""Iceberg's `read.split.target-size`."""
+DEFAULT_DELETE_CACHE_BYTES = 512 * 1024**2
+"""About 60 M integer keys; larger indexes are built per scan and dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """Options of one scan; every speed-up can be switched off.
+
+    Attributes:
+        memory_limit_bytes: cap of what a scan holds beside its input and output, delete index included.
+        batch_rows: most rows of a batch.
+        split_bytes: target size of a split.
+        parallelism: worker threads; 1 runs in the calling thread.
+        delete_cache_bytes: cap of the process-wide cache of delete indexes.
+        prune_partitions: use partition values and manifest summaries against the predicate.
+        prune_files: use file bounds against the predicate.
+        prune_row_groups: use row-group statistics against the predicate.
+        prune_pages: use the page index against predicate and deletes, and read only pages with surviving rows.
+        prune_deletes: use bounds to skip deletes that cannot touch a file.
+        lazy_columns: decode payload columns only where rows survive.
+        adaptive_order: re-order conjuncts by measured cost.
+        use_numba: compiled key kernels where they pay; False uses NumPy only.
+        trust_record_counts: let `count()` believe manifest record counts (rule 19).
+        case_sensitive: match column names exactly.
+    """
+
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    parallelism: int = os.cpu_count() or 1
+    delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
+    prune_partitions: bool = True
+    prune_files: bool = True
+    prune_row_groups: bool = True
+    prune_pages: bool = True
+    prune_deletes: bool = True
+    lazy_columns: bool = True
+    adaptive_order: bool = True
+    use_numba: bool = True
+    trust_record_counts: bool = False
+    case_sensitive: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.delete_cache_bytes < 0:
+            raise OptionError(f"delete_cache_bytes must not be negative, not {self.delete_cache_bytes}")
+
+    @classmethod
+    def without_optimisations(cls) -> "ScanOptions":
+        """Every switch off: the plainest way to the same rows, for differential tests."""
+        return cls(
+            parallelism=1,
+            **{f.name: False for f in fields(cls) if f.type is bool and f.name not in _MEANING_SWITCHES},
+        )
+
+
+_MEANING_SWITCHES = frozenset({"trust_record_counts", "case_sensitive"})

@@ -1,0 +1,1 @@
+"""From scan and snapshot to splits."""

@@ -1,0 +1,1 @@
+"""The worker half: from a split to record batches."""

@@ -1,0 +1,115 @@
+"""The facts of one snapshot: which data files and delete files it names.
+
+Plain values as manifests state them, with inheritance already applied (sequence numbers, first_row_id, spec id).
+Reading them from Avro is the business of `manifests.py`; which delete meets which file that of `plan/`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class FileFormat(Enum):
+    """Formats of data and delete files."""
+
+    PARQUET = "parquet"
+    ORC = "orc"
+    AVRO = "avro"
+    PUFFIN = "puffin"
+
+
+class DeleteContent(Enum):
+    """What a delete file holds: `content` of its manifest entry."""
+
+    POSITION = 1
+    EQUALITY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of a partition spec. `transform` is its text in the metadata, e.g. `bucket[16]`."""
+
+    field_id: int
+    source_id: int
+    name: str
+    transform: str
+    source_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """A partition spec of the table."""
+
+    spec_id: int
+    fields: tuple[PartitionField, ...]
+
+    @property
+    def is_unpartitioned(self) -> bool:
+        """No fields, or only void ones: equality deletes written under it are global (SEMANTICS rule 4)."""
+        return all(f.transform == "void" for f in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentFile:
+    """What data and delete files have in common.
+
+    `path` is as the manifest writes it. `partition` holds one value per field of the spec, in its order, normalised
+    so that `==` is partition equality (rule 5: floats as canonical bits). Bounds are Iceberg single-value bytes by
+    field id; a missing id means unknown.
+    """
+
+    path: str
+    format: FileFormat
+    spec_id: int
+    partition: tuple[Any, ...]
+    record_count: int
+    file_size_bytes: int
+    data_sequence_number: int
+    file_sequence_number: int | None = None
+    lower_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    upper_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
+    null_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
+    nan_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
+    split_offsets: tuple[int, ...] = ()
+    is_encrypted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile(ContentFile):
+    """A data file. `first_row_id` is None where the snapshot assigns no row ids."""
+
+    first_row_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile(ContentFile):
+    """An equality-delete file, a position-delete file, or a deletion vector (format PUFFIN)."""
+
+    content: DeleteContent = DeleteContent.EQUALITY
+    equality_ids: tuple[int, ...] = ()
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size_bytes: int | None = None
+
+    @property
+    def is_deletion_vector(self) -> bool:
+        """True for a blob in a Puffin file."""
+        return self.format is FileFormat.PUFFIN
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot as the table metadata states it. Times are milliseconds since the epoch, UTC."""
+
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    operation: str | None
+    summary: Mapping[str, str]
+    manifest_list: str | None
+    inline_manifests: tuple[str, ...] = ()
+    schema_id: int | None = None
+    first_row_id: int | None = None

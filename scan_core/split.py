@@ -1,0 +1,99 @@
+"""What driver and worker share: frozen, picklable facts, and nothing else.
+
+A worker that unpickles a Split needs no metadata, no manifests and no catalog. Facts that all splits of a scan share
+are in one ScanContext; what belongs to one data file in its FileScanTask.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scan_core.expr.nodes import BoundPredicate
+from scan_core.options import ScanOptions
+from scan_core.schema import NestedField, Schema
+from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FileIOConfig:
+    """How to open the paths that manifests name.
+
+    Attributes:
+        relocate: (old prefix, new prefix) pairs, longest first; applied by `file_io.resolve`.
+        properties: FileIO properties of the catalog (s3.endpoint ...), empty for local files.
+    """
+
+    relocate: tuple[tuple[str, str], ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanContext:
+    """Facts that all splits of one scan share.
+
+    Attributes:
+        table: name or location, for messages.
+        projection: the columns of the result, in order, as the schema in force has them; metadata columns are
+            fields with the reserved ids of the specification.
+        predicate: what rows must fulfil, bound to the schema in force; None keeps all.
+        field_paths: for each field id of every schema of the table, at any depth, the fields from the top-level column
+            down to it, as the newest schema that has it defines them: key columns of deletes and their types are
+            looked up here, dropped ones included (rules 13 and 14).
+        specs: partition specs by id, for identity-partition values of columns a file lacks (rule 16).
+        name_mapping: `schema.name-mapping.default` as parsed JSON, or None.
+    """
+
+    table: str
+    projection: Schema
+    predicate: BoundPredicate | None
+    field_paths: Mapping[int, tuple[NestedField, ...]]
+    specs: Mapping[int, PartitionSpec]
+    name_mapping: tuple[Any, ...] | None
+    io: FileIOConfig
+    options: ScanOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityDeleteGroup:
+    """Equality-delete files of one key set and one scope: a worker builds one index from them (rule 18).
+
+    `key_ids` is sorted. All files of the group may meet the data files that name the group; each data file's own
+    sequence number decides, row by row, through key -> highest delete sequence number.
+    """
+
+    key_ids: tuple[int, ...]
+    files: tuple[DeleteFile, ...]
+
+    @property
+    def max_sequence_number(self) -> int:
+        """Of all its files."""
+        return max(f.data_sequence_number for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class FileScanTask:
+    """One data file, or the part of it that starts in [start, start + length), with the deletes that may touch it.
+
+    `equality_deletes` name only groups in which some file has a higher sequence number than the data file and bounds
+    that meet it. `deletion_vector` excludes `position_deletes` (rule 6).
+    """
+
+    data_file: DataFile
+    start: int
+    length: int
+    equality_deletes: tuple[EqualityDeleteGroup, ...] = ()
+    position_deletes: tuple[DeleteFile, ...] = ()
+    deletion_vector: DeleteFile | None = None
+
+    @property
+    def is_whole_file(self) -> bool:
+        """Nothing of the file belongs to another task."""
+        return self.start == 0 and self.length >= self.data_file.file_size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The unit of work of one worker: some files or parts of files, read one after the other."""
+
+    context: ScanContext
+    tasks: tuple[FileScanTask, ...]
