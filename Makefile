@@ -1,0 +1,53 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each prepares all it needs.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO_DIR ?= demo
+
+.PHONY: help venv java demo ui test test-all lint format interop interop-all fuzz bench bench-check clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt .ci/find-python
+	@python="$$(.ci/find-python)"; \
+	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV) || { echo "Python's venv module is missing: on Debian or Ubuntu install python3-venv"; exit 1; }
+	@echo "Installing into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,kafka,postgres]'
+	@touch $@
+
+venv: $(READY) ## Make .venv with everything in it
+
+java: ## Check for Java 17 or newer, install a headless JRE on Debian or Ubuntu as root
+	@.ci/ensure-java
+
+demo: $(READY) java ## Run the whole pipeline on a simulated shop
+	@$(BIN)/nevermore demo --dir $(DEMO_DIR)
+
+ui: $(READY) java ## Open the demo project in the Dagster UI
+	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
+
+test: $(READY) java ## Run the tests that every change must pass
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadgroup
+
+test-all: $(READY) java ## Run every test, the long ones too
+	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadgroup
+
+lint: $(READY) ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(READY) ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+interop: $(READY) java ## Show that Iceberg Java reads what we write
+	@tests/interop/run
+
+clean: ## Remove the environment and everything made by the commands above
+	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR)
