@@ -48,3 +48,7 @@ class UnsupportedError(ScanError, NotImplementedError):
 
 class OptionError(ScanError, ValueError):
     """An option with a value outside its range."""
+
+
+class MissingRuntimeError(ScanError, RuntimeError):
+    """Something the machine must provide is missing (Java for Spark); the message says how to get it."""
