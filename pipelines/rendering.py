@@ -1,0 +1,148 @@
+"""Rows as people and programs read them: JSON lines, CSV, a terminal table.
+
+Values are turned into JSON's types column by column in Arrow; rows exist only where text is written. Dates and times
+are ISO with 6 digits (9 for nanoseconds), instants end in +00:00, decimals and uuids are strings, bytes are hex.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RENDER_ROWS = 8_192
+"""Rows turned into Python objects at a time."""
+
+
+def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Rows as JSON-ready dictionaries, in order. Equal column names: the last one wins."""
+    for offset in range(0, table.num_rows, RENDER_ROWS):
+        part = table.slice(offset, RENDER_ROWS)
+        columns = [_values(_flat(column)) for column in part.columns]
+        names = part.schema.names
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def json_lines(table: pa.Table | pa.RecordBatch) -> Iterator[bytes]:
+    """One JSON object and a newline per row."""
+    for row in render_rows(table):
+        yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """The values of an array as JSON-ready Python objects."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _uuids(array.storage) if kind.extension_name == "arrow.uuid" else _values(array.storage)
+    for matches, render in _RENDERERS:
+        if matches(kind):
+            return render(array)
+    return array.to_pylist()
+
+
+def _struct(array: pa.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    members = [_values(member) for member in array.flatten()] if names else [[]] * 0
+    rows = zip(*members, strict=True) if members else ((),) * len(array)
+    return [
+        dict(zip(names, row, strict=True)) if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _list(array: pa.Array) -> list[Any]:
+    items = _values(array.flatten())
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)).tolist()
+    starts = [0, *ends[:-1]]
+    valid = array.is_valid().to_pylist()
+    return [items[a:b] if v else None for a, b, v in zip(starts, ends, valid, strict=True)]
+
+
+def _map(array: pa.Array) -> list[Any]:
+    entries = pa.ListArray.from_arrays(
+        array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]), mask=array.is_null()
+    )
+    return [
+        None if row is None else {_key(entry["key"]): entry["value"] for entry in row} for row in _list(entries)
+    ]
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else orjson.dumps(key).decode()
+
+
+def _floats(array: pa.Array) -> list[Any]:
+    values = array.to_pylist()
+    if pc.all(pc.is_finite(array)).as_py() in {True, None}:
+        return values
+    return [v if v is None or math.isfinite(v) else _special(v) for v in values]
+
+
+def _special(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimals(array: pa.Array) -> list[Any]:
+    return [None if v is None else f"{v:f}" for v in array.to_pylist()]
+
+
+def _uuids(array: pa.Array) -> list[Any]:
+    return [
+        None if v is None else f"{v[:8]}-{v[8:12]}-{v[12:16]}-{v[16:20]}-{v[20:]}" for v in _bytes(array)
+    ]
+
+
+def _bytes(array: pa.Array) -> list[Any]:
+    return [None if v is None else v.hex() for v in array.to_pylist()]
+
+
+def _dates(array: pa.Array) -> list[Any]:
+    return _iso(array.cast(pa.int32()).cast(pa.int64()), "D")
+
+
+def _times(array: pa.Array) -> list[Any]:
+    texts = _iso(array.cast(pa.time64(_unit(array))).cast(pa.int64()), _unit(array))
+    return [None if t is None else t.split("T", 1)[1] for t in texts]
+
+
+def _timestamps(array: pa.Array) -> list[Any]:
+    unit = _unit(array)
+    texts = _iso(array.cast(pa.timestamp(unit, array.type.tz)).cast(pa.int64()), unit)
+    suffix = "+00:00" if array.type.tz else ""
+    return [None if t is None else t + suffix for t in texts]
+
+
+def _unit(array: pa.Array) -> str:
+    return "ns" if array.type.unit == "ns" else "us"
+
+
+def _iso(numbers: pa.Array, unit: str) -> list[str | None]:
+    """ISO text of int64 counts of `unit` since the epoch, over NumPy's whole range of years."""
+    valid = numbers.is_valid().to_pylist()
+    moments = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]")
+    texts = np.datetime_as_string(moments, unit=unit).tolist()
+    return [text if ok else None for text, ok in zip(texts, valid, strict=True)]
+
+
+_RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[Any]]], ...] = (
+    (pa.types.is_dictionary, lambda array: _values(array.dictionary_decode())),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+    (pa.types.is_list, _list),
+    (pa.types.is_large_list, _list),
+    (pa.types.is_floating, _floats),
+    (pa.types.is_decimal, _decimals),
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_large_binary, _bytes),
+    (pa.types.is_fixed_size_binary, _bytes),
+    (pa.types.is_date, _dates),
+    (pa.types.is_time, _times),
+    (pa.types.is_timestamp, _timestamps),
+)
