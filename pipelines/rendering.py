@@ -69,9 +69,7 @@ def _map(array: pa.Array) -> list[Any]:
     entries = pa.ListArray.from_arrays(
         array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]), mask=array.is_null()
     )
-    return [
-        None if row is None else {_key(entry["key"]): entry["value"] for entry in row} for row in _list(entries)
-    ]
+    return [None if row is None else {_key(entry["key"]): entry["value"] for entry in row} for row in _list(entries)]
 
 
 def _key(key: Any) -> str:
@@ -94,9 +92,7 @@ def _decimals(array: pa.Array) -> list[Any]:
 
 
 def _uuids(array: pa.Array) -> list[Any]:
-    return [
-        None if v is None else f"{v[:8]}-{v[8:12]}-{v[12:16]}-{v[16:20]}-{v[20:]}" for v in _bytes(array)
-    ]
+    return [None if v is None else f"{v[:8]}-{v[8:12]}-{v[12:16]}-{v[16:20]}-{v[20:]}" for v in _bytes(array)]
 
 
 def _bytes(array: pa.Array) -> list[Any]:
