@@ -1,0 +1,171 @@
+"""Opening the files that metadata names: local ones directly, others through the catalog library's FileIO.
+
+Nothing here knows formats. Local files need no catalog library. Lengths that come from metadata are checked against
+the file before anything is allocated.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scan_core.errors import MalformedTableError, MissingFileError
+from scan_core.location import Location, relocate
+from scan_core.split import FileIOConfig
+
+
+def resolve(path: str, io: FileIOConfig) -> str:
+    """The path to open: relocated, with one spelling per scheme; local files without a scheme.
+
+    Raises:
+        MalformedTableError: the path climbs out of a relocated prefix.
+    """
+    location = relocate(path, io)
+    return location.path if location.is_local else str(location)
+
+
+def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
+    """The file for random access; the caller closes it.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be opened.
+    """
+    location = relocate(path, io)
+    try:
+        if location.is_local:
+            return pa.OSFile(location.path, "rb")
+        filesystem, inner = _remote(location, io)
+        opened: pa.NativeFile = filesystem.open_input_file(inner)
+    except OSError as error:
+        raise _missing(path, location, error) from error
+    return opened
+
+
+def file_size(path: str, io: FileIOConfig) -> int:
+    """Size in bytes; MissingFileError if there is no such file."""
+    location = relocate(path, io)
+    try:
+        if location.is_local:
+            return Path(location.path).stat().st_size
+        with open_input(path, io) as file:
+            return int(file.size())
+    except OSError as error:
+        if isinstance(error, MissingFileError):
+            raise
+        raise _missing(path, location, error) from error
+
+
+def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None = None) -> bytes:
+    """The bytes [offset, offset + length) of a file, or all from `offset` on.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+        MalformedTableError: the range is not inside the file.
+    """
+    location = relocate(path, io)
+    try:
+        if location.is_local:
+            with Path(location.path).open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                length = _checked_length(path, offset, length, size)
+                return _read_local(file.fileno(), offset, length)
+        remote: Any = open_input(path, io)
+        with remote:
+            length = _checked_length(path, offset, length, remote.size())
+            data: bytes = remote.read_at(length, offset)
+            return data
+    except OSError as error:
+        if isinstance(error, MissingFileError):
+            raise
+        raise _missing(path, location, error) from error
+
+
+def fingerprint(path: str, io: FileIOConfig) -> tuple[str, int, int]:
+    """What identifies a file's content to a cache: resolved path and, for local files, time and size.
+
+    Files of a table never change under one name; local ones are checked all the same, since looking is cheap.
+    """
+    location = relocate(path, io)
+    if not location.is_local:
+        return str(location), 0, 0
+    try:
+        status = Path(location.path).stat()
+    except OSError as error:
+        raise _missing(path, location, error) from error
+    return location.path, status.st_mtime_ns, status.st_size
+
+
+def exists(path: str, io: FileIOConfig) -> bool:
+    """True if there is a file or folder of that name."""
+    return _kind(relocate(path, io), io) is not None
+
+
+def is_folder(path: str, io: FileIOConfig) -> bool:
+    """True if the path is a folder (on object stores: a prefix with something below it)."""
+    return _kind(relocate(path, io), io) == "folder"
+
+
+def list_folder(path: str, io: FileIOConfig) -> list[str]:
+    """Names of the files directly in a folder, sorted; empty if there is no such folder."""
+    location = relocate(path, io)
+    try:
+        if location.is_local:
+            return sorted(entry.name for entry in Path(location.path).iterdir() if entry.is_file())
+        from pyarrow import fs  # noqa: PLC0415 - only remote files need it
+
+        filesystem, inner = _remote(location, io)
+        infos = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+        return sorted(i.base_name for i in infos if i.type == fs.FileType.File)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _missing(path, location, error) from error
+
+
+def _kind(location: Location, io: FileIOConfig) -> str | None:
+    if location.is_local:
+        local = Path(location.path)
+        if local.is_dir():
+            return "folder"
+        return "file" if local.exists() else None
+    from pyarrow import fs  # noqa: PLC0415 - only remote files need it
+
+    filesystem, inner = _remote(location, io)
+    try:
+        kind = filesystem.get_file_info(inner).type
+    except OSError as error:
+        raise _missing(str(location), location, error) from error
+    return {fs.FileType.Directory: "folder", fs.FileType.File: "file"}.get(kind)
+
+
+def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
+    from scan_core.catalog import filesystem  # noqa: PLC0415 - only remote files need it
+
+    return filesystem(location, io.properties)
+
+
+def _read_local(descriptor: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _checked_length(path: str, offset: int, length: int | None, size: int) -> int:
+    if length is None:
+        length = size - offset
+    if offset < 0 or length < 0 or offset + length > size:
+        raise MalformedTableError(f"{path}: bytes {offset} to {offset + length} are not inside its {size} bytes")
+    return length
+
+
+def _missing(path: str, location: Location, error: OSError) -> MissingFileError:
+    opened = "" if path == str(location) else f" (opened as {location})"
+    reason = error.strerror or str(error)
+    return MissingFileError(f"cannot open {path}{opened}: {reason}")
