@@ -4,13 +4,20 @@
 of the file; `projection.py` turns them into those of the table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import pyarrow as pa
 
+from scan_core.errors import MalformedTableError, ScanError, UnsupportedError
 from scan_core.rows.selection import RowSelection
+from scan_core.snapshot import FileFormat
+from scan_core.split import FileIOConfig
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+"""Field metadata under which every FileReader gives field ids, whatever the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +78,60 @@ class FileReader(Protocol):
     def close(self) -> None:
         """Release the file."""
         ...
+
+
+def open_file(path: str, file_format: FileFormat, io: FileIOConfig, size: int | None = None) -> FileReader:
+    """Open a data or delete file by its format.
+
+    Args:
+        path: as the manifest writes it; relocated by `file_io`.
+        file_format: of its manifest entry.
+        io: how to open paths.
+        size: bytes, where the caller knows; saves a request on object stores.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: not a readable file of this format; names the file.
+        UnsupportedError: encrypted, or in a format that holds no rows.
+    """
+    match file_format:
+        case FileFormat.PARQUET:
+            from scan_core.read.parquet import open_parquet  # noqa: PLC0415  a worker loads the formats it meets
+
+            return open_parquet(path, io)
+        case FileFormat.ORC:
+            from scan_core.read.orc import open_orc  # noqa: PLC0415  same
+
+            return open_orc(path, io)
+        case FileFormat.AVRO:
+            from scan_core.read.avro import open_avro  # noqa: PLC0415  same
+
+            return open_avro(path, io)
+        case FileFormat.PUFFIN:
+            raise MalformedTableError(f"{path}: a Puffin file holds no rows of a table (size {size})")
+        case _:
+            assert_never(file_format)
+
+
+@contextmanager
+def refusing_malformed(path: str, what: str) -> Iterator[None]:
+    """Turn what decoders raise on broken bytes into errors that name the file and the part of it."""
+    try:
+        yield
+    except ScanError:
+        raise
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedError(f"{path}: {what}: {error}") from error
+    except (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError) as error:
+        raise MalformedTableError(f"{path}: {what}: {error or type(error).__name__}") from error
+
+
+def field_id_of(field: pa.Field) -> int | None:
+    """The id that a file's field carries, None if it has none."""
+    raw = (field.metadata or {}).get(FIELD_ID_KEY)
+    if raw is None:
+        return None
+    try:
+        return int(raw)
+    except ValueError as error:
+        raise MalformedTableError(f"field {field.name!r} has the field id {raw!r}") from error

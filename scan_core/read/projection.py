@@ -1,0 +1,169 @@
+"""Where each column of the table comes from in one data file, and how its values become the table's.
+
+A column that the file lacks is resolved in the order of the specification: identity-partition value, name mapping,
+`initial-default`, NULL, else an error. Turning arrays into other types is the business of `conversion.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.errors import MalformedTableError
+from scan_core.read.constants import default_scalar, partition_scalar
+from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
+from scan_core.read.file_reader import field_id_of
+from scan_core.read.name_mapping import apply_name_mapping
+from scan_core.schema import NestedField, PrimitiveType, StructType, arrow_type
+from scan_core.snapshot import ContentFile
+from scan_core.split import ScanContext
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """Read from the file's top-level column `index`; `convert` gives the values of the table."""
+
+    index: int
+    convert: Convert
+
+    @property
+    def is_identity(self) -> bool:
+        """The file's values are the table's."""
+        return is_identity(self.convert)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same value in every row of the file."""
+
+    value: pa.Scalar
+
+
+ColumnSource = FromFile | Constant
+
+
+class FileProjection:
+    """How one data or delete file answers for columns of the table.
+
+    Args:
+        schema: the file's schema, with field ids as metadata.
+        has_field_ids: False if the file knows none, so that the table's name mapping applies.
+        context: facts of the scan.
+        file: the manifest entry, for its path and partition values.
+    """
+
+    def __init__(self, schema: pa.Schema, *, has_field_ids: bool, context: ScanContext, file: ContentFile) -> None:
+        self._path = file.path
+        self._file = file
+        self._specs = context.specs
+        self._is_anonymous = not has_field_ids and not context.name_mapping
+        if not has_field_ids and context.name_mapping:
+            schema = apply_name_mapping(schema, context.name_mapping)
+        self.schema = schema
+        self._paths = context.field_paths
+        self._by_id: dict[int, int] = {}
+        for index, field in enumerate(schema):
+            if (field_id := field_id_of(field)) is None:
+                continue
+            if field_id in self._by_id:
+                raise MalformedTableError(f"{self._path}: field id {field_id} is used by two columns")
+            self._by_id[field_id] = index
+        self._context = ConversionContext(self._path, self.missing)
+
+    def index_of(self, field_id: int) -> int | None:
+        """The file's top-level column with this id, None if it has none."""
+        return self._by_id.get(field_id)
+
+    def column(self, field: NestedField) -> ColumnSource:
+        """Where the table's top-level column comes from.
+
+        Raises:
+            MalformedTableError: required, and neither the file nor the table has a value; or no promotion exists.
+            UnsupportedError: variant, geometry, geography; names the column.
+        """
+        index = self._by_id.get(field.field_id)
+        if index is None:
+            return Constant(self.missing(field))
+        return FromFile(index, compile_conversion(self.schema.field(index), field, self._context))
+
+    def leaf(self, field_id: int) -> ColumnSource:
+        """Where the values of a key field come from, inside structs too; a NULL parent makes the leaf NULL.
+
+        Raises:
+            MalformedTableError: the table never had this field, or it lies inside a list or map.
+        """
+        path = self._paths.get(field_id)
+        if path is None:
+            raise MalformedTableError(f"{self._path}: no schema of the table has the key field {field_id}")
+        if any(not isinstance(f.type, StructType) for f in path[:-1]):
+            raise MalformedTableError(f"{self._path}: key field {field_id} lies inside a list or map")
+        if len(path) == 1:
+            return self.column(path[0])
+        index = self._by_id.get(path[0].field_id)
+        if index is None:
+            return Constant(self._absent_leaf(path))
+        steps: list[int] = []
+        file_field = self.schema.field(index)
+        for depth, field in enumerate(path[1:], start=1):
+            found = [i for i in range(file_field.type.num_fields) if _has_id(file_field.type.field(i), field)]
+            if not found:
+                return FromFile(index, _masked(_descend(steps), self._absent_leaf(path[depth:])))
+            steps.append(found[0])
+            file_field = file_field.type.field(found[0])
+        convert = compile_conversion(file_field, path[-1], self._context)
+        descend = _descend(steps)
+        return FromFile(index, lambda array: convert(descend(array)))
+
+    def missing(self, field: NestedField) -> pa.Scalar:
+        """What a field that the file lacks reads as, in the table's type."""
+        for position, partition_field in enumerate(self._partition_fields()):
+            if partition_field.source_id == field.field_id and partition_field.transform == "identity":
+                if not isinstance(field.type, PrimitiveType):
+                    raise MalformedTableError(f"{self._path}: partition by the {field.type} column {field.name!r}")
+                return partition_scalar(self._file.partition[position], field.type)
+        if self._is_anonymous:
+            raise MalformedTableError(
+                f"{self._path}: column {field.name!r} cannot be found, for the file has no field ids and the table no "
+                "name mapping; set schema.name-mapping.default"
+            )
+        if field.initial_default is not None:
+            return default_scalar(field.initial_default, field, self.missing)
+        if field.required:
+            raise MalformedTableError(
+                f"{self._path}: lacks the required column {field.name!r} (id {field.field_id}), which has no default"
+            )
+        return pa.scalar(None, type=arrow_type(field.type))
+
+    def _partition_fields(self) -> tuple[Any, ...]:
+        spec = self._specs.get(self._file.spec_id)
+        return spec.fields if spec is not None and len(spec.fields) == len(self._file.partition) else ()
+
+    def _absent_leaf(self, path: tuple[NestedField, ...]) -> pa.Scalar:
+        """A leaf whose ancestor is missing: NULL unless every struct on the way has a default that is a struct."""
+        if all(f.initial_default is not None for f in path[:-1]):
+            return self.missing(path[-1])
+        return pa.scalar(None, type=arrow_type(path[-1].type))
+
+
+def _has_id(file_field: pa.Field, field: NestedField) -> bool:
+    return field_id_of(file_field) == field.field_id
+
+
+def _descend(steps: list[int]) -> Convert:
+    def descend(array: pa.Array) -> pa.Array:
+        for step in steps:
+            array = array.flatten()[step]
+        return array
+
+    return descend
+
+
+def _masked(parent: Convert, value: pa.Scalar) -> Convert:
+    """`value` where the parent struct is not NULL."""
+
+    def convert(array: pa.Array) -> pa.Array:
+        present = parent(array).is_valid()
+        return pc.if_else(present, value, pa.scalar(None, type=value.type))
+
+    return convert
