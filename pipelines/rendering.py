@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +45,7 @@ def _values(array: pa.Array) -> list[Any]:
     for matches, render in _RENDERERS:
         if matches(kind):
             return render(array)
-    return array.to_pylist()
+    return list(array.to_pylist())
 
 
 def _struct(array: pa.Array) -> list[Any]:
@@ -77,7 +78,7 @@ def _key(key: Any) -> str:
 
 
 def _floats(array: pa.Array) -> list[Any]:
-    values = array.to_pylist()
+    values: list[Any] = array.to_pylist()
     if pc.all(pc.is_finite(array)).as_py() in {True, None}:
         return values
     return [v if v is None or math.isfinite(v) else _special(v) for v in values]
@@ -122,8 +123,8 @@ def _unit(array: pa.Array) -> str:
 def _iso(numbers: pa.Array, unit: str) -> list[str | None]:
     """ISO text of int64 counts of `unit` since the epoch, over NumPy's whole range of years."""
     valid = numbers.is_valid().to_pylist()
-    moments = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False).astype(f"datetime64[{unit}]")
-    texts = np.datetime_as_string(moments, unit=unit).tolist()
+    counts: npt.NDArray[np.int64] = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    texts = np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()
     return [text if ok else None for text, ok in zip(texts, valid, strict=True)]
 
 

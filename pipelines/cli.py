@@ -1,0 +1,100 @@
+"""The command `nevermore`: finds its subcommands, turns errors into one clear message and an exit code.
+
+Every layer contributes commands through the entry points `nevermore.commands`, so that this module imports none of
+them: a command loads what it needs and nothing else, and upper layers can add theirs.
+Exit codes: 0 done, 1 failed, 2 usage or config, 3 done but something was quarantined, 130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import typer
+
+from pipelines.errors import PipelineError
+
+COMMANDS = "nevermore.commands"
+_PANELS = {
+    "demo": "Start here",
+    "init": "Start here",
+    "ingest": "Change events to tables",
+    "materialize": "Change events to tables",
+    "simulate": "Change events to tables",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit.
+
+    Known errors are printed as `error: message` (or as a JSON object with `--json`) on standard error, without a
+    traceback; `NEVERMORE_TRACEBACK=1` shows it.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    application = _application(words)
+    try:
+        application(args=words, prog_name="nevermore")
+    except BrokenPipeError:  # `nevermore scan ... | head` is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
+            raise
+        _print_error(str(error), as_json="--json" in words)
+        sys.exit(code)
+
+
+def _application(words: Sequence[str]) -> typer.Typer:
+    """The whole application, or only the command that was asked for: the others' imports are not paid for."""
+    application = typer.Typer(
+        name="nevermore",
+        help="Change data capture into Apache Iceberg, in Python. Deleted rows: nevermore.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+    )
+
+    @application.callback(invoke_without_command=True)
+    def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:  # noqa: FBT001 - typer's way
+        if version:
+            from importlib.metadata import version as installed
+
+            typer.echo(f"nevermore {installed('nevermore')}")
+            raise typer.Exit
+
+    known = {point.name: point for point in entry_points(group=COMMANDS)}
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    for point in [known[wanted]] if wanted in known else sorted(known.values(), key=_position):
+        application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(point.load())
+    return application
+
+
+def _position(point: EntryPoint) -> tuple[int, str]:
+    order = list(_PANELS)
+    return (order.index(point.name) if point.name in order else len(order), point.name)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error that is the user's to mend; None for one that is ours."""
+    if isinstance(error, PipelineError):
+        return error.exit_code
+    from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, ScanError
+
+    if isinstance(error, ScanError):
+        return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1
+    return None
+
+
+def _print_error(message: str, *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps({"error": message}), err=True)
+    else:
+        typer.echo(f"error: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of the pipelines layer, one file each."""

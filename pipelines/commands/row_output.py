@@ -1,0 +1,132 @@
+"""Writing the rows of a scan: to the terminal, a pipe, or a file that appears whole or not at all."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pyarrow as pa
+
+from pipelines.errors import ConfigError
+from pipelines.rendering import json_lines, render_rows
+
+if TYPE_CHECKING:
+    from scan_core import Scan
+
+TABLE_ROWS = 100
+"""Most rows of the terminal's table; the other formats write all."""
+_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+def write_rows(scan: "Scan", output_format: str | None, output: Path | None) -> None:
+    """Write the rows of `scan` in `output_format`, else the one that the output's suffix tells, else as a table.
+
+    Raises:
+        ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
+    """
+    chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower(), "table") if output else "table")
+    if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
+        raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
+    with _sink(output) as sink:
+        _WRITERS[chosen](scan, sink)
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[IO[bytes]]:
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: the folder {output.parent} does not exist")
+    descriptor, partial = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as sink:
+            yield sink
+        Path(partial).replace(output)
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _write_jsonl(scan: "Scan", sink: IO[bytes]) -> None:
+    for batch in scan.to_batches():
+        sink.writelines(json_lines(batch))
+
+
+def _write_csv(scan: "Scan", sink: IO[bytes]) -> None:
+    import csv
+    import io
+
+    import orjson
+
+    def cell(value: object) -> object:
+        return orjson.dumps(value).decode() if isinstance(value, dict | list | bool) else value
+
+    text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow(scan.arrow_schema.names)
+    for batch in scan.to_batches():
+        writer.writerows([cell(value) for value in row.values()] for row in render_rows(batch))
+    text.detach()
+
+
+def _write_parquet(scan: "Scan", sink: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(sink, scan.arrow_schema, compression="zstd") as writer:
+        for batch in scan.to_batches():
+            writer.write_batch(batch)
+
+
+def _write_arrow(scan: "Scan", sink: IO[bytes]) -> None:
+    with pa.ipc.new_stream(sink, scan.arrow_schema) as writer:
+        for batch in scan.to_batches():
+            writer.write_batch(batch)
+
+
+def _write_table(scan: "Scan", sink: IO[bytes]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = pa.Table.from_batches(
+        scan.limit(TABLE_ROWS + 1 if scan.row_limit is None else min(TABLE_ROWS + 1, scan.row_limit)).to_batches(),
+        scan.arrow_schema,
+    )
+    grid = Table(show_edge=False, pad_edge=False)
+    for field in rows.schema:
+        grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    for row in render_rows(rows.slice(0, TABLE_ROWS)):
+        grid.add_row(*("" if value is None else str(value) for value in row.values()))
+    import io
+
+    text = io.TextIOWrapper(sink, encoding="utf-8", write_through=True)
+    console = Console(file=text, markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(grid)
+    shown = min(rows.num_rows, TABLE_ROWS)
+    more = "more than " if rows.num_rows > TABLE_ROWS else ""
+    note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""
+    console.print(f"{more}{shown} row{'' if shown == 1 else 's'}{note}")
+    text.detach()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+_WRITERS: dict[str, Callable[["Scan", IO[bytes]], None]] = {
+    "jsonl": _write_jsonl,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "table": _write_table,
+}

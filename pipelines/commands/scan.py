@@ -1,0 +1,81 @@
+"""`nevermore scan`: rows of a table without its deleted rows."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.commands.table_argument import (
+    AS_OF,
+    COLUMNS,
+    CONFIG,
+    REF,
+    RELOCATE,
+    SNAPSHOT,
+    TABLE,
+    WHERE,
+    open_named_table,
+)
+
+
+class OutputFormat(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+def scan(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    snapshot: Annotated[int | None, SNAPSHOT] = None,
+    as_of: Annotated[str | None, AS_OF] = None,
+    ref: Annotated[str | None, REF] = None,
+    columns: Annotated[str | None, COLUMNS] = None,
+    where: Annotated[str | None, WHERE] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="At most this many rows.", show_default=False)] = None,
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--format", help="How to write rows; by the output's suffix, else table.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here instead of standard output.", show_default=False)
+    ] = None,
+    count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print what was read and skipped, on standard error.")
+    ] = False,
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines; a count as an object.")] = False,
+) -> None:
+    """Read the rows of a table that no delete removes.
+
+    Example: `nevermore scan warehouse/shop/orders --where "amount > 100" --columns id,amount --format jsonl`
+    """
+    from pipelines.commands.scan_request import build_scan
+
+    request = build_scan(
+        open_named_table(table, relocate, config),
+        columns=columns,
+        where=where,
+        snapshot=snapshot,
+        as_of=as_of,
+        ref=ref,
+        limit=limit,
+    )
+    if count:
+        number = request.count()
+        typer.echo(f'{{"count": {number}}}' if as_json else str(number))
+    else:
+        from pipelines.commands.row_output import write_rows
+
+        chosen = OutputFormat.JSONL if as_json else output_format
+        write_rows(request, chosen.value if chosen else None, output)
+    if metrics:
+        import orjson
+
+        typer.echo(orjson.dumps(request.metrics.as_dict(), option=orjson.OPT_INDENT_2), err=True)

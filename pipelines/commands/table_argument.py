@@ -1,0 +1,73 @@
+"""How a command names a table: a metadata file, a folder, a catalog's table, or a mirror of the config at hand."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pipelines.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scan_core import Table
+
+DEFAULT_CONFIG = Path("nevermore.yaml")
+
+
+def open_named_table(name: str, relocate: list[str] | None, config: Path | None) -> "Table":
+    """The table called `name`.
+
+    A path or URI is opened as it stands. A name without slash is looked up in the catalog of `config`, else of
+    `nevermore.yaml` in the working directory, else in PyIceberg's own configuration as `catalog.namespace.table`.
+
+    Raises:
+        ConfigError: the config does not exist.
+        ScanError: there is no such table.
+    """
+    import scan_core
+
+    moves = parse_relocations(relocate)
+    is_identifier = "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
+    if is_identifier and (config is not None or DEFAULT_CONFIG.exists()):
+        from pipelines.catalog import load_table
+        from pipelines.config import load
+
+        return scan_core.open_table(load_table(load(config or DEFAULT_CONFIG), name), relocate=moves)
+    return scan_core.open_table(name, relocate=moves)
+
+
+def parse_relocations(relocate: list[str] | None) -> dict[str, str]:
+    """`OLD=NEW` options as a mapping.
+
+    Raises:
+        ConfigError: no `=` or nothing before it.
+    """
+    moves = {}
+    for text in relocate or []:
+        old, separator, new = text.partition("=")
+        if not separator or not old:
+            raise ConfigError(
+                f"--relocate {text!r}: write OLD=NEW, the prefix in the table's metadata and the real one"
+            )
+        moves[old] = new
+    return moves
+
+
+TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
+TABLE = typer.Argument(metavar="TABLE", help=TABLE_HELP, show_default=False)
+RELOCATE = typer.Option(
+    "--relocate",
+    metavar="OLD=NEW",
+    help="Read paths that start with OLD from NEW instead. Repeatable.",
+    show_default=False,
+)
+CONFIG = typer.Option("--config", help="A nevermore.yaml whose catalog has the table.", show_default=False)
+SNAPSHOT = typer.Option("--snapshot", metavar="ID", help="Read this snapshot.", show_default=False)
+AS_OF = typer.Option(
+    "--as-of",
+    metavar="TIME",
+    help="Read the table as it was: ISO time (UTC unless it has an offset) or epoch milliseconds.",
+    show_default=False,
+)
+REF = typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", show_default=False)
+COLUMNS = typer.Option("--columns", metavar="A,B", help="Only these columns, in this order.", show_default=False)
+WHERE = typer.Option("--where", metavar="SQL", help="Only rows for which this is true.", show_default=False)
