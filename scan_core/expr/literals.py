@@ -1,0 +1,185 @@
+"""Constants: Python values and text to the engine's values and back to SQL.
+
+Dates are days, times microseconds, timestamps micro- or nanoseconds since the epoch; a uuid is 16 bytes. Zones in
+text are UTC offsets; the session time zone is UTC.
+"""
+
+import datetime
+import decimal
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from scan_core.schema import PrimitiveType, Type
+
+INT_RANGE = (-(2**31), 2**31 - 1)
+LONG_RANGE = (-(2**63), 2**63 - 1)
+MAX_PRECISION = 38
+
+DATE_PATTERN = r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
+TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
+ZONE_PATTERN = r"\s*(?:Z|(?:UTC|GMT|UT)?(?:(?P<sign>[+-])(?P<zone_hour>\d{1,2})(?::?(?P<zone_minute>\d{2}))?)?)"
+DATE_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T].*)?\s*$"
+TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T](?:{TIME_PATTERN}{ZONE_PATTERN})?)?\s*$"
+TIME_TEXT = rf"^\s*{TIME_PATTERN}\s*$"
+
+_DATE, _TIMESTAMP, _TIME = re.compile(DATE_TEXT), re.compile(TIMESTAMP_TEXT), re.compile(TIME_TEXT)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def from_python(value: Any) -> tuple[Any, Type]:
+    """The engine's value and type of a Python constant.
+
+    Raises:
+        ValueError: an integer or decimal of more than 38 digits.
+    """
+    match value:
+        case None:
+            return None, PrimitiveType("unknown")
+        case bool():
+            return value, PrimitiveType("boolean")
+        case int():
+            return _from_int(value)
+        case float():
+            return value, PrimitiveType("double")
+        case str():
+            return value, PrimitiveType("string")
+        case decimal.Decimal():
+            return _from_decimal(value)
+        case datetime.datetime() if value.tzinfo is None:
+            return (value.replace(tzinfo=datetime.timezone.utc) - _EPOCH) // _MICROSECOND, PrimitiveType("timestamp")
+        case datetime.datetime():
+            return (value - _EPOCH) // _MICROSECOND, PrimitiveType("timestamptz")
+        case datetime.date():
+            return value.toordinal() - _EPOCH.toordinal(), PrimitiveType("date")
+        case datetime.time():
+            seconds = (value.hour * 60 + value.minute) * 60 + value.second
+            return seconds * 1_000_000 + value.microsecond, PrimitiveType("time")
+        case uuid.UUID():
+            return value.bytes, PrimitiveType("uuid")
+        case _:
+            return bytes(value), PrimitiveType("binary")
+
+
+def _from_int(value: int) -> tuple[Any, Type]:
+    if INT_RANGE[0] <= value <= INT_RANGE[1]:
+        return value, PrimitiveType("int")
+    if LONG_RANGE[0] <= value <= LONG_RANGE[1]:
+        return value, PrimitiveType("long")
+    return _from_decimal(decimal.Decimal(value))
+
+
+def _from_decimal(value: decimal.Decimal) -> tuple[Any, Type]:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{value} is no number")  # noqa: TRY004  # the value is at fault, not its type
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(0, exponent), scale, 1)
+    if precision > MAX_PRECISION:
+        raise ValueError(f"{value} has more than {MAX_PRECISION} digits")
+    return value, PrimitiveType("decimal", (precision, scale))
+
+
+def parse_number(text: str) -> int | float | decimal.Decimal:
+    """A number as Spark reads it: whole numbers are integers, a point makes a decimal, an exponent a double."""
+    if "e" in text.lower():
+        return float(text)
+    return decimal.Decimal(text) if "." in text else int(text)
+
+
+def parse_text(text: str, type_name: str) -> Any:
+    """The value that `text` has as a date, time, timestamp or uuid; None if it has none."""
+    match type_name:
+        case "date":
+            found = _DATE.match(text)
+            return _days(found.groupdict()) if found else None
+        case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
+            found = _TIMESTAMP.match(text)
+            return _timestamp(found.groupdict(), type_name) if found else None
+        case "time":
+            found = _TIME.match(text)
+            return _time_of_day(found.groupdict(), 6) if found else None
+        case "uuid":
+            try:
+                return uuid.UUID(text.strip()).bytes
+            except ValueError:
+                return None
+        case _:
+            raise ValueError(f"no literals of type {type_name}")
+
+
+def _days(parts: Mapping[str, str | None]) -> int | None:
+    year, month, day = int(parts["year"] or 0), int(parts["month"] or 1), int(parts["day"] or 1)
+    if not 1 <= month <= 12 or not 1 <= day <= 31:
+        return None
+    cycle, year_in_cycle = divmod(year - 1, 400)  # Python's calendar ends in 9999, Spark's does not
+    try:
+        ordinal = datetime.date(year_in_cycle + 1, month, day).toordinal()
+    except ValueError:
+        return None
+    return ordinal + cycle * 146_097 - _EPOCH.toordinal()
+
+
+def _time_of_day(parts: Mapping[str, str | None], digits: int) -> int | None:
+    hour, minute, second = (int(parts[p] or 0) for p in ("hour", "minute", "second"))
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    fraction = int(((parts["fraction"] or "") + "0" * digits)[:digits])
+    return int((hour * 60 + minute) * 60 + second) * 10**digits + fraction
+
+
+def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
+    digits = 9 if type_name.endswith("_ns") else 6
+    days, within_day = _days(parts), _time_of_day(parts, digits)
+    if days is None or within_day is None:
+        return None
+    value = days * 86_400 * 10**digits + within_day
+    if "tz" in type_name and parts["sign"]:
+        offset = int(parts["zone_hour"] or 0) * 3600 + int(parts["zone_minute"] or 0) * 60
+        value -= (offset if parts["sign"] == "+" else -offset) * 10**digits
+    return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
+
+
+def literal_text(value: Any, type_: Type) -> str:
+    """A constant in the engine's representation as SQL."""
+    match value, type_.name if isinstance(type_, PrimitiveType) else "":
+        case None, _:
+            return "null"
+        case _, "date":
+            return f"date '{_date_text(value)}'"
+        case _, "timestamp" | "timestamp_ns":
+            return f"timestamp_ntz '{_timestamp_text(value, 9 if str(type_).endswith('_ns') else 6)}'"
+        case _, "timestamptz" | "timestamptz_ns":
+            return f"timestamp '{_timestamp_text(value, 9 if str(type_).endswith('_ns') else 6)}'"
+        case _, "time":
+            return f"time '{_timestamp_text(value, 6)[11:]}'"
+        case _, "uuid":
+            return f"'{uuid.UUID(bytes=value)}'"
+        case bool(), _:
+            return str(value).lower()
+        case str(), _:
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        case bytes(), _:
+            return f"X'{value.hex()}'"
+        case float(), _:
+            return f"{value!r}D" if value - value == 0 else f"double('{value}')"
+        case _:
+            return str(value)
+
+
+def _date_text(days: int) -> str:
+    try:
+        return str((_EPOCH + datetime.timedelta(days=days)).date())
+    except OverflowError:
+        return f"1970-01-01 + {days} days"
+
+
+def _timestamp_text(value: int, digits: int) -> str:
+    seconds, fraction = divmod(value, 10**digits)
+    try:
+        moment = _EPOCH + datetime.timedelta(seconds=seconds)
+    except OverflowError:
+        return f"1970-01-01 + {seconds} seconds"
+    return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{fraction:0{digits}}".rstrip("0") if fraction else "")

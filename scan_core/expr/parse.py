@@ -1,0 +1,347 @@
+"""SQL text of a filter, in Spark's dialect, to unbound expressions. The only module that knows sqlglot.
+
+Every construct is taken over by name or refused by name: sqlglot accepts far more than the engine evaluates, and
+rewrites functions into near equivalents of other dialects, which `_FilterParser` switches off.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlglot import exp, tokens
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
+
+from scan_core.errors import PredicateError
+from scan_core.expr.caret import point_at
+from scan_core.expr.literals import from_python, parse_number, parse_text
+from scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
+from scan_core.schema import PrimitiveType
+
+MAX_FILTER_CHARACTERS = 4_000_000
+"""Generous for IN lists of 100,000 values; longer text is a mistake or an attack."""
+
+
+def parse(sql: str) -> Expr:
+    """The expression that `sql` states.
+
+    Raises:
+        PredicateError: syntax error or unsupported construct; the message shows the place with a caret.
+    """
+    if len(sql) > MAX_FILTER_CHARACTERS:
+        raise PredicateError(f"the filter has {len(sql)} characters; more than {MAX_FILTER_CHARACTERS} are refused")
+    try:
+        statements = _Filter().parser().parse(_Filter().tokenize(sql), sql)
+    except SqlglotError as error:
+        raise PredicateError(_syntax_message(sql, error)) from error
+    except RecursionError as error:
+        raise PredicateError("the filter nests too deeply") from error
+    trees = [s for s in statements if s is not None]
+    if len(trees) != 1:
+        raise PredicateError("the filter is empty" if not trees else point_at(sql, None, "one expression, no ';'"))
+    try:
+        return _Converter(sql).convert(trees[0])
+    except RecursionError as error:
+        raise PredicateError("the filter nests too deeply") from error
+
+
+def _syntax_message(sql: str, error: SqlglotError) -> str:
+    details = getattr(error, "errors", None)
+    if not details:
+        return point_at(sql, (max(0, len(sql) - 1), len(sql)), f"cannot read the filter: {error}")
+    first = details[0]
+    lines = sql.split("\n")
+    line = min(int(first.get("line") or 1), len(lines))
+    end = sum(len(text) + 1 for text in lines[: line - 1]) + int(first.get("col") or 1) - 1
+    width = max(1, len(first.get("highlight") or ""))
+    description = str(first.get("description"))
+    if description.startswith("Required keyword"):
+        description = "something is missing after this"
+    return point_at(sql, (max(0, end - width + 1), end), f"syntax error in the filter: {description}")
+
+
+class _FilterParser(SparkParser):
+    """Spark's grammar, but calls stay calls: no rewriting of functions into canonical ones."""
+
+    FUNCTIONS: dict[str, Callable[..., Any]] = {}
+    FUNCTION_PARSERS = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
+    }
+    NO_PAREN_FUNCTIONS: dict[Any, Any] = {}
+    NO_PAREN_FUNCTION_PARSERS = {
+        name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name in {"CASE", "ANY"}
+    }
+    PRIMARY_PARSERS = {
+        **SparkParser.PRIMARY_PARSERS,
+        tokens.TokenType.NULL: lambda self, token: self.expression(exp.Null(), token),
+        tokens.TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
+        tokens.TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
+    }
+
+
+class _Filter(Spark):
+    """Spark 4: a doubled quote inside a string is a quote."""
+
+    class Tokenizer(Spark.Tokenizer):
+        STRING_ESCAPES = ["\\", "'", '"']
+
+    Parser = _FilterParser
+
+
+_BINARY: dict[type[exp.Expression], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.DPipe: "||",
+    exp.RegexpLike: "rlike",
+}
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+_PREDICATES = (exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
+_TYPE_NAMES = {
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.INT: "int",
+    exp.DType.BIGINT: "long",
+    exp.DType.FLOAT: "float",
+    exp.DType.DOUBLE: "double",
+    exp.DType.DECIMAL: "decimal",
+    exp.DType.TEXT: "string",
+    exp.DType.BINARY: "binary",
+    exp.DType.DATE: "date",
+    exp.DType.TIME: "time",
+    exp.DType.TIMESTAMPTZ: "timestamptz",
+    exp.DType.TIMESTAMPLTZ: "timestamptz",
+    exp.DType.TIMESTAMPNTZ: "timestamp",
+    exp.DType.UUID: "uuid",
+}
+_TEXT_LITERALS = frozenset({"date", "time", "timestamp", "timestamptz"})
+
+
+class _Converter:
+    def __init__(self, sql: str) -> None:
+        self._sql = sql
+
+    def refuse(self, node: exp.Expression, what: str) -> PredicateError:
+        return PredicateError(point_at(self._sql, _span(node), what))
+
+    def convert(self, node: exp.Expression) -> Expr:
+        if type(node) in _BINARY:
+            return self._binary(node)
+        if isinstance(node, exp.And | exp.Or):
+            return self._connector(node)
+        method = getattr(self, f"_convert_{type(node).__name__.lower()}", None)
+        if method is None:
+            raise self.refuse(node, f"{_name_of(node)} is not supported in a filter")
+        result: Expr = method(node)
+        return result
+
+    def _operation(self, name: str, node: exp.Expression, *arguments: exp.Expression | Expr) -> Operation:
+        converted = tuple(a if isinstance(a, Expr) else self.convert(a) for a in arguments)
+        return Operation(name, converted, _span(node))
+
+    def _binary(self, node: exp.Expression) -> Expr:
+        self._forbid_chains(node, node.this, node.expression)
+        return self._operation(_BINARY[type(node)], node, node.this, node.expression)
+
+    def _forbid_chains(self, node: exp.Expression, *operands: exp.Expression) -> None:
+        # Spark and sqlglot group `a = b is null` and `a = b < c` differently: refuse rather than choose
+        loose = _COMPARISONS + _PREDICATES
+        if isinstance(node, loose) and (bad := next((o for o in operands if isinstance(o, (*loose, exp.Not))), None)):
+            raise self.refuse(bad, "put parentheses around a comparison that is an operand of another one")
+
+    def _connector(self, node: exp.Expression) -> Expr:
+        kind = type(node)
+        operands: list[exp.Expression] = []
+        stack = [node]
+        while stack:  # chains of 10,000 ORs nest as deep
+            current = stack.pop()
+            if type(current) is kind:
+                stack.extend((current.expression, current.this))
+            else:
+                operands.append(current)
+        return self._operation("and" if kind is exp.And else "or", node, *operands)
+
+    def _convert_paren(self, node: exp.Paren) -> Expr:
+        return self.convert(node.this)
+
+    def _convert_column(self, node: exp.Column) -> Expr:
+        if not isinstance(node.this, exp.Identifier):
+            raise self.refuse(node, f"{_name_of(node.this)} is not supported in a filter")
+        return Name(tuple(p.name for p in node.parts), _span(node))
+
+    def _convert_dot(self, node: exp.Dot) -> Expr:
+        if not isinstance(node.expression, exp.Identifier):
+            raise self.refuse(node, f"{_name_of(node.expression)} after '.' is not supported in a filter")
+        below = self.convert(node.this)
+        if isinstance(below, Name):
+            return Name((*below.parts, node.expression.name), _span(node))
+        return self._operation(".", node, below, Constant(node.expression.name))
+
+    def _convert_bracket(self, node: exp.Bracket) -> Expr:
+        if len(node.expressions) != 1:
+            raise self.refuse(node, "a subscript takes one position or key")
+        return self._operation("[]", node, node.this, node.expressions[0])
+
+    def _convert_literal(self, node: exp.Literal) -> Expr:
+        if node.is_string:
+            return Constant(node.this, span=_span(node))
+        return self._number(node.this, node)
+
+    def _number(self, text: str, node: exp.Expression) -> Constant:
+        try:
+            number = parse_number(text)
+            from_python(number)
+        except ValueError as error:
+            raise self.refuse(node, f"not a number of this language: {error}") from error
+        return Constant(number, span=_span(node))
+
+    def _convert_concat(self, node: exp.Concat) -> Expr:  # 'a' 'b': adjacent strings are one
+        return Constant("".join(part.this for part in node.expressions), span=_span(node))
+
+    def _convert_hexstring(self, node: exp.HexString) -> Expr:
+        try:
+            text = node.this
+            return Constant(bytes.fromhex("0" * (len(text) % 2) + text), span=_span(node))
+        except ValueError as error:
+            raise self.refuse(node, f"X'{node.this}' is no hexadecimal string") from error
+
+    def _convert_rawstring(self, node: exp.RawString) -> Expr:
+        return Constant(node.this, span=_span(node))
+
+    def _convert_boolean(self, node: exp.Boolean) -> Expr:
+        return Constant(bool(node.this), span=_span(node))
+
+    def _convert_null(self, node: exp.Null) -> Expr:
+        return Constant(None, span=_span(node))
+
+    def _convert_neg(self, node: exp.Neg) -> Expr:
+        below = node.this
+        if isinstance(below, exp.Literal) and not below.is_string:  # -2147483648 is an int, 2147483648 is not
+            return self._number(f"-{below.this}", node)
+        if isinstance(below, exp.TryCast) and isinstance(below.this, exp.Literal) and not below.this.is_string:
+            return CastTo(self._number(f"-{below.this.this}", node), self._type_name(below), safe=False)
+        return self._operation("negative", node, below)
+
+    def _convert_not(self, node: exp.Not) -> Expr:
+        return self._operation("not", node, node.this)
+
+    def _convert_is(self, node: exp.Is) -> Expr:
+        self._forbid_chains(node, node.this)
+        match node.expression:
+            case exp.Null():
+                return self._operation("is null", node, node.this)
+            case exp.Boolean(this=value):
+                return self._operation("<=>", node, node.this, Constant(bool(value)))
+            case other:
+                raise self.refuse(node, f"is {other.sql('spark').lower()} is not supported in a filter")
+
+    def _convert_nullsafeneq(self, node: exp.NullSafeNEQ) -> Expr:
+        self._forbid_chains(node, node.this, node.expression)
+        return Operation("not", (self._operation("<=>", node, node.this, node.expression),), _span(node))
+
+    def _convert_between(self, node: exp.Between) -> Expr:
+        self._forbid_chains(node, node.this, node.args["low"], node.args["high"])
+        if node.args.get("symmetric"):
+            raise self.refuse(node, "between symmetric is not supported in a filter")
+        return self._operation("between", node, node.this, node.args["low"], node.args["high"])
+
+    def _convert_in(self, node: exp.In) -> Expr:
+        self._forbid_chains(node, node.this)
+        if not node.expressions or any(node.args.get(a) for a in ("query", "unnest", "field")):
+            raise self.refuse(node, "in takes a list of values, no subquery")
+        return self._operation("in", node, node.this, *node.expressions)
+
+    def _convert_like(self, node: exp.Like | exp.ILike, escape: str = "\\") -> Expr:
+        name = "ilike" if isinstance(node, exp.ILike) else "like"
+        self._forbid_chains(node, node.this)
+        quantified = node.expression
+        if isinstance(quantified, exp.Any | exp.All):
+            listed = quantified.this.unnest()
+            patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
+            parts = [self._operation(name, node, node.this, p, Constant(escape)) for p in patterns]
+            if len(parts) == 1:
+                return parts[0]
+            return Operation("or" if isinstance(quantified, exp.Any) else "and", tuple(parts), _span(node))
+        return self._operation(name, node, node.this, quantified, Constant(escape))
+
+    _convert_ilike = _convert_like
+
+    def _convert_escape(self, node: exp.Escape) -> Expr:
+        escape = node.expression
+        if not isinstance(node.this, exp.Like | exp.ILike) or not escape.is_string or len(escape.this) != 1:
+            raise self.refuse(node, "escape takes one character, after like or ilike")
+        return self._convert_like(node.this, escape.this)
+
+    def _convert_case(self, node: exp.Case) -> Expr:
+        parts: list[Expr] = []
+        for branch in node.args["ifs"]:
+            condition = self.convert(branch.this)
+            if node.this is not None:
+                condition = Operation("=", (self.convert(node.this), condition), _span(branch))
+            parts += (condition, self.convert(branch.args["true"]))
+        default = node.args.get("default")
+        return Operation("case", (*parts, self.convert(default) if default else Constant(None)), _span(node))
+
+    def _convert_cast(self, node: exp.Cast) -> Expr:
+        if isinstance(node.this, exp.Literal) and not isinstance(node, exp.TryCast):  # date '2026-01-01'
+            name = self._type_name(node)
+            value = parse_text(node.this.this, name) if name in _TEXT_LITERALS else None
+            if value is None:
+                raise self.refuse(node, f"{node.this.this!r} is no {name.removesuffix('tz')}")
+            return Constant(value, PrimitiveType(name), _span(node))
+        return CastTo(self.convert(node.this), self._type_name(node), safe=False, span=_span(node))
+
+    def _convert_trycast(self, node: exp.TryCast) -> Expr:
+        return CastTo(self.convert(node.this), self._type_name(node), safe=bool(node.args.get("safe")), span=_span(node))
+
+    def _type_name(self, node: exp.Cast) -> str:
+        to = node.to
+        name = _TYPE_NAMES.get(to.this)
+        if name is None or to.args.get("nested"):
+            raise self.refuse(node, f"cast to {to.sql('spark').lower()} is not supported in a filter")
+        if name != "decimal":
+            return name
+        parameters = [p.name for p in to.expressions]
+        precision, scale = (*parameters, "0")[:2] if parameters else ("10", "0")
+        return f"decimal({precision}, {scale})"
+
+    def _convert_extract(self, node: exp.Extract) -> Expr:
+        return self._operation(f"extract {node.name.lower()}", node, node.expression)
+
+    def _convert_interval(self, node: exp.Interval) -> Expr:
+        unit = node.args.get("unit")
+        if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var):
+            raise self.refuse(node, "an interval is a number and one unit: interval 3 days")
+        return self._operation("interval", node, Constant(node.this.this), Constant(unit.name.lower().removesuffix("s")))
+
+    def _convert_anonymous(self, node: exp.Anonymous) -> Expr:
+        return self._operation(node.name.lower(), node, *node.expressions)
+
+
+def _span(node: exp.Expression) -> Span | None:
+    """Characters from the first to the last token below `node` that knows its place."""
+    starts, ends = [], []
+    for part in node.walk():
+        if "start" in part.meta:
+            starts.append(part.meta["start"])
+            ends.append(part.meta["end"])
+    return (min(starts), max(ends)) if starts else None
+
+
+def _name_of(node: exp.Expression) -> str:
+    if isinstance(node, exp.Subquery | exp.Select | exp.Exists | exp.SetOperation):
+        return "a subquery"
+    if isinstance(node, exp.Alias):
+        return f"the alias {node.alias!r}"
+    if isinstance(node, exp.Func):
+        return f"{node.sql_name().lower()}()"
+    return f"{node.sql('spark')!r:.60}"
