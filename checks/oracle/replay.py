@@ -1,0 +1,123 @@
+"""The last state of every key, folded from the log of changes in SQL (SEMANTICS rules 26 and 28).
+
+The log's columns are `op`, `key`, `before`, `after`, `unchanged`, `ordinal`; one row per change. An update that leaves
+columns unchanged takes each from the nearest earlier change of that row, across key changes; if the row is not there,
+the change had nothing to apply to and counts for nothing.
+"""
+
+from collections.abc import Sequence
+
+import duckdb
+
+from checks.oracle.types import quoted
+
+
+def replay(connection: duckdb.DuckDBPyConnection, log: str, key: Sequence[str], columns: Sequence[str]) -> str:
+    """SQL for the live rows, in `columns`, after all changes of the relation `log`.
+
+    `log` has the columns named above, `after` being a struct with at least `columns`. Creates temporary tables.
+    """
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, after, coalesce(unchanged, []) AS unchanged, "
+        f"{_members('key', key, 'old')}, {_members('after', key, 'new')} FROM {log} "
+        f"WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')"
+    )
+    connection.execute("CREATE OR REPLACE TEMP TABLE replay_void (ordinal BIGINT)")
+    while True:
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE replay_actions AS {_actions(key)}")
+        before = _count(connection)
+        connection.execute(
+            "INSERT INTO replay_void SELECT ordinal FROM replay_actions WHERE own AND len(unchanged) > 0 "
+            "AND previous_upsert IS NULL"
+        )
+        if _count(connection) == before:
+            break
+    return _final_rows(connection, columns)
+
+
+def _members(struct: str, key: Sequence[str], prefix: str) -> str:
+    return ", ".join(f"{struct}.{quoted(k)} AS {prefix}{i}" for i, k in enumerate(key))
+
+
+def _actions(key: Sequence[str]) -> str:
+    """One row per key touched by a change: is it alive afterwards, and which upsert made it before?
+
+    `own` marks the action on the key that the change was for, where the row's earlier state is found.
+    """
+    positions = range(len(key))
+    old, new = (", ".join(f"{prefix}{i} AS k{i}" for i in positions) for prefix in ("old", "new"))
+    moved = " OR ".join(f"old{i} IS DISTINCT FROM new{i}" for i in positions)
+    keys = ", ".join(f"k{i}" for i in positions)
+    kept = "SELECT * FROM replay_changes WHERE ordinal NOT IN (SELECT ordinal FROM replay_void)"
+    return f"""
+        WITH kept AS ({kept}), actions AS (
+            SELECT ordinal, 0 AS step, true AS own, false AS upsert, after, unchanged, {old}
+            FROM kept WHERE op = 'd' OR ({moved})
+            UNION ALL
+            SELECT ordinal, 1 AS step, NOT ({moved}) AS own, true AS upsert, after, unchanged, {new}
+            FROM kept WHERE op <> 'd'
+        )
+        SELECT *, lag(CASE WHEN upsert THEN ordinal END) OVER sequence AS previous_upsert,
+            row_number() OVER (PARTITION BY {keys} ORDER BY ordinal DESC, step DESC) AS recency
+        FROM actions WINDOW sequence AS (PARTITION BY {keys} ORDER BY ordinal, step)
+    """
+
+
+def _count(connection: duckdb.DuckDBPyConnection) -> int:
+    (row,) = connection.execute("SELECT count(*) FROM replay_void").fetchall()
+    return int(row[0])
+
+
+def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> str:
+    """Live upserts, with each unchanged column taken from the change that last sent it."""
+    connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE replay_sources AS
+        WITH RECURSIVE walk(ordinal, name, source) AS (
+            SELECT a.ordinal, u.name, o.previous_upsert
+            FROM replay_actions AS a JOIN replay_actions AS o ON o.ordinal = a.ordinal AND o.own,
+                unnest(a.unchanged) AS u(name)
+            WHERE a.recency = 1 AND a.upsert
+            UNION ALL
+            SELECT w.ordinal, w.name, o.previous_upsert
+            FROM walk AS w JOIN replay_actions AS o ON o.ordinal = w.source AND o.own
+            WHERE list_contains(o.unchanged, w.name)
+        )
+        SELECT w.ordinal, w.name, w.source FROM walk AS w
+        JOIN replay_changes AS e ON e.ordinal = w.source WHERE NOT list_contains(e.unchanged, w.name)
+        """
+    )
+    found = {row[0] for row in connection.execute("SELECT DISTINCT name FROM replay_sources").fetchall()}
+    selected, joins = [], []
+    for i, name in enumerate(columns):
+        value = f"a.after.{quoted(name)}"
+        if name in found:
+            text = name.replace("'", "''")
+            joins.append(
+                f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = '{text}' "
+                f"LEFT JOIN replay_changes AS e{i} ON e{i}.ordinal = s{i}.source"
+            )
+            value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE e{i}.after.{quoted(name)} END"
+        selected.append(f"{value} AS v{i}")
+    return f"SELECT {', '.join(selected)} FROM replay_actions AS a {' '.join(joins)} WHERE a.recency = 1 AND a.upsert"
+
+
+def deleted_keys(log: str, key: Sequence[str]) -> str:
+    """SQL for keys that a change removed and none brought back, as k0, k1, ...; call after `replay`."""
+    positions = range(len(key))
+    keys = ", ".join(f"k{i}" for i in positions)
+    members = ", ".join(f"key.{quoted(k)} AS k{i}" for i, k in enumerate(key))
+    truncated = (
+        f"SELECT {members} FROM {log} WHERE op <> 't' AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
+    )
+    new = ", ".join(f"after.{quoted(k)} AS k{i}" for i, k in enumerate(key))
+    truncated_new = (
+        f"SELECT {new} FROM {log} WHERE op NOT IN ('t', 'd') "
+        f"AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
+    )
+    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in positions)
+    gone = f"SELECT {keys} FROM replay_actions WHERE NOT upsert"
+    return (
+        f"SELECT DISTINCT {keys} FROM ({gone} UNION ALL {truncated} UNION ALL {truncated_new}) AS g "
+        f"WHERE NOT EXISTS (SELECT 1 FROM replay_actions AS a WHERE a.recency = 1 AND a.upsert AND {same})"
+    )

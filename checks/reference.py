@@ -1,0 +1,168 @@
+"""The truth, twice, in DuckDB SQL: a table's live rows from its own files, and from the log of its changes.
+
+Knows metadata.json, Avro manifests, data and delete files, and nothing of the engine that it judges: no import of
+scan_core, of the pipelines or of PyIceberg. Local files only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from checks.oracle import types
+from checks.oracle.candidates import Workspace, candidates
+from checks.oracle.dead import equality_conditions, position_condition
+from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
+from checks.oracle.replay import deleted_keys, replay
+
+__all__ = ["Folded", "RefusedError", "fold_changes", "fold_log", "live_rows"]
+
+_LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
+
+_METADATA_COLUMNS = {
+    "_file": ("file", pa.string()),
+    "_pos": ("pos", pa.int64()),
+    "_row_id": ("row_id", pa.int64()),
+    "_last_updated_sequence_number": ("last_updated", pa.int64()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a log of changes leads to: the rows alive, and the keys that were removed and are not alive."""
+
+    rows: pa.Table
+    deleted_keys: pa.Table
+
+
+def live_rows(
+    location: str | Path,
+    *,
+    snapshot_id: int | None = None,
+    ref: str | None = None,
+    columns: Sequence[str] | None = None,
+    relocate: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """The rows alive in a snapshot, in no particular order, in the exact types of the schema in force.
+
+    Args:
+        location: a metadata file or a table's directory.
+        snapshot_id: this snapshot in its own schema; the current one in the current schema by default.
+        ref: a branch (current schema) or tag (its snapshot's schema) instead.
+        columns: names to return, `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number` among them; all
+            columns of the schema by default.
+        relocate: old path prefix -> new path prefix.
+
+    Raises:
+        RefusedError: the table breaks a rule of its specification.
+    """
+    table = read_table_facts(location, relocate)
+    snapshot, schema = table.snapshot(snapshot_id, ref)
+    fields = list(schema["fields"])
+    with open_connection() as connection:
+        wanted = list(columns) if columns is not None else [f["name"] for f in fields]
+        by_name = {f["name"]: i for i, f in enumerate(fields)}
+        arrow = [
+            _METADATA_COLUMNS[n][1] if n in _METADATA_COLUMNS else types.arrow_type(fields[by_name[n]]["type"])
+            for n in wanted
+        ]
+        target = pa.schema(list(zip(wanted, arrow, strict=True)))
+        query = live_query(connection, table, snapshot, fields)
+        if query is None:
+            return target.empty_table()
+        sources = [_METADATA_COLUMNS[n][0] if n in _METADATA_COLUMNS else f"v{by_name[n]}" for n in wanted]
+        selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
+        rows = connection.sql(f"SELECT {selected} FROM ({query})").to_arrow_table()
+        return _in_types(rows, target)
+
+
+def live_query(
+    connection: duckdb.DuckDBPyConnection, table: TableFacts, snapshot: Any, fields: Sequence[Any]
+) -> str | None:
+    """SQL over `connection` for the live rows with columns v0, v1, ... as `fields`; None if there are no data files."""
+    files = table.files(snapshot)
+    data = [f for f in files if f.content == 0]
+    if not data:
+        return None
+    workspace = Workspace(table, connection)
+    equality = equality_conditions(workspace, data, [f for f in files if f.content == 2])
+    by_position = position_condition(workspace, data, [f for f in files if f.content == 1])
+    key_ids = {i for ids in equality.values() for i in ids}
+    conditions = [*equality, *([by_position] if by_position else [])]
+    alive = " AND ".join(f"NOT {c}" for c in conditions) or "true"
+    return f"SELECT * FROM ({candidates(workspace, data, fields, key_ids)}) AS c WHERE {alive}"
+
+
+def fold_log(
+    location: str | Path,
+    key: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    snapshot_id: int | None = None,
+    up_to_ordinal: int | None = None,
+    relocate: Mapping[str, str] | None = None,
+) -> Folded:
+    """The last state of every key according to a change-log table.
+
+    Args:
+        location: the change log's metadata file or directory.
+        key: names of the key columns, members of the log's `key`.
+        columns: members of the log's `after` to return; all by default.
+        snapshot_id: fold this snapshot of the log instead of the current one.
+        up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
+        relocate: old path prefix -> new path prefix.
+    """
+    table = read_table_facts(location, relocate)
+    snapshot, schema = table.snapshot(snapshot_id)
+    fields = {f["name"]: f for f in schema["fields"]}
+    members = {f["name"]: f["type"] for f in fields["after"]["type"]["fields"]}
+    wanted = list(columns) if columns is not None else list(members)
+    key_types = {f["name"]: f["type"] for f in fields["key"]["type"]["fields"]}
+    row_schema = pa.schema([(n, types.arrow_type(members[n])) for n in wanted])
+    key_schema = pa.schema([(n, types.arrow_type(key_types[n])) for n in key])
+    with open_connection() as connection:
+        query = live_query(connection, table, snapshot, [fields[n] for n in _LOG_COLUMNS])
+        if query is None:
+            return Folded(row_schema.empty_table(), key_schema.empty_table())
+        named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
+        within = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
+        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){within}")
+        return _folded(connection, key, row_schema, key_schema)
+
+
+def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
+    """As `fold_log`, over changes in memory (the change schema with `ordinal`)."""
+    after, keys = changes.schema.field("after").type, changes.schema.field("key").type
+    row_schema = pa.schema([(f.name, f.type) for f in after])
+    key_schema = pa.schema([(n, keys.field(n).type) for n in key])
+    with open_connection() as connection:
+        connection.register("changes", changes.select(_LOG_COLUMNS))
+        return _folded(connection, key, row_schema, key_schema)
+
+
+def _folded(
+    connection: duckdb.DuckDBPyConnection, key: Sequence[str], row_schema: pa.Schema, key_schema: pa.Schema
+) -> Folded:
+    rows = connection.sql(replay(connection, "changes", key, row_schema.names)).to_arrow_table()
+    gone = connection.sql(deleted_keys("changes", key)).to_arrow_table()
+    return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
+
+
+def open_connection() -> duckdb.DuckDBPyConnection:
+    """A private in-memory DuckDB that hands Arrow its exact types."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET arrow_lossless_conversion = true")
+    return connection
+
+
+def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Rows under the target's names and types; DuckDB has no fixed-size binary and no type without values."""
+    columns = [
+        pa.nulls(rows.num_rows, field.type) if pa.types.is_null(field.type) else rows.column(i).cast(field.type)
+        for i, field in enumerate(target)
+    ]
+    return pa.Table.from_arrays(columns, schema=target) if columns else rows.select([])
