@@ -1,0 +1,140 @@
+from datetime import date
+
+import pytest
+
+from pipelines.errors import ConfigError
+from pipelines.published_query import PublishedQuery, parse_query
+from scan_core.schema import NestedField, PrimitiveType, Schema
+
+_SCHEMAS = {
+    "shop.orders": Schema(
+        0,
+        (
+            NestedField(1, "id", PrimitiveType("long")),
+            NestedField(2, "customer_id", PrimitiveType("long")),
+            NestedField(3, "ordered_at", PrimitiveType("timestamptz")),
+            NestedField(4, "local_time", PrimitiveType("timestamp")),
+            NestedField(5, "due", PrimitiveType("date")),
+            NestedField(6, "Note", PrimitiveType("string")),
+        ),
+    ),
+    "shop.customers": Schema(
+        0, (NestedField(1, "id", PrimitiveType("long")), NestedField(2, "city", PrimitiveType("string")))
+    ),
+}
+_DAY = date(2026, 1, 31)
+_DAY_OF_ORDERED_AT = (
+    "shop.orders",
+    "\"ordered_at\" >= timestamp '2026-01-31 00:00:00+00:00' and \"ordered_at\" < timestamp '2026-02-01 00:00:00+00:00'",
+)
+
+
+def _query(sql: str) -> PublishedQuery:
+    return parse_query("shop.daily", sql, "day", _SCHEMAS)
+
+
+def test_tables_become_views_and_nothing_else_of_the_text_changes() -> None:
+    sql = "select 'é shop.orders', o.id, shop.customers.city -- shop.orders\nfrom shop.orders o, `shop`.`customers`"
+    assert _query(sql).over_views() == (
+        "select 'é shop.orders', o.id, customers.city -- shop.orders\n"
+        "from nevermore__shop__orders o, nevermore__shop__customers AS `customers`"
+    )
+
+
+def test_tables_are_found_in_subqueries_unions_and_ctes_but_ctes_are_no_tables() -> None:
+    query = _query(
+        "with orders as (select * from shop.orders) select id from orders union select id from (select id from shop.customers)"
+    )
+    assert query.tables == ("shop.customers", "shop.orders")
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("select * from shop.order", r"no table shop\.order; did you mean shop\.orders\?"),
+        ("select * from other", "no table other"),
+        ("select 1; select 2", "one query"),
+        ("drop table shop.orders", "one query"),
+        ("select from where", "published shop.daily"),
+    ],
+)
+def test_a_query_that_cannot_run_is_refused_with_the_name_of_the_published_table(sql: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _query(sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "orders", "customers"),
+    [
+        ("select count(*) from shop.orders", ("id",), None),
+        ("select NOTE from shop.orders where due is null", ("due", "Note"), None),
+        ("select o.* from shop.orders o", _SCHEMAS["shop.orders"].names, None),
+        (
+            "with a as (select id, city from shop.customers) select o.id from shop.orders o join a on a.id = customer_id",
+            ("id", "customer_id"),
+            ("id",),
+        ),
+        (
+            "select city from shop.customers c where exists (select 1 from shop.orders o where o.customer_id = c.id)",
+            ("customer_id",),
+            ("id", "city"),
+        ),
+        ("select unknown_column from shop.orders", _SCHEMAS["shop.orders"].names, None),
+    ],
+)
+def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
+    sql: str, orders: tuple[str, ...], customers: tuple[str, ...] | None
+) -> None:
+    columns = _query(sql).columns(_SCHEMAS)
+    assert set(columns["shop.orders"]) == set(orders)
+    assert columns.get("shop.customers") == customers
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select cast(ordered_at as date) as day, count(*) as n from shop.orders group by 1",
+        "select to_date(ordered_at) day from shop.orders where Note = 'x'",
+        "select date(o.ordered_at) as day, sum(o.id) from shop.orders o group by date(o.ordered_at)",
+        "select date(o.ordered_at) as DAY, city, count(*) from shop.orders o left join shop.customers c on c.id = o.id group by day, city",
+    ],
+)
+def test_a_day_of_a_time_becomes_a_range_of_that_time(sql: str) -> None:
+    assert _query(sql).day_predicate(_DAY, _SCHEMAS) == _DAY_OF_ORDERED_AT
+
+
+def test_a_date_column_and_a_time_without_zone_become_conditions_of_their_type() -> None:
+    assert _query("select due as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
+        "shop.orders",
+        "\"due\" = date '2026-01-31'",
+    )
+    assert _query("select cast(local_time as date) as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
+        "shop.orders",
+        "\"local_time\" >= timestamp '2026-01-31 00:00:00' and \"local_time\" < timestamp '2026-02-01 00:00:00'",
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select to_date(Note, 'yyyy') as day from shop.orders",
+        "select cast(Note as date) as day from shop.orders",
+        "select ordered_at as day from shop.orders",
+        "select max(cast(ordered_at as date)) as day from shop.orders",
+        "select max(due) as day, id from shop.orders group by id",
+        "select due as day, row_number() over (order by id) from shop.orders",
+        "select due as day from shop.orders limit 5",
+        "select c.city, o.due as day from shop.customers c join shop.orders o on true",
+        "select due as day from shop.orders right join shop.customers on true",
+        "select due as day from shop.orders full join shop.customers on true",
+        "select due as day from shop.orders where id in (select id from shop.customers)",
+        "select due as day from shop.orders union all select due from shop.orders",
+        "select day from (select due as day from shop.orders)",
+        "with a as (select due as day from shop.orders) select day from a",
+        "select due as day, count(*) from shop.orders group by rollup (due)",
+        "select due as day from shop.orders tablesample (10 percent)",
+        "select due + 1 as day from shop.orders",
+    ],
+)
+def test_in_any_other_shape_no_condition_is_derived(sql: str) -> None:
+    assert _query(sql).day_predicate(_DAY, _SCHEMAS) is None
