@@ -1,0 +1,167 @@
+"""The Iceberg catalog of a config, and the facts of its tables in scan_core's terms.
+
+PyIceberg is imported when a catalog is opened, not before. Changing tables is the business of `commit.py`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import Config
+from pipelines.errors import ConfigError, SourceError
+from pipelines.schema_document import schema_document
+from pipelines.storage import Storage
+from scan_core.schema import NestedField, Schema, Type, parse_schema
+from scan_core.snapshot import PartitionField, PartitionSpec
+from scan_core.split import FileIOConfig
+
+TABLE_PROPERTIES: Mapping[str, str] = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+}
+"""Of every table that the pipelines create: metadata files do not pile up, other writers delete as we do."""
+
+
+def open_catalog(config: Config) -> Any:
+    """The PyIceberg catalog of a config; an SQLite catalog and its warehouse folder are created.
+
+    Raises:
+        ConfigError: the catalog cannot be opened with these properties.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    properties = config.catalog.properties
+    uri = properties.get("uri", "")
+    if uri.startswith("sqlite:////"):
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return load_catalog(config.catalog.name, **properties)
+    except Exception as error:
+        raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
+
+
+def find_table(catalog: Any, name: str) -> Any | None:
+    """The table called `namespace.table`, or None."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return catalog.load_table(identifier(name))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def create_table(
+    catalog: Any,
+    name: str,
+    fields: Sequence[NestedField],
+    *,
+    partition_by: Sequence[tuple[str, str]] = (),
+    properties: Mapping[str, str] | None = None,
+) -> Any:
+    """A new, empty table; if another process was faster, its table.
+
+    Args:
+        catalog: from `open_catalog`.
+        name: `namespace.table`; the namespace is created.
+        fields: columns; ids only have to be distinct, the catalog assigns its own.
+        partition_by: (transform, column) pairs.
+        properties: beside `TABLE_PROPERTIES`.
+    """
+    from pyiceberg.exceptions import TableAlreadyExistsError
+    from pyiceberg.partitioning import PartitionField as CatalogField
+    from pyiceberg.partitioning import PartitionSpec as CatalogSpec
+    from pyiceberg.schema import Schema as CatalogSchema
+    from pyiceberg.transforms import parse_transform
+
+    schema = Schema(0, tuple(fields))
+    spec = CatalogSpec(
+        *(
+            CatalogField(
+                source_id=schema.find(column).field_id,
+                field_id=1000 + position,
+                transform=parse_transform(transform),
+                name=partition_name(transform, column),
+            )
+            for position, (transform, column) in enumerate(partition_by)
+        )
+    )
+    catalog.create_namespace_if_not_exists(identifier(name)[:-1])
+    try:
+        return catalog.create_table(
+            identifier(name),
+            schema=CatalogSchema.model_validate(schema_document(schema)),
+            partition_spec=spec,
+            properties={**TABLE_PROPERTIES, **(properties or {})},
+        )
+    except TableAlreadyExistsError:
+        return catalog.load_table(identifier(name))
+
+
+def identifier(name: str) -> tuple[str, ...]:
+    """The parts of `namespace.table`."""
+    return tuple(name.split("."))
+
+
+def partition_name(transform: str, column: str) -> str:
+    """The name that Iceberg engines give a partition field by default."""
+    if transform == "identity":
+        return column
+    kind = transform.partition("[")[0]
+    return f"{column}_{'trunc' if kind == 'truncate' else kind}"
+
+
+def storage_of(table: Any) -> Storage:
+    """Writing and reading files of a table."""
+    return Storage(FileIOConfig(properties={str(k): str(v) for k, v in table.io.properties.items()}))
+
+
+def current_schema(table: Any) -> Schema:
+    """The table's current schema."""
+    return parse_schema(json.loads(table.schema().model_dump_json()))
+
+
+def specs_of(table: Any) -> dict[int, PartitionSpec]:
+    """All partition specs of a table, by id."""
+    return {
+        spec_id: PartitionSpec(
+            spec_id,
+            tuple(PartitionField(f.field_id, f.source_id, f.name, str(f.transform)) for f in spec.fields),
+        )
+        for spec_id, spec in table.specs().items()
+    }
+
+
+def source_types(table: Any) -> dict[int, Type]:
+    """Type of every field of every schema of a table, the newest winning."""
+    types: dict[int, Type] = {}
+    for schema in sorted(table.metadata.schemas, key=lambda s: s.schema_id):
+        if any(spec.fields for spec in table.metadata.partition_specs):
+            facts = parse_schema(json.loads(schema.model_dump_json()))
+            types.update({i: facts.field(i).type for i in facts.field_ids})
+    return types
+
+
+def data_location(table: Any) -> str:
+    """The folder for data and delete files."""
+    return str(table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data").rstrip("/")
+
+
+def metadata_location(table: Any) -> str:
+    """The folder for manifests."""
+    return str(table.properties.get("write.metadata.path") or f"{table.location().rstrip('/')}/metadata").rstrip("/")
+
+
+def check_writable(table: Any) -> None:
+    """Refuse tables whose format version the writer does not know.
+
+    Raises:
+        SourceError: a v1 table has no delete files, v3 needs row ids.
+    """
+    version = table.format_version
+    if version != 2:
+        raise SourceError(f"table {'.'.join(table.name())} has format version {version}; only version 2 is written")

@@ -1,0 +1,349 @@
+"""One Iceberg snapshot per batch: data and delete files, schema and spec changes, and the position, all at once.
+
+Manifests are our own (`manifest_writer.py`); the catalog, through PyIceberg, swaps the metadata if nobody else did.
+What belongs into a snapshot is decided by change log, mirror and maintenance.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipelines import crash_points
+from pipelines.catalog import (
+    current_schema,
+    data_location,
+    metadata_location,
+    source_types,
+    specs_of,
+    storage_of,
+)
+from pipelines.errors import CommitConflictError
+from pipelines.file_metrics import FileContent, WrittenFile
+from pipelines.manifest_writer import (
+    EntryStatus,
+    ManifestContent,
+    ManifestEntry,
+    ManifestHeader,
+    PartitionLayout,
+    Record,
+    added_entry,
+    manifest_bytes,
+    manifest_list_bytes,
+    manifest_record,
+    read_manifest,
+    read_manifest_list,
+)
+from pipelines.partitioning import partition_types
+from pipelines.schema_document import schema_document
+from pipelines.snapshot_summary import Change, summarise
+from pipelines.table_writer import WriterOptions, WriteTarget
+from scan_core.schema import Schema
+from scan_core.snapshot import PartitionSpec
+
+Operation = Literal["append", "overwrite", "delete", "replace"]
+Selection = Callable[[ManifestEntry, PartitionSpec], bool]
+"""Whether a commit removes a live file, given its manifest entry and spec."""
+
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A snapshot that is now the table's."""
+
+    snapshot_id: int
+    sequence_number: int
+    operation: str
+    summary: Mapping[str, str]
+
+
+def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+    """Select every live file: a truncate."""
+    return True
+
+
+def partition_is(spec_id: int, partition: tuple[Any, ...]) -> Selection:
+    """Select the files of one partition."""
+
+    def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
+        if spec.spec_id != spec_id:
+            return False
+        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) == partition
+
+    return selects
+
+
+def paths_in(paths: frozenset[str]) -> Selection:
+    """Select data files by path."""
+    return lambda entry, _spec: entry.path in paths
+
+
+class RowDelta:
+    """A commit in the making: schema and specs first, then files, then `commit`, once.
+
+    It is bound to the snapshot that was current when it began; if the table has moved on, `commit` fails and whoever
+    began it decides whether to begin again.
+    """
+
+    def __init__(self, table: Any, options: WriterOptions | None = None) -> None:
+        self.table = table
+        self.storage = storage_of(table)
+        self.schema: Schema = current_schema(table)
+        self.specs: dict[int, PartitionSpec] = specs_of(table)
+        self.default_spec: PartitionSpec = self.specs[table.spec().spec_id]
+        self.base_snapshot_id: int | None = table.metadata.current_snapshot_id
+        self._options = options or WriterOptions()
+        self._updates: list[dict[str, Any]] = []
+        self._requirements: list[dict[str, Any]] = []
+        self._written: list[str] = []
+
+    @property
+    def target(self) -> WriteTarget:
+        """Where files of this commit go, in the schema of this commit."""
+        return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
+
+    def evolve(self, schema: Schema) -> None:
+        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others."""
+        metadata = self.table.metadata
+        self.schema = Schema(max(s.schema_id for s in metadata.schemas) + 1, schema.fields, schema.identifier_field_ids)
+        self._updates += [
+            {"action": "add-schema", "schema": schema_document(self.schema)},
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        self._requirements += [
+            {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
+            {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},
+        ]
+
+    def unpartitioned_spec(self) -> PartitionSpec:
+        """A spec under which deletes are global (rule 4): the table's own, or one added with this commit."""
+        found = next((s for s in self.specs.values() if s.is_unpartitioned), None)
+        if found is not None:
+            return found
+        spec = PartitionSpec(max(self.specs) + 1, ())
+        self.specs[spec.spec_id] = spec
+        self._updates.append({"action": "add-spec", "spec": {"spec-id": spec.spec_id, "fields": []}})
+        last = self.table.metadata.last_partition_id
+        self._requirements.append({"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": last})
+        return spec
+
+    def commit(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        *,
+        remove: Selection | None = None,
+        operation: Operation | None = None,
+    ) -> Committed:
+        """Write manifests and swap the table's metadata.
+
+        Args:
+            added: new files, under specs of this table.
+            properties: for the snapshot's summary: positions.
+            remove: which live files leave the table.
+            operation: what the snapshot calls itself; None derives it.
+
+        Raises:
+            CommitConflictError: the table has changed since this commit began; nothing of it is visible.
+        """
+        crash_points.reached("after-files")
+        metadata = self.table.metadata
+        snapshot_id = metadata.new_snapshot_id()
+        sequence_number = metadata.last_sequence_number + 1
+        base = metadata.snapshot_by_id(self.base_snapshot_id) if self.base_snapshot_id is not None else None
+        kept, removed, records = self._carried_manifests(base, remove, snapshot_id, sequence_number)
+        records = [*self._added_manifests(added, snapshot_id, sequence_number), *records, *kept]
+        change = Change.of(added, removed)
+        named = operation or change.operation
+        summary = summarise(change, base.summary if base is not None else None, properties)
+        path = self._write(
+            f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
+            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
+        )
+        crash_points.reached("after-manifests")
+        self._swap(
+            {
+                "snapshot-id": snapshot_id,
+                "parent-snapshot-id": self.base_snapshot_id,
+                "sequence-number": sequence_number,
+                "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
+                "manifest-list": path,
+                "summary": {"operation": named, **summary},
+                "schema-id": self.schema.schema_id,
+            }
+        )
+        crash_points.reached("after-commit")
+        return Committed(snapshot_id, sequence_number, named, summary)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Remove files written for a commit that is known not to have happened."""
+        self.storage.remove(f.path for f in files)
+
+    # -- manifests -------------------------------------------------------------------------------------------------
+
+    def _layout(self, spec_id: int, types: Mapping[int, Any]) -> PartitionLayout:
+        spec = self.specs[spec_id]
+        return PartitionLayout(spec, partition_types(spec, types))
+
+    def _types(self) -> dict[int, Any]:
+        types = source_types(self.table)
+        types.update({i: self.schema.field(i).type for i in self.schema.field_ids})
+        return types
+
+    def _header(self, spec: PartitionSpec) -> ManifestHeader:
+        fields = [
+            {"name": f.name, "transform": f.transform, "source-id": f.source_id, "field-id": f.field_id}
+            for f in spec.fields
+        ]
+        return ManifestHeader(json.dumps(schema_document(self.schema)), self.schema.schema_id, json.dumps(fields))
+
+    def _added_manifests(
+        self, added: Sequence[WrittenFile], snapshot_id: int, sequence_number: int
+    ) -> Iterator[Record]:
+        groups: dict[tuple[ManifestContent, int], list[WrittenFile]] = {}
+        for file in added:
+            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
+            groups.setdefault((content, file.spec_id), []).append(file)
+        types = self._types() if groups else {}
+        for (content, spec_id), files in groups.items():
+            layout = self._layout(spec_id, types)
+            entries = [added_entry(f, snapshot_id, layout) for f in files]
+            yield self._write_manifest(entries, content, layout, snapshot_id, sequence_number)
+
+    def _carried_manifests(
+        self, base: Any | None, remove: Selection | None, snapshot_id: int, sequence_number: int
+    ) -> tuple[list[Record], list[ManifestEntry], list[Record]]:
+        """Manifests carried over unchanged, entries removed, and manifests re-written without them."""
+        if base is None:
+            return [], [], []
+        live = [m for m in read_manifest_list(self.storage.read(base.manifest_list)) if _has_live_files(m)]
+        if remove is None:
+            return live, [], []
+        kept: list[Record] = []
+        removed: list[ManifestEntry] = []
+        rewritten: list[Record] = []
+        types = self._types()
+        for manifest in live:
+            layout = self._layout(manifest["partition_spec_id"], types)
+            entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
+            alive = [e for e in entries if e.status is not EntryStatus.DELETED]
+            leaving = [e for e in alive if remove(e, layout.spec)]
+            if not leaving:
+                kept.append(manifest)
+                continue
+            gone = {id(e) for e in leaving}
+            carried = [
+                e.with_status(EntryStatus.DELETED, snapshot_id)
+                if id(e) in gone
+                else e.with_status(EntryStatus.EXISTING, e.snapshot_id)
+                for e in alive
+            ]
+            removed += leaving
+            content = ManifestContent(manifest["content"])
+            rewritten.append(self._write_manifest(carried, content, layout, snapshot_id, sequence_number))
+        return kept, removed, rewritten
+
+    def _write_manifest(
+        self,
+        entries: Sequence[ManifestEntry],
+        content: ManifestContent,
+        layout: PartitionLayout,
+        snapshot_id: int,
+        sequence_number: int,
+    ) -> Record:
+        data = manifest_bytes(entries, content, layout, self._header(layout.spec))
+        path = self._write(f"{uuid.uuid4()}-m0.avro", data)
+        return manifest_record(
+            entries,
+            content,
+            layout,
+            path=path,
+            length=len(data),
+            snapshot_id=snapshot_id,
+            sequence_number=sequence_number,
+        )
+
+    def _write(self, name: str, data: bytes) -> str:
+        path = f"{metadata_location(self.table)}/{name}"
+        self.storage.write(path, data)
+        self._written.append(path)
+        return path
+
+    # -- the swap --------------------------------------------------------------------------------------------------
+
+    def _swap(self, snapshot: dict[str, Any]) -> None:
+        """Hand the change to the catalog, in the words of the REST catalog specification."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import CommitTableRequest
+
+        *namespace, name = self.table.name()
+        metadata = self.table.metadata
+        reference = {"type": "branch", "ref-name": MAIN, "snapshot-id": snapshot["snapshot-id"]}
+        request = CommitTableRequest.model_validate(
+            {
+                "identifier": {"namespace": namespace, "name": name},
+                "requirements": [
+                    {"type": "assert-table-uuid", "uuid": str(metadata.table_uuid)},
+                    {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
+                    *self._requirements,
+                ],
+                "updates": [
+                    *self._updates,
+                    {"action": "add-snapshot", "snapshot": snapshot},
+                    {"action": "set-snapshot-ref", **reference},
+                ],
+            }
+        )
+        try:
+            self.table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+        except CommitFailedException as error:
+            self.storage.remove(self._written)
+            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}: {error}") from error
+
+
+def commit_row_delta(
+    table: Any, added: Sequence[WrittenFile], properties: Mapping[str, str], *, operation: Operation | None = None
+) -> Committed:
+    """Commit files written for the table's current schema and specs, in one snapshot."""
+    return RowDelta(table).commit(added, properties, operation=operation)
+
+
+def replace_files(
+    table: Any, added: Sequence[WrittenFile], remove: Selection, properties: Mapping[str, str]
+) -> Committed:
+    """Replace the files that `remove` selects by `added`, in one snapshot: operation overwrite."""
+    return RowDelta(table).commit(added, properties, remove=remove, operation="overwrite")
+
+
+def replace_partition(
+    table: Any, added: Sequence[WrittenFile], partition: tuple[Any, ...], properties: Mapping[str, str]
+) -> Committed:
+    """Replace one partition, under the table's default spec, by `added`, in one snapshot."""
+    return replace_files(table, added, partition_is(table.spec().spec_id, partition), properties)
+
+
+def ancestors(table: Any) -> Iterator[Any]:
+    """The current snapshot and its ancestors, as far as the table still has them, newest first."""
+    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
+    current = table.metadata.current_snapshot_id
+    while current is not None and (snapshot := by_id.get(current)) is not None:
+        yield snapshot
+        current = snapshot.parent_snapshot_id
+
+
+def newest_property(table: Any, name: str) -> str | None:
+    """The value of a summary property in the newest ancestor that has it (rule 29)."""
+    for snapshot in ancestors(table):
+        value = snapshot.summary[name] if snapshot.summary is not None else None
+        if value is not None:
+            return str(value)
+    return None
+
+
+def _has_live_files(manifest: Record) -> bool:
+    return bool(manifest["added_files_count"] is None or manifest["added_files_count"]) or bool(
+        manifest["existing_files_count"] is None or manifest["existing_files_count"]
+    )

@@ -1,0 +1,43 @@
+"""The errors of the pipelines, by what the caller can do about them.
+
+One base, few children; each knows the exit code of the command that meets it. What concerns single events is no
+error: it goes to quarantine.
+"""
+
+from typing import ClassVar
+
+
+class PipelineError(Exception):
+    """Base of every error that pipelines raise on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(PipelineError, ValueError):
+    """A config file that cannot be used: names the line, the value and the nearest valid name."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class SourceError(PipelineError):
+    """A source that cannot be read: no such path, unreadable file, format in doubt."""
+
+
+class SchemaConflictError(PipelineError, ValueError):
+    """A table or batch whose columns cannot be written: illegal key type, unknown key column, illegal change."""
+
+
+class QuarantineLimitError(PipelineError):
+    """More events of a batch were rejected than `max_quarantine_ratio` allows; nothing of the batch was applied."""
+
+
+class GlobalDeleteError(PipelineError):
+    """A delete that must reach every partition, in a table with `global_deletes: refuse`."""
+
+
+class CommitConflictError(PipelineError):
+    """Another writer changed the table first, and retrying did not help or would be wrong."""
+
+
+class PositionLostError(PipelineError):
+    """A table with rows and no source position: starting from zero would apply everything twice."""

@@ -1,0 +1,57 @@
+"""Writing, reading and removing whole files of a table: local ones directly, others through their file system.
+
+Names are always new, so nothing is ever overwritten. Reading for scans is the business of `scan_core.file_io`.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from scan_core import file_io
+from scan_core.catalog import filesystem
+from scan_core.location import parse_location
+from scan_core.split import FileIOConfig
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The files below a table's location. `io` holds the FileIO properties of the catalog."""
+
+    io: FileIOConfig = field(default_factory=FileIOConfig)
+    _folders: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    def open_output(self, path: str) -> pa.NativeFile:
+        """A new file, opened for writing; the caller closes it."""
+        location = parse_location(path)
+        if not location.is_local:
+            remote, inner = filesystem(location, self.io.properties)
+            return remote.open_output_stream(inner)
+        folder = os.path.dirname(location.path)  # noqa: PTH120 - once per file
+        if folder not in self._folders:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self._folders.add(folder)
+        return pa.OSFile(location.path, "wb")
+
+    def write(self, path: str, data: bytes) -> None:
+        """A new file with these bytes."""
+        with self.open_output(path) as sink:
+            sink.write(data)
+
+    def read(self, path: str) -> bytes:
+        """All bytes of a file."""
+        return file_io.read_bytes(path, self.io)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files that no commit names; one that is gone already is no error."""
+        for path in paths:
+            location = parse_location(path)
+            with suppress(FileNotFoundError):
+                if location.is_local:
+                    os.unlink(location.path)  # noqa: PTH108 - a path, not an object, is at hand
+                else:
+                    remote, inner = filesystem(location, self.io.properties)
+                    remote.delete_file(inner)
