@@ -1,7 +1,8 @@
 """How a command names a table: a metadata file, a folder, a catalog's table, or a mirror of the config at hand."""
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,11 +29,22 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     moves = parse_relocations(relocate)
     is_identifier = "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
     if is_identifier and (config is not None or DEFAULT_CONFIG.exists()):
-        from pipelines.catalog import load_table
-        from pipelines.config import load
-
-        return scan_core.open_table(load_table(load(config or DEFAULT_CONFIG), name), relocate=moves)
+        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG), relocate=moves)
     return scan_core.open_table(name, relocate=moves)
+
+
+def _catalog_table(name: str, config: Path) -> Any:
+    from pipelines.catalog import find_table, open_catalog
+    from pipelines.config import load
+    from scan_core.errors import TableNotFoundError
+
+    settings = load(config)
+    found = find_table(open_catalog(settings), name)
+    if found is None:
+        near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
+        raise TableNotFoundError(f"no table {name!r} in the catalog of {config}; {hint}")
+    return found
 
 
 def parse_relocations(relocate: list[str] | None) -> dict[str, str]:
