@@ -1,0 +1,183 @@
+"""The deletes of one task as the reader applies them: first a selection by position, then filters by key.
+
+Loading and indexing happen on the first use in a process and are shared between tasks through the cache.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.deletes.equality import (
+    DenseIndex,
+    EqualityIndex,
+    build_index,
+    find_deleted,
+    threshold_of,
+)
+from scan_core.deletes.loader import key_fields, load_keys
+from scan_core.deletes.positions import (
+    PositionDeleteFile,
+    combined,
+    positions_in,
+    read_deletion_vector,
+    read_position_deletes,
+)
+from scan_core.file_io import fingerprint
+from scan_core.metrics import ScanMetrics
+from scan_core.prune.match import Match
+from scan_core.read.file_reader import ColumnStatistics
+from scan_core.rows.positions import RowPositions, surviving
+from scan_core.rows.selection import All, RowSelection
+from scan_core.schema import arrow_type
+from scan_core.snapshot import DeleteFile
+from scan_core.split import EqualityDeleteGroup, FileIOConfig, FileScanTask, ScanContext
+
+_REMEMBERED_GROUPS = 256
+_DENSE_SHARE_OF_MEMORY = 4
+"""A dense table may take this fraction of the memory limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityFilter:
+    """The equality deletes of one key set and scope, for one data file."""
+
+    key_ids: tuple[int, ...]
+    index: EqualityIndex
+    threshold: int
+
+    def keep(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+        """True for rows that stay.
+
+        Args:
+            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed.
+        """
+        if not len(keys[0]):
+            return np.ones(0, np.bool_)
+        return ~find_deleted(self.index, keys, self.threshold)
+
+    def may_touch(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
+        """NEVER: no row so described is deleted; ALWAYS: all are; MAYBE: probe.
+
+        Args:
+            statistics_of: what is known of a key column by field id, bounds in the table's current types.
+        """
+        known = [statistics_of(field_id) for field_id in self.key_ids]
+        if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):
+            return Match.NEVER
+        if isinstance(self.index, DenseIndex) and (only := known[0]) is not None and only.null_count == 0:
+            lower, upper = only.lower, only.upper
+            if isinstance(lower, int) and isinstance(upper, int) and self.index.covers(lower, upper, self.threshold):
+                return Match.ALWAYS
+        return Match.MAYBE
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFilter:
+    """All deletes of one task."""
+
+    positions: RowPositions | None
+    equality: tuple[EqualityFilter, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing can be deleted."""
+        return self.positions is None and not self.equality
+
+    def position_selection(self, first_row: int, num_rows: int) -> RowSelection:
+        """Rows [first_row, first_row + num_rows) of the file that no position delete removes, renumbered from 0."""
+        return All(num_rows) if self.positions is None else surviving(self.positions, first_row, num_rows)
+
+
+def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
+    """Load what the task's delete files say.
+
+    Raises:
+        MalformedTableError: a delete file that breaks a rule; names file and field.
+        MissingFileError: a delete file is gone.
+    """
+    sequence_number = task.data_file.data_sequence_number
+    filters = [
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number))
+        for group in task.equality_deletes
+        if group.max_sequence_number > sequence_number
+        for index in (_equality_index(group, context, metrics),)
+    ]
+    return DeleteFilter(_positions(task, context, metrics), tuple(filters))
+
+
+def _equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
+    fields = key_fields(group.key_ids, context, group.files[0].path)
+    kinds = tuple(arrow_type(f.type) for f in fields)
+
+    def build() -> EqualityIndex:
+        keys = load_keys(group, context, metrics)
+        metrics.delete_indexes_built += 1
+        return build_index(keys, kinds, context.options.memory_limit_bytes // _DENSE_SHARE_OF_MEMORY)
+
+    key = ("equality", group.key_ids, kinds, _GROUP_KEYS.of(group, context), repr(context.name_mapping))
+    index: EqualityIndex = DELETE_CACHE.get_or_build(key, build, context.options.delete_cache_bytes, metrics)
+    return index
+
+
+def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> RowPositions | None:
+    limit = context.options.delete_cache_bytes
+    if (vector := task.deletion_vector) is not None:
+        key = ("vector", _file_key(vector, context.io))
+        found: RowPositions = DELETE_CACHE.get_or_build(
+            key, lambda: read_deletion_vector(vector, context.io, metrics), limit, metrics
+        )
+        return found
+    parts = []
+    for file in task.position_deletes:
+        loaded = _load_position_deletes(file, context, metrics)
+        part = positions_in(loaded, file, task.data_file, context.io, metrics)
+        if part is not None:
+            parts.append(part)
+    return combined(parts)
+
+
+def _load_position_deletes(file: DeleteFile, context: ScanContext, metrics: ScanMetrics) -> PositionDeleteFile:
+    key = ("positions", _file_key(file, context.io))
+    limit = context.options.delete_cache_bytes
+    loaded: PositionDeleteFile = DELETE_CACHE.get_or_build(
+        key, lambda: read_position_deletes(file, context.io, metrics), limit, metrics
+    )
+    return loaded
+
+
+def _file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
+    return (
+        fingerprint(file.path, io),
+        file.file_size_bytes,
+        file.data_sequence_number,
+        file.content_offset,
+        file.content_size_bytes,
+        tuple(sorted(io.properties.items())),
+    )
+
+
+class _GroupKeys:
+    """Cache keys of recently seen groups, so that a thousand tasks do not look at a thousand files each."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, tuple[EqualityDeleteGroup, FileIOConfig, Any]] = OrderedDict()
+
+    def of(self, group: EqualityDeleteGroup, context: ScanContext) -> Hashable:
+        """A key that differs for files of other content."""
+        known = self._seen.get(id(group))
+        if known is not None and known[0] is group and known[1] == context.io:
+            return known[2]  # type: ignore[no-any-return]
+        key = frozenset(_file_key(file, context.io) for file in group.files)
+        self._seen[id(group)] = (group, context.io, key)
+        while len(self._seen) > _REMEMBERED_GROUPS:
+            self._seen.popitem(last=False)
+        return key
+
+
+_GROUP_KEYS = _GroupKeys()

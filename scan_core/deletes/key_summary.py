@@ -1,0 +1,114 @@
+"""Where on a line the keys of a delete index lie: enough to tell that a range of values meets none of them.
+
+Every value has a 64-bit prefix that keeps its order (the leading bytes of a string, the biased value of an integer); of
+many keys only the occupied buckets of that line are kept. Floating-point keys are never summarised (rule 12).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.index.key_columns import BytesColumn, FixedColumn, KeyColumn, Words, null_flags
+from scan_core.index.key_hash import row_words
+from scan_core.read.file_reader import ColumnStatistics
+
+MAX_BUCKETS = 65_536
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+_EXACT = Context(prec=76)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySummary:
+    """Occupied buckets of one key column: bucket = (prefix - base) >> shift; None if nothing is known."""
+
+    kind: pa.DataType
+    has_null: bool
+    base: int
+    shift: int
+    buckets: Words | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return 0 if self.buckets is None else self.buckets.nbytes
+
+    def meets(self, statistics: ColumnStatistics | None) -> bool:
+        """False only if no value described by the statistics can be one of the keys."""
+        if statistics is None:
+            return True
+        if self.has_null and statistics.null_count != 0:
+            return True
+        if statistics.value_count is not None and statistics.null_count == statistics.value_count:
+            return False
+        return self._meets_range(statistics.lower, statistics.upper)
+
+    def _meets_range(self, lower: Any, upper: Any) -> bool:
+        if self.buckets is None:
+            return True
+        if len(self.buckets) == 0:
+            return False
+        if lower is None or upper is None:
+            return True
+        low, high = prefix_of(lower, self.kind), prefix_of(upper, self.kind)
+        if low is None or high is None:
+            return True
+        if high < self.base:
+            return False
+        begin = np.searchsorted(self.buckets, np.uint64(max(low - self.base, 0) >> self.shift))
+        end = np.searchsorted(self.buckets, np.uint64((high - self.base) >> self.shift), side="right")
+        return bool(begin < end)
+
+
+def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
+    """The summary of all values of the columns, which are parts of one key column of type `kind`."""
+    parts = [_prefixes(c, kind) for c in columns]
+    known = [p for p in parts if p is not None]
+    if len(known) < len(parts):
+        return KeySummary(kind, has_null, 0, 0, None)
+    filled = [p for p in known if len(p)]
+    if not filled:
+        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
+    base, top = min(int(p.min()) for p in filled), max(int(p.max()) for p in filled)
+    if sum(len(p) for p in filled) <= MAX_BUCKETS:
+        return KeySummary(kind, has_null, base, 0, np.unique(np.concatenate(filled)) - np.uint64(base))
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
+    occupied = np.zeros(((top - base) >> shift) + 1, np.bool_)
+    for part in filled:
+        occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
+    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
+
+
+def prefix_of(value: Any, kind: pa.DataType) -> int | None:
+    """The order-preserving prefix of a bound; None where the value or type has none."""
+    if pa.types.is_decimal(kind):
+        if not isinstance(value, Decimal):
+            return None
+        unscaled = int(value.scaleb(kind.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT))
+        return (unscaled + _SIGN if kind.precision <= 18 else (unscaled >> 64) + _SIGN) & _MASK
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return int.from_bytes(value[:8].ljust(8, b"\0"), "big")
+    if isinstance(value, int):
+        return min(max(value + _SIGN, 0), _MASK)
+    return None
+
+
+def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
+    flags = null_flags(column)
+    rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
+    if isinstance(column, BytesColumn):
+        prefixes = np.zeros(len(rows), np.uint64)
+        filled = np.flatnonzero(column.lengths[rows] > 0)
+        prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
+        return prefixes
+    if not isinstance(column, FixedColumn) or pa.types.is_floating(kind) or not column.words:
+        return None
+    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        return column.words[0][rows].byteswap()
+    return column.words[-1][rows] ^ np.uint64(_SIGN)

@@ -1,0 +1,137 @@
+"""Reading the keys of equality-delete files: only the key columns, by field id, in the table's current types.
+
+Delete files may hold more columns, in any order, under any names; they are ignored (rules 8b and 10). A file that
+lacks a key column is refused, never read as NULL (rule 11).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pyarrow as pa
+
+from scan_core.deletes.equality import DeleteKeys
+from scan_core.errors import MalformedTableError
+from scan_core.metrics import ScanMetrics
+from scan_core.read.conversion import ConversionContext, Convert, compile_conversion
+from scan_core.read.file_reader import field_id_of, open_file
+from scan_core.read.name_mapping import apply_name_mapping
+from scan_core.rows.selection import All
+from scan_core.schema import NestedField, StructType, arrow_type
+from scan_core.snapshot import DeleteFile
+from scan_core.split import EqualityDeleteGroup, ScanContext
+
+_FILES_PER_THREAD = 8
+"""Fewer small files than this are read faster by one thread than handed to two."""
+
+
+def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple[NestedField, ...]:
+    """The key fields as the newest schema that has them defines them (rules 13 and 14).
+
+    Raises:
+        MalformedTableError: no ids, an id that no schema of the table has, or one inside a list or map (rule 11).
+    """
+    if not key_ids:
+        raise MalformedTableError(f"{path}: equality deletes without equality_ids")
+    found = []
+    for field_id in key_ids:
+        field_path = context.field_paths.get(field_id)
+        if field_path is None:
+            raise MalformedTableError(f"{path}: equality_ids name field {field_id}, which no schema of the table has")
+        if any(not isinstance(f.type, StructType) for f in field_path[:-1]):
+            raise MalformedTableError(f"{path}: equality_ids name field {field_id}, which lies inside a list or map")
+        if pa.types.is_nested(arrow_type(field_path[-1].type)):
+            raise MalformedTableError(
+                f"{path}: equality_ids name field {field_id} of type {field_path[-1].type}; keys must be primitive"
+            )
+        found.append(field_path[-1])
+    return tuple(found)
+
+
+def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
+    """The keys of every file of the group, one entry per file and row group.
+
+    Raises:
+        MalformedTableError: rule 11, or a file that cannot be read; names the file.
+        MissingFileError: a delete file is gone.
+    """
+    threads = min(context.options.parallelism, -(-len(group.files) // _FILES_PER_THREAD))
+    if threads <= 1:
+        return _load_files(group.files, group.key_ids, context, metrics)
+    edges = [len(group.files) * i // threads for i in range(threads + 1)]
+    counts = [ScanMetrics() for _ in range(threads)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
+        jobs = [
+            pool.submit(_load_files, group.files[begin:end], group.key_ids, context, count)
+            for (begin, end), count in zip(pairwise(edges), counts, strict=True)
+        ]
+        loaded = [keys for job in jobs for keys in job.result()]
+    for count in counts:
+        metrics.add(count)
+    return loaded
+
+
+def _load_files(
+    files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
+) -> list[DeleteKeys]:
+    return [keys for file in files for keys in load_file(file, key_ids, context, metrics)]
+
+
+def load_file(file: DeleteFile, key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
+    """The keys of one delete file, by row group, key columns in the order of `key_ids`."""
+    fields = key_fields(key_ids, context, file.path)
+    reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
+    metrics.delete_files_opened += 1
+    metrics.delete_bytes_read += file.file_size_bytes
+    try:
+        schema = reader.arrow_schema
+        if not reader.has_field_ids and context.name_mapping:
+            schema = apply_name_mapping(schema, context.name_mapping)
+        sources = [_key_source(schema, field, file.path) for field in fields]
+        indices = sorted({index for index, _ in sources})
+        loaded = []
+        for group in reader.row_groups:
+            arrays = dict(zip(indices, reader.read(group, indices, All(group.num_rows)), strict=True))
+            loaded.append(DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources)))
+            metrics.delete_rows_loaded += group.num_rows
+    finally:
+        reader.close()
+    return loaded
+
+
+def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, Convert]:
+    """The top-level column that holds a key field, and how its values become keys; a NULL parent makes it NULL."""
+    steps = _locate(list(schema), field.field_id, path)
+    if steps is None:
+        raise MalformedTableError(f"{path}: equality_ids name field {field.field_id} ({field.name}), which it lacks")
+    file_field = schema.field(steps[0])
+    for step in steps[1:]:
+        file_field = file_field.type.field(step)
+
+    def missing(member: NestedField) -> pa.Scalar:
+        raise MalformedTableError(f"{path}: lacks the member {member.name!r} of a key")
+
+    convert = compile_conversion(file_field, field, ConversionContext(path, missing))
+
+    def values(array: pa.Array) -> pa.Array:
+        for step in steps[1:]:
+            array = array.flatten()[step]
+        return convert(array)
+
+    return steps[0], values
+
+
+def _locate(fields: Sequence[pa.Field], field_id: int, path: str) -> list[int] | None:
+    """Steps down to the field with this id through structs; refused inside lists and maps."""
+    for index, field in enumerate(fields):
+        if field_id_of(field) == field_id:
+            return [index]
+        if not pa.types.is_nested(field.type):
+            continue
+        children = [field.type.field(i) for i in range(field.type.num_fields)]
+        if (below := _locate(children, field_id, path)) is None:
+            continue
+        if not pa.types.is_struct(field.type):
+            raise MalformedTableError(f"{path}: key field {field_id} lies inside the {field.type} {field.name!r}")
+        return [index, *below]
+    return None

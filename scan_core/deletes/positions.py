@@ -1,0 +1,178 @@
+"""Position deletes of one data file: rows of position-delete files, or a deletion vector in a Puffin file.
+
+Which of them apply to a data file was decided by the planner (rules 2, 4 and 6); whether a row of a position-delete
+file names the data file is decided here (rule 7).
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.errors import MalformedTableError
+from scan_core.file_io import read_bytes
+from scan_core.location import PathMatch, same_file
+from scan_core.metrics import ScanMetrics
+from scan_core.read.file_reader import field_id_of, open_file
+from scan_core.rows.positions import (
+    RoaringPositions,
+    RowPositions,
+    SortedPositions,
+    decode_roaring,
+    sorted_positions,
+    union,
+)
+from scan_core.rows.selection import All
+from scan_core.snapshot import DataFile, DeleteFile
+from scan_core.split import FileIOConfig
+
+FILE_PATH_ID = 2147483546
+POSITION_ID = 2147483545
+
+_DV_MAGIC = b"\xd1\xd3\x39\x64"
+_DV_FRAME_BYTES = 12
+"""Length, magic and checksum around the bitmap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PositionDeleteFile:
+    """The rows of one position-delete file: deleted positions by the data file's path as written there."""
+
+    by_path: Mapping[str, SortedPositions]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(p.num_bytes + len(path) for path, p in self.by_path.items())
+
+
+def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> RoaringPositions:
+    """The positions in a `deletion-vector-v1` blob.
+
+    Raises:
+        MalformedTableError: offset or size missing or outside of the file, wrong length, magic, checksum or count.
+    """
+    offset, size = delete_file.content_offset, delete_file.content_size_bytes
+    if offset is None or size is None:
+        raise MalformedTableError(
+            f"{delete_file.path}: deletion vector without content_offset or content_size_in_bytes"
+        )
+    source = f"{delete_file.path}: deletion vector at {offset}"
+    if size < _DV_FRAME_BYTES:
+        raise MalformedTableError(f"{source}: {size} bytes cannot hold one")
+    blob = read_bytes(delete_file.path, io, offset, size)
+    metrics.delete_files_opened += 1
+    metrics.delete_bytes_read += size
+    length, checksum = struct.unpack_from(">I", blob)[0], struct.unpack_from(">I", blob, size - 4)[0]
+    if length != size - 8:
+        raise MalformedTableError(f"{source}: states a length of {length} in a blob of {size} bytes")
+    if blob[4:8] != _DV_MAGIC:
+        raise MalformedTableError(f"{source}: magic is {blob[4:8].hex()}, not {_DV_MAGIC.hex()}")
+    if zlib.crc32(memoryview(blob)[4:-4]) != checksum:
+        raise MalformedTableError(f"{source}: CRC-32 does not match")
+    positions = decode_roaring(blob[8:-4], source)
+    if positions.cardinality != delete_file.record_count:
+        raise MalformedTableError(
+            f"{source}: {positions.cardinality} positions, but its record_count is {delete_file.record_count}"
+        )
+    metrics.delete_rows_loaded += positions.cardinality
+    return positions
+
+
+def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> PositionDeleteFile:
+    """All rows of a position-delete file in Parquet, ORC or Avro.
+
+    Raises:
+        MalformedTableError: no `file_path` or `pos` column by their reserved ids, NULL or negative values.
+    """
+    reader = open_file(delete_file.path, delete_file.format, io, delete_file.file_size_bytes)
+    metrics.delete_files_opened += 1
+    metrics.delete_bytes_read += delete_file.file_size_bytes
+    try:
+        indices = _columns(reader.arrow_schema, delete_file.path)
+        parts = [reader.read(group, indices, All(group.num_rows)) for group in reader.row_groups]
+    finally:
+        reader.close()
+    by_path: dict[str, list[SortedPositions]] = {}
+    for paths, positions in parts:
+        if paths.null_count or positions.null_count:
+            raise MalformedTableError(f"{delete_file.path}: NULL in file_path or pos of a position delete")
+        metrics.delete_rows_loaded += len(paths)
+        for path, values in _split_by_path(paths, positions):
+            if len(values) and int(values.min()) < 0:
+                raise MalformedTableError(f"{delete_file.path}: negative position {int(values.min())} of {path}")
+            by_path.setdefault(path, []).append(sorted_positions(values))
+    return PositionDeleteFile(
+        {path: found[0] if len(found) == 1 else _union_all(found) for path, found in by_path.items()}
+    )
+
+
+def positions_in(
+    loaded: PositionDeleteFile, delete_file: DeleteFile, data_file: DataFile, io: FileIOConfig, metrics: ScanMetrics
+) -> SortedPositions | None:
+    """Deleted positions of the data file; None if the delete file has none for it.
+
+    Raises:
+        MalformedTableError: `referenced_data_file` is set and the rows name other files.
+    """
+    found: list[SortedPositions] = []
+    for path, positions in loaded.by_path.items():
+        match same_file(path, data_file.path, io):
+            case PathMatch.EXACT:
+                found.append(positions)
+            case PathMatch.RELOCATED:
+                metrics.relocated_position_matches += 1
+                found.append(positions)
+            case PathMatch.NONE:
+                if delete_file.referenced_data_file is not None:
+                    raise MalformedTableError(
+                        f"{delete_file.path}: states referenced_data_file {delete_file.referenced_data_file}, "
+                        f"but holds rows of {path}"
+                    )
+    return _union_all(found) if found else None
+
+
+def combined(found: Sequence[SortedPositions]) -> RowPositions | None:
+    """Positions in any of them; None for none."""
+    return _union_all(found) if found else None
+
+
+def _union_all(found: Sequence[SortedPositions]) -> SortedPositions:
+    result = found[0]
+    if len(found) == 2:
+        return union(*found)
+    return result if len(found) == 1 else sorted_positions(np.concatenate([p.values for p in found]))
+
+
+def _columns(schema: pa.Schema, path: str) -> tuple[int, int]:
+    by_id = {field_id_of(field): index for index, field in enumerate(schema)}
+    by_name = {field.name: index for index, field in enumerate(schema) if field_id_of(field) is None}
+    found = []
+    for field_id, name in ((FILE_PATH_ID, "file_path"), (POSITION_ID, "pos")):
+        index = by_id.get(field_id, by_name.get(name))
+        if index is None:
+            raise MalformedTableError(f"{path}: position deletes without the column {name} (id {field_id})")
+        found.append(index)
+    kinds = [schema.field(i).type for i in found]
+    textual = pa.types.is_string(kinds[0]) or pa.types.is_large_string(kinds[0])
+    if not textual or not pa.types.is_signed_integer(kinds[1]):
+        raise MalformedTableError(f"{path}: position deletes of types {kinds[0]} and {kinds[1]}, not string and long")
+    return found[0], found[1]
+
+
+def _split_by_path(paths: pa.Array, positions: pa.Array) -> list[tuple[str, np.ndarray]]:
+    """Positions of each distinct path; the specification sorts rows by path, so most are one run."""
+    if not len(paths):
+        return []
+    encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    values = positions.cast(pa.int64()).to_numpy()
+    names = encoded.dictionary.cast(pa.string()).to_pylist()
+    if (codes[1:] < codes[:-1]).any():
+        order = np.argsort(codes, kind="stable")
+        codes, values = codes[order], values[order]
+    firsts = np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
+    return [(names[codes[f]], part) for f, part in zip(firsts, np.split(values, firsts[1:]), strict=True)]

@@ -1,0 +1,279 @@
+"""Key columns in a form that can be hashed and compared in bulk: 64-bit words, or byte strings.
+
+Two rows are the same key iff every word and every null flag is equal: NULL equals NULL, NaN equals NaN whatever its
+payload, -0.0 differs from 0.0. Hashing is the business of `key_hash.py`, finding that of `hash_table.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.errors import MalformedTableError, UnsupportedError
+
+Words = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+SLACK_BYTES = 8
+"""Readable bytes after the last byte string, so that its last word can be loaded whole."""
+
+_CANONICAL_NAN = np.uint64(0x7FF8000000000000)
+_ONE_WORD_DECIMAL_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedColumn:
+    """Values of a fixed number of 64-bit words; words of NULL are 0. `valid` is None where nothing is NULL."""
+
+    words: tuple[Words, ...]
+    valid: Flags | None
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesColumn:
+    """Byte strings: `data[starts[i] : starts[i] + lengths[i]]`, with slack after the last; NULL has length 0."""
+
+    starts: Rows
+    lengths: Rows
+    data: npt.NDArray[np.uint8]
+    valid: Flags | None
+    num_rows: int
+
+    @property
+    def word_view(self) -> Words:
+        """The word that begins at each byte, little-endian, unaligned."""
+        count = max(len(self.data) - SLACK_BYTES + 1, 0)
+        return np.ndarray((count,), dtype="<u8", buffer=self.data, strides=(1,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictionaryColumn:
+    """Rows that point into distinct values, which are hashed once each."""
+
+    codes: Rows
+    values: FixedColumn | BytesColumn
+    num_rows: int
+
+
+KeyColumn = FixedColumn | BytesColumn | DictionaryColumn
+
+
+def key_column(array: pa.Array) -> KeyColumn:
+    """The canonical form of a leaf array in the engine's type.
+
+    Integers, dates, times and timestamps become their 64-bit value, float and double the bits of the double,
+    booleans 0 and 1, decimals of up to 18 digits their unscaled value, wider ones and fixed-length bytes as many words
+    as they fill.
+
+    Raises:
+        UnsupportedError: a list, map, struct or other type that cannot be a key.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        return _dictionary_column(array)
+    if pa.types.is_null(array.type):
+        return FixedColumn((np.zeros(len(array), np.uint64),), np.zeros(len(array), np.bool_), len(array))
+    valid = _validity(array)
+    if _is_byte_string(array.type):
+        return _bytes_column(array, valid)
+    words = tuple(_words(array))
+    if valid is not None:
+        words = tuple(np.where(valid, w, np.uint64(0)) for w in words)
+    return FixedColumn(words, valid, len(array))
+
+
+def is_integer_like(kind: pa.DataType) -> bool:
+    """Whether values of the type are one signed 64-bit number each."""
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _ONE_WORD_DECIMAL_DIGITS)
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
+    """The numbers of an integer-like array, garbage under NULL included; int32 where the array stores that."""
+    kind = array.type
+    stored_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
+    if stored_signed and kind.bit_width in {32, 64}:
+        return _values(array, np.int64 if kind.bit_width == 64 else np.int32)
+    return _words(array)[0].view(np.int64)
+
+
+def take(column: KeyColumn, rows: Rows) -> FixedColumn | BytesColumn:
+    """The given rows, without dictionary; byte strings are copied together so that the source can be released."""
+    if isinstance(column, DictionaryColumn):
+        return take(column.values, column.codes[rows])
+    valid = None if column.valid is None else column.valid[rows]
+    if isinstance(column, FixedColumn):
+        return FixedColumn(tuple(w[rows] for w in column.words), valid, len(rows))
+    lengths = column.lengths[rows]
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    data = np.zeros((int(ends[-1]) if len(ends) else 0) + SLACK_BYTES, np.uint8)
+    data[: len(data) - SLACK_BYTES] = column.data[_byte_positions(column.starts[rows], lengths)]
+    return BytesColumn(starts, lengths, data, valid, len(rows))
+
+
+def concat(columns: Sequence[KeyColumn]) -> FixedColumn | BytesColumn:
+    """The rows of all columns, which hold one type, one after the other."""
+    plain = [take(c, np.arange(c.num_rows)) if isinstance(c, DictionaryColumn) else c for c in columns]
+    if len(plain) == 1:
+        return plain[0]
+    num_rows = sum(c.num_rows for c in plain)
+    valid = None
+    if any(c.valid is not None for c in plain):
+        valid = np.concatenate([np.ones(c.num_rows, np.bool_) if c.valid is None else c.valid for c in plain])
+    fixed = [c for c in plain if isinstance(c, FixedColumn)]
+    if fixed:
+        words = tuple(np.concatenate(parts) for parts in zip(*(c.words for c in fixed), strict=True))
+        return FixedColumn(words, valid, num_rows)
+    strings = [c for c in plain if isinstance(c, BytesColumn)]
+    shifts = np.cumsum([0, *(len(c.data) for c in strings)])
+    starts = np.concatenate([c.starts + shift for c, shift in zip(strings, shifts[:-1], strict=True)])
+    return BytesColumn(
+        starts,
+        np.concatenate([c.lengths for c in strings]),
+        np.concatenate([c.data for c in strings]),
+        valid,
+        num_rows,
+    )
+
+
+def null_flags(column: KeyColumn) -> Flags | None:
+    """True for NULL; None where nothing is NULL."""
+    if isinstance(column, DictionaryColumn):
+        return None if column.values.valid is None else ~column.values.valid[column.codes]
+    return None if column.valid is None else ~column.valid
+
+
+def column_bytes(column: FixedColumn | BytesColumn) -> int:
+    """Memory held."""
+    flags = 0 if column.valid is None else column.valid.nbytes
+    if isinstance(column, FixedColumn):
+        return flags + sum(w.nbytes for w in column.words)
+    return flags + column.starts.nbytes + column.lengths.nbytes + column.data.nbytes
+
+
+def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
+    """NULL codes point at one more NULL value, so that a row's nullness is that of its value."""
+    values = array.dictionary
+    codes = array.indices
+    if codes.null_count:
+        codes = pc.fill_null(codes.cast(pa.int64()), len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    plain = key_column(values)
+    if isinstance(plain, DictionaryColumn):
+        raise UnsupportedError(f"a key of type {array.type} cannot be matched against deletes")
+    numbers = codes.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return DictionaryColumn(numbers, plain, len(array))
+
+
+def _is_byte_string(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _bytes_column(array: pa.Array, valid: Flags | None) -> BytesColumn:
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offset_buffer, data_buffer = array.buffers()
+    num_rows = len(array)
+    if num_rows == 0:
+        empty = np.empty(0, np.int64)
+        return BytesColumn(empty, empty, np.zeros(SLACK_BYTES, np.uint8), valid, 0)
+    kind = np.dtype(np.int64 if wide else np.int32)
+    offsets = np.frombuffer(offset_buffer, kind, count=num_rows + 1, offset=array.offset * kind.itemsize)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + SLACK_BYTES, np.uint8)
+    if last > first:
+        data[: last - first] = np.frombuffer(data_buffer, np.uint8, count=last - first, offset=first)
+    starts = offsets[:-1].astype(np.int64) - first
+    lengths = np.diff(offsets).astype(np.int64, copy=False)
+    if valid is not None:
+        lengths = np.where(valid, lengths, 0)
+    return BytesColumn(starts, lengths, data, valid, num_rows)
+
+
+def _validity(array: pa.Array) -> Flags | None:
+    if array.null_count == 0:
+        return None
+    flags: Flags = array.is_valid().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _words(array: pa.Array) -> list[Words]:
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return [_values(array.cast(pa.uint8()), np.uint8).astype(np.uint64)]
+    if pa.types.is_floating(kind):
+        doubles = _values(array if pa.types.is_float64(kind) else array.cast(pa.float64()), np.float64)
+        bits = doubles.view(np.uint64)
+        nan = np.isnan(doubles)
+        return [np.where(nan, _CANONICAL_NAN, bits) if nan.any() else bits]
+    if pa.types.is_decimal(kind):
+        return _decimal_words(array)
+    if pa.types.is_fixed_size_binary(kind):
+        return _fixed_binary_words(array)
+    if pa.types.is_unsigned_integer(kind):
+        return [_values(array.cast(pa.uint64()), np.uint64)]
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        narrow = pa.types.is_integer(kind) and kind.bit_width < 64
+        if narrow:
+            array = array.cast(pa.int64())
+        signed = np.int64 if array.type.bit_width == 64 else np.int32
+        return [_values(array, signed).astype(np.int64, copy=False).view(np.uint64)]
+    raise UnsupportedError(f"a key of type {kind} cannot be matched against deletes")
+
+
+def _values(array: pa.Array, dtype: Any, per_row: int = 1) -> npt.NDArray[Any]:
+    """The value buffer, garbage under NULL included, without a copy."""
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    offset = array.offset * per_row * np.dtype(dtype).itemsize
+    return np.frombuffer(array.buffers()[1], dtype, count=len(array) * per_row, offset=offset)
+
+
+def _decimal_words(array: pa.Array) -> list[Words]:
+    if not pa.types.is_decimal128(array.type):
+        array = array.cast(pa.decimal128(min(array.type.precision, 38), array.type.scale))
+    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+    if array.type.precision > _ONE_WORD_DECIMAL_DIGITS:
+        return [low, high]
+    fits = low.view(np.int64) >> 63 == high.view(np.int64)
+    if not fits.all() and (valid := _validity(array)) is not None:
+        fits |= ~valid
+    if not fits.all():
+        raise MalformedTableError(f"a key value has more digits than its type {array.type} allows")
+    return [low]
+
+
+def _fixed_binary_words(array: pa.Array) -> list[Words]:
+    width = array.type.byte_width
+    count = -(-width // 8)
+    padded = np.zeros((len(array), count * 8), np.uint8)
+    if len(array) and width:
+        padded[:, :width] = _values(array, np.uint8, width).reshape(-1, width)
+    words = padded.view(np.uint64)
+    return [np.ascontiguousarray(words[:, i]) for i in range(count)]
+
+
+def _byte_positions(starts: Rows, lengths: Rows) -> Rows:
+    """Positions of all bytes of all strings, in order."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    positions: Rows = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    return positions

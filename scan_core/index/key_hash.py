@@ -1,0 +1,160 @@
+"""One 64-bit hash per row over key columns, seeded so that nobody can craft keys that collide.
+
+A row's hash is the sum over its words of a keyed mix, each position with its own secret, then a finaliser. For one
+fixed word the whole is a bijection: different keys have different hashes. `kernels.py` computes the same numbers
+compiled; what hashes collide is found out and verified in `hash_table.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scan_core.index.key_columns import BytesColumn, DictionaryColumn, FixedColumn, KeyColumn, Rows, Words
+
+BLOCK_ROWS = 16_384
+"""Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
+LOOP_WORDS = 8
+"""Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD_MASK = 0xFFFFFFFFFFFFFFFF
+_TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
+_LENGTH_POSITION = 1 << 40
+_NULL_POSITION = 1 << 41
+_COLUMN_STRIDE = 1 << 44
+
+
+@dataclass(frozen=True, slots=True)
+class HashSeed:
+    """Two secret odd multipliers and the root of the per-position secrets."""
+
+    root: int
+    first: int
+    second: int
+
+    def secret(self, column: int, position: int) -> np.uint64:
+        """The secret of one word position of one column."""
+        return np.uint64(_splitmix(self.root + column * _COLUMN_STRIDE + position))
+
+
+def hash_seed(number: int) -> HashSeed:
+    """The seed that grows from a (random) number."""
+    return HashSeed(_splitmix(number), _splitmix(number + 1) | 1, _splitmix(number + 2) | 1)
+
+
+def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
+    """One hash per row."""
+    num_rows = columns[0].num_rows
+    total = np.empty(num_rows, np.uint64)
+    distinct = {
+        i: _hash_plain(c.values, i, seed, 0, c.values.num_rows)
+        for i, c in enumerate(columns)
+        if isinstance(c, DictionaryColumn)
+    }
+    for begin in range(0, num_rows, BLOCK_ROWS):
+        end = min(begin + BLOCK_ROWS, num_rows)
+        block = total[begin:end]
+        for i, column in enumerate(columns):
+            if isinstance(column, DictionaryColumn):
+                part = distinct[i][column.codes[begin:end]]
+            else:
+                part = _hash_plain(column, i, seed, begin, end)
+            if i == 0:
+                block[:] = part
+            else:
+                block += part
+        _finish(block, seed)
+    return total
+
+
+def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
+    """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
+    words = column.word_view[column.starts[rows] + 8 * position]
+    rest = column.lengths[rows] - 8 * position
+    return words & _TAIL_MASKS[np.minimum(rest, 8)]
+
+
+def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
+    """All words from `first_position` on of the given (longer) strings, and the position of each within its string."""
+    counts = (column.lengths[rows] + 7 >> 3) - first_position
+    ends = np.cumsum(counts)
+    positions = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts) + first_position
+    words = column.word_view[np.repeat(column.starts[rows], counts) + 8 * positions]
+    rest = np.repeat(column.lengths[rows], counts) - 8 * positions
+    return words & _TAIL_MASKS[np.minimum(rest, 8)], positions
+
+
+def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
+    if isinstance(column, FixedColumn):
+        total = np.zeros(end - begin, np.uint64)
+        for position, words in enumerate(column.words):
+            total += _mix(words[begin:end], seed.secret(index, position), seed)
+    else:
+        total = _hash_bytes(column, index, seed, begin, end)
+    if column.valid is not None:
+        null = ~column.valid[begin:end]
+        total[null] = seed.secret(index, _NULL_POSITION)
+    return total
+
+
+def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
+    starts, lengths = column.starts[begin:end], column.lengths[begin:end]
+    view = column.word_view
+    total = _mix(lengths.view(np.uint64), seed.secret(index, _LENGTH_POSITION), seed)
+    longest = int(lengths.max(initial=0))
+    shortest = int(lengths.min(initial=0)) if len(lengths) else 0
+    for position in range(min(-(-longest // 8), LOOP_WORDS)):
+        done = 8 * position
+        secret = seed.secret(index, position)
+        if shortest >= done + 8:
+            total += _mix(view[starts + done], secret, seed)
+        elif shortest > done:
+            total += _mix(view[starts + done] & _TAIL_MASKS[np.minimum(lengths - done, 8)], secret, seed)
+        else:
+            rows = np.flatnonzero(lengths > done)
+            words = view[starts[rows] + done] & _TAIL_MASKS[np.minimum(lengths[rows] - done, 8)]
+            total[rows] += _mix(words, secret, seed)
+    if longest > 8 * LOOP_WORDS:
+        rows = np.flatnonzero(lengths > 8 * LOOP_WORDS)
+        words, positions = flat_words(column, rows + begin, LOOP_WORDS)
+        mixed = _mix(words, _secrets(seed, index, positions), seed)
+        firsts = np.flatnonzero(positions == LOOP_WORDS)
+        total[rows] += np.add.reduceat(mixed, firsts)
+    return total
+
+
+def _mix(words: Words, secret: np.uint64 | Words, seed: HashSeed) -> Words:
+    mixed = words ^ secret
+    mixed *= np.uint64(seed.first)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(seed.second)
+    return mixed
+
+
+def _finish(block: Words, seed: HashSeed) -> None:
+    block ^= block >> np.uint64(29)
+    block *= np.uint64(seed.first)
+    block ^= block >> np.uint64(32)
+
+
+def _secrets(seed: HashSeed, column: int, positions: Rows) -> Words:
+    """`HashSeed.secret` for many positions."""
+    root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
+    return _splitmix_words(positions.view(np.uint64) + root)
+
+
+def _splitmix(number: int) -> int:
+    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
+    mixed = (number + _GOLDEN) & _WORD_MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD_MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD_MASK
+    return mixed ^ (mixed >> 31)
+
+
+def _splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
+    mixed = numbers + np.uint64(_GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

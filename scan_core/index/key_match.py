@@ -1,0 +1,59 @@
+"""Whether pairs of rows are the same key, word by word: what makes a 64-bit hash exact."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scan_core.index.key_columns import BytesColumn, DictionaryColumn, FixedColumn, Flags, KeyColumn, Rows
+from scan_core.index.key_hash import LOOP_WORDS, flat_words, row_words
+
+
+def same_keys(left: Sequence[KeyColumn], left_rows: Rows, right: Sequence[KeyColumn], right_rows: Rows) -> Flags:
+    """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
+    same = np.ones(len(left_rows), np.bool_)
+    for one, other in zip(left, right, strict=True):
+        same &= _same_values(one, left_rows, other, right_rows)
+        if not same.any():
+            break
+    return same
+
+
+def _same_values(left: KeyColumn, left_rows: Rows, right: KeyColumn, right_rows: Rows) -> Flags:
+    if isinstance(left, DictionaryColumn):
+        return _same_values(left.values, left.codes[left_rows], right, right_rows)
+    if isinstance(right, DictionaryColumn):
+        return _same_values(left, left_rows, right.values, right.codes[right_rows])
+    if isinstance(left, FixedColumn) and isinstance(right, FixedColumn):
+        same: Flags = np.ones(len(left_rows), np.bool_)
+        for one, other in zip(left.words, right.words, strict=True):
+            same &= one[left_rows] == other[right_rows]
+    elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
+        same = _same_bytes(left, left_rows, right, right_rows)
+    else:
+        raise TypeError("byte strings compared with fixed words")
+    if left.valid is None and right.valid is None:
+        return same
+    same &= _valid(left, left_rows) == _valid(right, right_rows)
+    return same
+
+
+def _valid(column: FixedColumn | BytesColumn, rows: Rows) -> Flags:
+    return np.ones(len(rows), np.bool_) if column.valid is None else column.valid[rows]
+
+
+def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Flags:
+    lengths = left.lengths[left_rows]
+    same: Flags = lengths == right.lengths[right_rows]
+    open_pairs = np.flatnonzero(same & (lengths > 0))
+    for position in range(LOOP_WORDS):
+        if not len(open_pairs):
+            return same
+        equal = row_words(left, left_rows[open_pairs], position) == row_words(right, right_rows[open_pairs], position)
+        same[open_pairs[~equal]] = False
+        open_pairs = open_pairs[equal & (lengths[open_pairs] > 8 * (position + 1))]
+    if len(open_pairs):
+        words, positions = flat_words(left, left_rows[open_pairs], LOOP_WORDS)
+        others, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
+        firsts = np.flatnonzero(positions == LOOP_WORDS)
+        same[open_pairs] = np.logical_and.reduceat(words == others, firsts)
+    return same
