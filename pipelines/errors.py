@@ -41,3 +41,7 @@ class CommitConflictError(PipelineError):
 
 class PositionLostError(PipelineError):
     """A table with rows and no source position: starting from zero would apply everything twice."""
+
+
+class PublishError(PipelineError):
+    """A published table that cannot be made: a mirror is missing, or the Spark job failed. Nothing was published."""

@@ -1,0 +1,275 @@
+"""Published tables: SQL over mirrors, run by Spark, one business day replaced in one Iceberg snapshot.
+
+One of the few modules that may import pyspark. Mirrors are read through scan_core's data source, so deleted rows never
+reach the query; what the SQL needs of them is found by `published_query.py`, files are written by the tasks
+(`publish_writer.py`), and `commit.py` names those files in a snapshot.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from difflib import get_close_matches
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
+from scan_core.table import open_table
+
+from pipelines.catalog import create_table, find_table, open_catalog
+from pipelines.commit import Committed, RowDelta, partition_is
+from pipelines.config import Config, PublishedConfig
+from pipelines.errors import CommitConflictError, ConfigError, PublishError
+from pipelines.file_metrics import WrittenFile
+from pipelines.publish_writer import REPORT_SCHEMA, PublishTask, files_of
+from pipelines.published_query import PublishedQuery, parse_query, view_name
+from pipelines.spark_types import evolved_schema, iceberg_fields
+from scan_core.distribute.spark import dataframe, reports_of
+from scan_core.distribute.spark_session import spark_session
+from scan_core.distribute.task_reports import TaskReports
+from scan_core.metrics import ScanMetrics
+from scan_core.scan import Scan
+from scan_core.schema import NestedField
+
+LOCAL = "local[*]"
+COMMIT_ATTEMPTS = 5
+"""Against other days of the same table being published meanwhile; each attempt is a few milliseconds."""
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRead:
+    """What one table gave to a publication. `metrics` adds up planning and all tasks."""
+
+    snapshot_id: int | None
+    columns: tuple[str, ...]
+    where: str | None
+    metrics: ScanMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializeReport:
+    """What one run of `materialize` did.
+
+    Attributes:
+        name: the published table.
+        partition_key: the business day.
+        rows: rows of that day now.
+        data_files: files that hold them.
+        bytes_written: their size.
+        snapshot_id: of the published table, that made them visible.
+        reads: what was read, by table.
+    """
+
+    name: str
+    partition_key: str
+    rows: int
+    data_files: int
+    bytes_written: int
+    snapshot_id: int
+    reads: Mapping[str, MirrorRead] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> ScanMetrics:
+        """Of all reads together."""
+        return sum((read.metrics for read in self.reads.values()), ScanMetrics())
+
+    @property
+    def rows_removed_by_deletes(self) -> int:
+        """Rows that files hold and deletes removed, in the Spark read."""
+        return self.metrics.rows_removed_by_position_deletes + self.metrics.rows_removed_by_equality_deletes
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON and metadata: counts and ids."""
+        return {
+            "name": self.name,
+            "partition": self.partition_key,
+            "rows": self.rows,
+            "data_files": self.data_files,
+            "bytes_written": self.bytes_written,
+            "snapshot_id": self.snapshot_id,
+            "rows_removed_by_deletes": self.rows_removed_by_deletes,
+            "bytes_read": self.metrics.bytes_read,
+            "bytes_skipped": self.metrics.bytes_skipped,
+            "read_snapshots": {table: read.snapshot_id for table, read in self.reads.items()},
+        }
+
+
+def materialize(config: Config, name: str, partition_key: str, *, master: str = LOCAL) -> MaterializeReport:
+    """Make one business day of the published table `name` anew and replace it in one snapshot.
+
+    Repeating it over unchanged mirrors changes nothing but the snapshot id. A day without rows becomes empty.
+
+    Args:
+        config: the project.
+        name: an entry of `published`.
+        partition_key: the day, `2026-01-31`.
+        master: where Spark runs, unless a session runs already.
+
+    Raises:
+        ConfigError: an unknown name, no day, SQL that cannot run, or a result without its partition column.
+        PublishError: a mirror does not exist yet, or the Spark job failed; nothing is published.
+        CommitConflictError: others kept changing the published table.
+        MissingRuntimeError: no Java.
+    """
+    entry = published_entry(config, name)
+    day = business_day(partition_key)
+    query = parse_query(name, entry.sql, entry.partition, config.tables)
+    catalog = open_catalog(config)
+    scans = _scans(catalog, query, day)
+    spark = spark_session(master=master).newSession()
+    views = {table: _view(spark, table, scan) for table, scan in scans.items()}
+    result = _result(spark, query, day, entry)
+    table = find_table(catalog, name) or create_table(
+        catalog, name, iceberg_fields(result.schema.jsonValue()), partition_by=[("identity", entry.partition)]
+    )
+    committed, files = _replace_day(
+        catalog, table, name, result, day=(day - _EPOCH).days, properties=_summary(scans, partition_key)
+    )
+    return MaterializeReport(
+        name=name,
+        partition_key=partition_key,
+        rows=sum(file.record_count for file in files),
+        data_files=len(files),
+        bytes_written=sum(file.file_size_bytes for file in files),
+        snapshot_id=committed.snapshot_id,
+        reads={table: _read_of(scan, views[table]) for table, scan in scans.items()},
+    )
+
+
+def tables_read(config: Config, name: str) -> tuple[str, ...]:
+    """The mirrors that the SQL of a published table names.
+
+    Raises:
+        ConfigError: an unknown name, or SQL that cannot run.
+    """
+    entry = published_entry(config, name)
+    return parse_query(name, entry.sql, entry.partition, config.tables).tables
+
+
+def published_entry(config: Config, name: str) -> PublishedConfig:
+    """The config of a published table.
+
+    Raises:
+        ConfigError: no such entry; names the nearest.
+    """
+    if name in config.published:
+        return config.published[name]
+    near = get_close_matches(name, sorted(config.published), n=1, cutoff=0.0)
+    hint = f"did you mean {near[0]}?" if near else "the config publishes nothing"
+    raise ConfigError(f"no published table {name!r}; {hint}")
+
+
+def business_day(partition_key: str) -> date:
+    """The day of a partition key.
+
+    Raises:
+        ConfigError: not a day.
+    """
+    try:
+        return date.fromisoformat(partition_key)
+    except ValueError as error:
+        raise ConfigError(f"{partition_key!r} is no business day; write it like 2026-01-31") from error
+
+
+def _scans(catalog: Any, query: PublishedQuery, day: date) -> dict[str, Scan]:
+    """What to read of each mirror: the columns that the query needs and, where certain, only the day's rows."""
+    scans = {}
+    for name in query.tables:
+        mirror = find_table(catalog, name)
+        if mirror is None:
+            raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
+        scans[name] = open_table(mirror).scan()
+    schemas = {name: scan.schema for name, scan in scans.items()}
+    columns = query.columns(schemas)
+    condition = query.day_predicate(day, schemas)
+    for name, scan in scans.items():
+        narrowed = scan.select(*columns[name])
+        scans[name] = narrowed.where(condition[1]) if condition and condition[0] == name else narrowed
+    return scans
+
+
+def _view(spark: SparkSession, table: str, scan: Scan) -> TaskReports:
+    frame = dataframe(spark, scan)
+    frame.createOrReplaceTempView(view_name(table))
+    return reports_of(frame)
+
+
+def _result(spark: SparkSession, query: PublishedQuery, day: date, entry: PublishedConfig) -> DataFrame:
+    """The rows of the day, sorted within tasks where the config says so."""
+    try:
+        frame = spark.sql(query.over_views())
+    except (AnalysisException, ParseException) as error:
+        raise ConfigError(f"published {query.name}: {_first_line(error)}") from error
+    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    for column in (query.partition, *entry.sort_by):
+        if column not in types:
+            near = get_close_matches(column, list(types), n=1, cutoff=0.0)
+            raise ConfigError(f"published {query.name}: the result has no column {column!r}; did you mean {near[0]!r}?")
+    if types[query.partition] != "date":
+        raise ConfigError(
+            f"published {query.name}: partition column {query.partition!r} is {types[query.partition]}, not date: "
+            f"write cast(... as date) as {query.partition}"
+        )
+    frame = frame.where(col(f"`{query.partition}`") == lit(day))
+    return frame.sortWithinPartitions(*(f"`{c}`" for c in entry.sort_by)) if entry.sort_by else frame
+
+
+def _replace_day(
+    catalog: Any, table: Any, name: str, result: DataFrame, *, day: int, properties: Mapping[str, str]
+) -> tuple[Committed, list[WrittenFile]]:
+    """Write once, commit until nobody else is faster; files are written anew only if the schema changed meanwhile."""
+    columns = iceberg_fields(result.schema.jsonValue())
+    files: list[WrittenFile] = []
+    written_for: tuple[NestedField, ...] | None = None
+    for attempt in range(COMMIT_ATTEMPTS):
+        delta = RowDelta(table)
+        schema = evolved_schema(delta.schema, columns, table.metadata.last_column_id)
+        if schema is not delta.schema:
+            delta.evolve(schema)
+        if written_for != delta.schema.fields:
+            files = _write(result, delta, name)
+            written_for = delta.schema.fields
+        try:
+            remove = partition_is(delta.default_spec.spec_id, (day,))
+            return delta.commit(files, properties, remove=remove, operation="overwrite"), files
+        except CommitConflictError:
+            if attempt == COMMIT_ATTEMPTS - 1:
+                delta.discard(files)
+                raise
+            table = find_table(catalog, name)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _write(result: DataFrame, delta: RowDelta, name: str) -> list[WrittenFile]:
+    task = PublishTask(delta.target, delta.default_spec)
+    try:
+        reports = result.mapInArrow(task, REPORT_SCHEMA).collect()
+    except PySparkException as error:
+        raise PublishError(f"published {name}: the Spark job failed: {_first_line(error)}") from error
+    return files_of(bytes(report["report"]) for report in reports)
+
+
+def _summary(scans: Mapping[str, Scan], partition_key: str) -> dict[str, str]:
+    """Into the snapshot's summary: which day, made from which snapshots."""
+    sources = {
+        f"nevermore.source.{name}": str(scan.snapshot.snapshot_id) for name, scan in scans.items() if scan.snapshot
+    }
+    return {"nevermore.partition": partition_key, **sources}
+
+
+def _read_of(scan: Scan, reports: TaskReports) -> MirrorRead:
+    where = " and ".join(str(p) for p in scan.predicates) or None
+    snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
+    return MirrorRead(snapshot_id, scan.columns or (), where, reports.total())
+
+
+def _first_line(error: PySparkException) -> str:
+    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
+
+
+def _is_python_error(line: str) -> bool:
+    name, _, rest = line.partition(":")
+    return bool(rest) and name.endswith("Error") and " " not in name
