@@ -137,6 +137,20 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
     )
 
 
+def count_day(config: Config, name: str, partition_key: str, snapshot_id: int) -> int:
+    """Rows of one business day in a snapshot of a published table, read back through scan_core.
+
+    Raises:
+        PublishError: the table does not exist.
+    """
+    table = find_table(open_catalog(config), name)
+    if table is None:
+        raise PublishError(f"published {name} does not exist yet: materialize it first")
+    column = published_entry(config, name).partition.replace('"', '""')
+    scan = open_table(table).scan().as_of_snapshot(snapshot_id)
+    return scan.where(f"\"{column}\" = date '{business_day(partition_key)}'").count()
+
+
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
     """The mirrors that the SQL of a published table names.
 

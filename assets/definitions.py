@@ -1,0 +1,80 @@
+"""What `dagster dev` loads: definitions built from one nevermore.yaml.
+
+Found through NEVERMORE_CONFIG, else ./nevermore.yaml, else the demo project. Without any, Dagster still starts and
+says what to do; a config that is there but wrong is an error with its line.
+"""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from assets.automation import ingest_schedule, publish_schedules
+from assets.change_log import change_log_asset
+from assets.jobs import daily_job, ingest_job
+from assets.keys import mirror_key
+from assets.materialized import published_asset
+from assets.mirror import mirror_asset
+from assets.partitions import business_days
+from assets.resources import LOCAL_SPARK, Project
+from checks.asset_checks import mirror_checks
+from pipelines.config import Config, load
+
+CONFIG_VARIABLE = "NEVERMORE_CONFIG"
+SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
+CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
+
+
+def project_definitions(config: Config) -> dg.Definitions:
+    """Assets, checks, jobs and schedules of one project."""
+    days = business_days(config.published.values())
+    assets: list[dg.AssetsDefinition] = []
+    checks: list[dg.AssetChecksDefinition] = []
+    for table in config.tables:
+        assets += [change_log_asset(table, config), mirror_asset(table, config)]
+        checks += mirror_checks(table, mirror_key(table))
+    assets += [published_asset(name, config, days) for name in config.published]
+    jobs: list[dg.UnresolvedAssetJobDefinition] = [ingest_job]
+    schedules = [ingest_schedule]
+    if config.published:
+        jobs.append(daily_job(days))
+        schedules += publish_schedules(config.published, jobs[-1])
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks,
+        jobs=jobs,
+        schedules=schedules,
+        resources={
+            "project": Project(
+                config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK)
+            )
+        },
+    )
+
+
+def find_config() -> Path | None:
+    """The nevermore.yaml to load; None if there is none."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return next((path for path in CANDIDATES if path.is_file()), None)
+
+
+def load_definitions() -> dg.Definitions:
+    """The definitions of the config that is found, or one asset that says how to get a config.
+
+    Raises:
+        ConfigError: the config is invalid, or NEVERMORE_CONFIG names no file.
+    """
+    path = find_config()
+    if path is not None:
+        return project_definitions(load(path))
+    message = (
+        f"No nevermore.yaml in {Path.cwd()}. Run `nevermore init` (or `nevermore demo`) there, or set {CONFIG_VARIABLE}"
+        " to a config file, then reload this code location."
+    )
+    dg.get_dagster_logger().warning(message)
+    return dg.Definitions(assets=[dg.AssetSpec("no_config_found", description=message, group_name="start_here")])
+
+
+defs = load_definitions()
