@@ -5,11 +5,12 @@ What belongs into a snapshot is decided by change log, mirror and maintenance.
 """
 
 import json
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pipelines import crash_points
 from pipelines.catalog import (
@@ -22,13 +23,12 @@ from pipelines.catalog import (
 )
 from pipelines.errors import CommitConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
+from pipelines.manifest_avro import PartitionLayout, Record
 from pipelines.manifest_writer import (
     EntryStatus,
     ManifestContent,
     ManifestEntry,
     ManifestHeader,
-    PartitionLayout,
-    Record,
     added_entry,
     manifest_bytes,
     manifest_list_bytes,
@@ -47,7 +47,12 @@ Operation = Literal["append", "overwrite", "delete", "replace"]
 Selection = Callable[[ManifestEntry, PartitionSpec], bool]
 """Whether a commit removes a live file, given its manifest entry and spec."""
 
+Result = TypeVar("Result")
+
 MAIN = "main"
+CONFLICT_ATTEMPTS = 6
+FIRST_PAUSE_SECONDS = 0.02
+"""Doubled with each attempt: over a second in all, longer than a commit takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,7 @@ class RowDelta:
 
     def _carried_manifests(
         self, base: Any | None, remove: Selection | None, snapshot_id: int, sequence_number: int
-    ) -> tuple[list[Record], list[ManifestEntry], list[Record]]:
+    ) -> tuple[list[Record], list[tuple[int, ManifestEntry]], list[Record]]:
         """Manifests carried over unchanged, entries removed, and manifests re-written without them."""
         if base is None:
             return [], [], []
@@ -223,7 +228,7 @@ class RowDelta:
         if remove is None:
             return live, [], []
         kept: list[Record] = []
-        removed: list[ManifestEntry] = []
+        removed: list[tuple[int, ManifestEntry]] = []
         rewritten: list[Record] = []
         types = self._types()
         for manifest in live:
@@ -241,7 +246,7 @@ class RowDelta:
                 else e.with_status(EntryStatus.EXISTING, e.snapshot_id)
                 for e in alive
             ]
-            removed += leaving
+            removed += [(layout.spec.spec_id, e) for e in leaving]
             content = ManifestContent(manifest["content"])
             rewritten.append(self._write_manifest(carried, content, layout, snapshot_id, sequence_number))
         return kept, removed, rewritten
@@ -304,6 +309,21 @@ class RowDelta:
             raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}: {error}") from error
 
 
+def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
+    """The result of `attempt`, tried again after a conflict, with a growing pause.
+
+    Each attempt looks at the table afresh and decides whether what it wants is still right.
+    """
+    for number in range(1, attempts):
+        try:
+            return attempt()
+        except CommitConflictError as error:
+            if not error.may_retry:
+                raise
+            time.sleep(FIRST_PAUSE_SECONDS * 2**number * (0.5 + random.random()))  # noqa: S311 - only spreads writers
+    return attempt()
+
+
 def commit_row_delta(
     table: Any, added: Sequence[WrittenFile], properties: Mapping[str, str], *, operation: Operation | None = None
 ) -> Committed:
@@ -323,24 +343,6 @@ def replace_partition(
 ) -> Committed:
     """Replace one partition, under the table's default spec, by `added`, in one snapshot."""
     return replace_files(table, added, partition_is(table.spec().spec_id, partition), properties)
-
-
-def ancestors(table: Any) -> Iterator[Any]:
-    """The current snapshot and its ancestors, as far as the table still has them, newest first."""
-    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-    current = table.metadata.current_snapshot_id
-    while current is not None and (snapshot := by_id.get(current)) is not None:
-        yield snapshot
-        current = snapshot.parent_snapshot_id
-
-
-def newest_property(table: Any, name: str) -> str | None:
-    """The value of a summary property in the newest ancestor that has it (rule 29)."""
-    for snapshot in ancestors(table):
-        value = snapshot.summary[name] if snapshot.summary is not None else None
-        if value is not None:
-            return str(value)
-    return None
 
 
 def _has_live_files(manifest: Record) -> bool:

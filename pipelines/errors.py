@@ -36,7 +36,11 @@ class GlobalDeleteError(PipelineError):
 
 
 class CommitConflictError(PipelineError):
-    """Another writer changed the table first, and retrying did not help or would be wrong."""
+    """Another writer changed the table first; `may_retry` is False where trying again would be wrong."""
+
+    def __init__(self, message: str, *, may_retry: bool = True) -> None:
+        super().__init__(message)
+        self.may_retry = may_retry
 
 
 class PositionLostError(PipelineError):

@@ -1,26 +1,32 @@
-"""Manifests and manifest lists, written (and re-written) as Avro by fastavro, in format version 2.
+"""Manifests and manifest lists, written and re-written by fastavro, in format version 2.
 
-Entries follow the Iceberg specification to the letter where engines are strict: `equality_ids` is a list of int,
-every field carries its id, null counts and bounds are arrays of key-value records. Which entries go into a commit is
-the business of `commit.py`; reading for scans that of scan_core.
+Which entries go into a commit is the business of `commit.py`; reading for scans that of scan_core. Schemas and values
+are in `manifest_avro.py`.
 """
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from enum import IntEnum
 from typing import Any
-from uuid import UUID
 
 import fastavro
 
-from pipelines.file_metrics import FileContent, WrittenFile, single_value
-from scan_core.schema import PrimitiveType, Type
-from scan_core.snapshot import PartitionField, PartitionSpec
-
-Record = dict[str, Any]
+from pipelines.file_metrics import WrittenFile, single_value
+from pipelines.manifest_avro import (
+    MANIFEST_FILE,
+    METRIC_MAPS,
+    PartitionLayout,
+    Record,
+    decoded_partition,
+    encoded_partition,
+    entry_schema,
+    member,
+    names_by_id,
+    parsed,
+    renamed,
+)
+from scan_core.schema import Type
 
 
 class EntryStatus(IntEnum):
@@ -59,14 +65,6 @@ class ManifestEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLayout:
-    """A spec with the result type of each of its fields."""
-
-    spec: PartitionSpec
-    types: tuple[PrimitiveType, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ManifestHeader:
     """What a manifest says about itself in its Avro metadata: JSON texts as the table metadata has them."""
 
@@ -89,7 +87,7 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
         "equality_ids": list(file.equality_ids) or None,
         "sort_order_id": file.sort_order_id,
     }
-    for name in _METRIC_MAPS:
+    for name in METRIC_MAPS:
         pairs: Mapping[int, Any] = getattr(metrics, name)
         record[name] = [{"key": k, "value": v} for k, v in sorted(pairs.items())] or None
     return ManifestEntry(EntryStatus.ADDED, snapshot_id, None, None, record)
@@ -100,14 +98,14 @@ def manifest_bytes(
 ) -> bytes:
     """A manifest file."""
     sink = io.BytesIO()
-    schema = _parsed(_entry_schema(layout))
+    schema = parsed(entry_schema(layout))
     rows = (
         {
             "status": int(e.status),
             "snapshot_id": e.snapshot_id,
             "sequence_number": e.sequence_number,
             "file_sequence_number": e.file_sequence_number,
-            "data_file": {**e.data_file, "partition": _encoded_partition(e.data_file["partition"], layout)},
+            "data_file": {**e.data_file, "partition": encoded_partition(e.data_file["partition"], layout)},
         }
         for e in entries
     )
@@ -173,30 +171,30 @@ def manifest_list_bytes(
         "sequence-number": str(sequence_number),
         "format-version": "2",
     }
-    fastavro.writer(sink, _parsed(_MANIFEST_FILE), records, codec="deflate", metadata=metadata)
+    fastavro.writer(sink, parsed(MANIFEST_FILE), records, codec="deflate", metadata=metadata)
     return sink.getvalue()
 
 
 def read_manifest_list(data: bytes) -> list[Record]:
     """The entries of a manifest list by any writer, by the names of format version 2."""
     reader = fastavro.reader(io.BytesIO(data))
-    names = _names_by_id(reader.writer_schema, _MANIFEST_FILE)
+    names = names_by_id(reader.writer_schema, MANIFEST_FILE)
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
-    return [{**defaults, **_renamed(row, names)} for row in reader]
+    return [{**defaults, **renamed(row, names)} for row in reader]
 
 
 def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
     """All entries of a manifest by any writer, with sequence numbers inherited where they were null."""
     reader = fastavro.reader(io.BytesIO(data))
-    entry_schema = _entry_schema(layout)
-    names = _names_by_id(reader.writer_schema, entry_schema)
-    file_names = _names_by_id(_member(reader.writer_schema, 2), _member(entry_schema, 2))
+    wanted = entry_schema(layout)
+    names = names_by_id(reader.writer_schema, wanted)
+    file_names = names_by_id(member(reader.writer_schema, 2), member(wanted, 2))
     inherited = int(manifest["sequence_number"])
     entries = []
     for row in reader:
-        entry = _renamed(row, names)
-        data_file = {"content": 0, **_renamed(entry["data_file"], file_names)}
-        data_file["partition"] = _decoded_partition(data_file["partition"], reader.writer_schema, layout)
+        entry = renamed(row, names)
+        data_file = {"content": 0, **renamed(entry["data_file"], file_names)}
+        data_file["partition"] = decoded_partition(data_file["partition"], reader.writer_schema, layout)
         status = EntryStatus(entry["status"])
         inherits = status is EntryStatus.ADDED or inherited == 0
         sequence = entry.get("sequence_number")
@@ -211,211 +209,6 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
             )
         )
     return entries
-
-
-# -- Avro schemas ------------------------------------------------------------------------------------------------
-
-
-def _field(field_id: int, name: str, kind: Any, *, optional: bool = False) -> Record:
-    if optional:
-        return {"name": name, "type": ["null", kind], "default": None, "field-id": field_id}
-    return {"name": name, "type": kind, "field-id": field_id}
-
-
-def _list(element_id: int, kind: Any) -> Record:
-    return {"type": "array", "items": kind, "element-id": element_id}
-
-
-def _map(key_id: int, value_id: int, kind: str) -> Record:
-    pair = {
-        "type": "record",
-        "name": f"k{key_id}_v{value_id}",
-        "fields": [_field(key_id, "key", "int"), _field(value_id, "value", kind)],
-    }
-    return {"type": "array", "logicalType": "map", "items": pair}
-
-
-_METRIC_MAPS = (
-    "column_sizes",
-    "value_counts",
-    "null_value_counts",
-    "nan_value_counts",
-    "lower_bounds",
-    "upper_bounds",
-)
-
-_MANIFEST_FILE: Record = {
-    "type": "record",
-    "name": "manifest_file",
-    "fields": [
-        _field(500, "manifest_path", "string"),
-        _field(501, "manifest_length", "long"),
-        _field(502, "partition_spec_id", "int"),
-        _field(517, "content", "int"),
-        _field(515, "sequence_number", "long"),
-        _field(516, "min_sequence_number", "long"),
-        _field(503, "added_snapshot_id", "long"),
-        _field(504, "added_files_count", "int"),
-        _field(505, "existing_files_count", "int"),
-        _field(506, "deleted_files_count", "int"),
-        _field(512, "added_rows_count", "long"),
-        _field(513, "existing_rows_count", "long"),
-        _field(514, "deleted_rows_count", "long"),
-        _field(
-            507,
-            "partitions",
-            _list(
-                508,
-                {
-                    "type": "record",
-                    "name": "r508",
-                    "fields": [
-                        _field(509, "contains_null", "boolean"),
-                        _field(518, "contains_nan", "boolean", optional=True),
-                        _field(510, "lower_bound", "bytes", optional=True),
-                        _field(511, "upper_bound", "bytes", optional=True),
-                    ],
-                },
-            ),
-            optional=True,
-        ),
-        _field(519, "key_metadata", "bytes", optional=True),
-    ],
-}
-
-
-def _entry_schema(layout: PartitionLayout) -> Record:
-    partition = {
-        "type": "record",
-        "name": "r102",
-        "fields": [
-            _field(f.field_id, f.name, _avro_type(t, f), optional=True)
-            for f, t in zip(layout.spec.fields, layout.types, strict=True)
-        ],
-    }
-    data_file = {
-        "type": "record",
-        "name": "r2",
-        "fields": [
-            _field(134, "content", "int"),
-            _field(100, "file_path", "string"),
-            _field(101, "file_format", "string"),
-            _field(102, "partition", partition),
-            _field(103, "record_count", "long"),
-            _field(104, "file_size_in_bytes", "long"),
-            _field(108, "column_sizes", _map(117, 118, "long"), optional=True),
-            _field(109, "value_counts", _map(119, 120, "long"), optional=True),
-            _field(110, "null_value_counts", _map(121, 122, "long"), optional=True),
-            _field(137, "nan_value_counts", _map(138, 139, "long"), optional=True),
-            _field(125, "lower_bounds", _map(126, 127, "bytes"), optional=True),
-            _field(128, "upper_bounds", _map(129, 130, "bytes"), optional=True),
-            _field(131, "key_metadata", "bytes", optional=True),
-            _field(132, "split_offsets", _list(133, "long"), optional=True),
-            _field(135, "equality_ids", _list(136, "int"), optional=True),
-            _field(140, "sort_order_id", "int", optional=True),
-            _field(143, "referenced_data_file", "string", optional=True),
-        ],
-    }
-    return {
-        "type": "record",
-        "name": "manifest_entry",
-        "fields": [
-            _field(0, "status", "int"),
-            _field(1, "snapshot_id", "long", optional=True),
-            _field(3, "sequence_number", "long", optional=True),
-            _field(4, "file_sequence_number", "long", optional=True),
-            _field(2, "data_file", data_file),
-        ],
-    }
-
-
-def _avro_type(kind: PrimitiveType, field: PartitionField) -> Any:
-    match kind:
-        case PrimitiveType("boolean" | "int" | "long" | "float" | "double" | "string"):
-            return kind.name
-        case PrimitiveType("binary"):
-            return "bytes"
-        case PrimitiveType("date"):
-            return {"type": "int", "logicalType": "date"}
-        case PrimitiveType("time"):
-            return {"type": "long", "logicalType": "time-micros"}
-        case PrimitiveType("timestamp" | "timestamptz"):
-            return {
-                "type": "long",
-                "logicalType": "timestamp-micros",
-                "adjust-to-utc": kind.name == "timestamptz",
-            }
-        case PrimitiveType("fixed", (length,)):
-            return {"type": "fixed", "name": f"fixed_{field.field_id}", "size": length}
-        case PrimitiveType("uuid"):
-            return {"type": "fixed", "name": f"uuid_fixed_{field.field_id}", "size": 16, "logicalType": "uuid"}
-        case PrimitiveType("decimal", (precision, scale)):
-            return {
-                "type": "fixed",
-                "name": f"decimal_{field.field_id}",
-                "size": decimal_width(precision),
-                "logicalType": "decimal",
-                "precision": precision,
-                "scale": scale,
-            }
-        case _:
-            raise TypeError(f"partition field {field.name}: type {kind} cannot be written")
-
-
-def decimal_width(precision: int) -> int:
-    """Least bytes that hold every unscaled value of this precision."""
-    return int(10**precision).bit_length() // 8 + 1
-
-
-_PARSED: dict[str, Any] = {}
-
-
-def _parsed(schema: Record) -> Any:
-    key = repr(schema)
-    if key not in _PARSED:
-        _PARSED[key] = fastavro.parse_schema(schema)
-    return _PARSED[key]
-
-
-# -- values ------------------------------------------------------------------------------------------------------
-
-
-def _encoded_partition(values: Record, layout: PartitionLayout) -> Record:
-    encoded = dict(values)
-    for f, kind in zip(layout.spec.fields, layout.types, strict=True):
-        if kind.name == "decimal" and values[f.name] is not None:
-            encoded[f.name] = values[f.name].to_bytes(decimal_width(kind.parameters[0]), "big", signed=True)
-    return encoded
-
-
-def _decoded_partition(values: Record, writer_schema: Any, layout: PartitionLayout) -> Record:
-    written = _member(_member(writer_schema, 2), 102)
-    names = {f["field-id"]: f["name"] for f in written["fields"] if "field-id" in f}
-    return {f.name: _physical(values.get(names.get(f.field_id, f.name))) for f in layout.spec.fields}
-
-
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time without zone
-
-
-def _physical(value: Any) -> Any:
-    """A value as fastavro's logical types give it, back as manifests hold it."""
-    match value:
-        case datetime():
-            wall = value.replace(tzinfo=None) if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-            delta = wall - _EPOCH
-            return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-        case date():
-            return value.toordinal() - _EPOCH.toordinal()
-        case time():
-            return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-        case Decimal():
-            sign, digits, _ = value.as_tuple()
-            unscaled = int("".join(map(str, digits)) or "0")
-            return -unscaled if sign else unscaled
-        case UUID():
-            return value.bytes
-        case _:
-            return value
 
 
 def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:
@@ -434,47 +227,3 @@ def _summary(values: list[Any], kind: Type) -> Record:
         "lower_bound": single_value(min(ordered), kind) if ordered else None,
         "upper_bound": single_value(max(ordered), kind) if ordered else None,
     }
-
-
-# -- fields of other writers, found by id ----------------------------------------------------------------------------
-
-
-def _member(schema: Any, field_id: int) -> Any:
-    found = next(f for f in schema["fields"] if f.get("field-id") == field_id)
-    kind = found["type"]
-    return next(k for k in kind if k != "null") if isinstance(kind, list) else kind
-
-
-def _names_by_id(written: Any, wanted: Any) -> dict[str, str]:
-    """Wanted name by written name; fields of other ids are left out, fields without id go by their name."""
-    by_id = {f["field-id"]: f["name"] for f in wanted["fields"]}
-    known = set(by_id.values())
-    pairs = ((f["name"], by_id.get(f["field-id"]) if "field-id" in f else f["name"]) for f in written["fields"])
-    return {old: str(new) for old, new in pairs if new in known}
-
-
-def _renamed(row: Record, names: Mapping[str, str]) -> Record:
-    return {new: row[old] for old, new in names.items()}
-
-
-def live_entries(entries: Iterable[ManifestEntry]) -> Iterator[ManifestEntry]:
-    """Entries that are not deleted."""
-    return (e for e in entries if e.status is not EntryStatus.DELETED)
-
-
-__all__ = [
-    "EntryStatus",
-    "FileContent",
-    "ManifestContent",
-    "ManifestEntry",
-    "ManifestHeader",
-    "PartitionLayout",
-    "added_entry",
-    "decimal_width",
-    "live_entries",
-    "manifest_bytes",
-    "manifest_list_bytes",
-    "manifest_record",
-    "read_manifest",
-    "read_manifest_list",
-]

@@ -25,8 +25,8 @@ class Change:
     removed: tuple[_File, ...]
 
     @classmethod
-    def of(cls, added: Sequence[WrittenFile], removed: Iterable[ManifestEntry]) -> "Change":
-        """From files written and manifest entries removed."""
+    def of(cls, added: Sequence[WrittenFile], removed: Iterable[tuple[int, ManifestEntry]]) -> "Change":
+        """From files written, and manifest entries removed with their spec ids."""
         return cls(
             tuple(_File(f.content, f.record_count, f.file_size_bytes, (f.spec_id, *f.partition)) for f in added),
             tuple(
@@ -34,9 +34,9 @@ class Change:
                     FileContent(e.data_file["content"]),
                     e.data_file["record_count"],
                     e.data_file["file_size_in_bytes"],
-                    tuple(e.data_file["partition"].values()),
+                    (spec_id, *e.data_file["partition"].values()),
                 )
-                for e in removed
+                for spec_id, e in removed
             ),
         )
 

@@ -1,0 +1,189 @@
+"""The change log of a table: every decoded change, append-only, with an ordinal and the position of its source.
+
+Ordinals rise by one over the table's life, in application order. The position and the changes it covers are one
+commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines import positions
+from pipelines.catalog import (
+    check_writable,
+    create_table,
+    current_schema,
+    find_table,
+    metadata_location,
+    storage_of,
+)
+from pipelines.change_batch import TIMESTAMP, ChangeBatch
+from pipelines.commit import Committed, RowDelta, retry_conflicts
+from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
+from pipelines.schema_evolution import evolve, iceberg_fields
+from pipelines.table_writer import WriterOptions, write_rows
+from scan_core.schema import Schema, StructType, arrow_type
+
+ORDINAL = "ordinal"
+_FIXED_COLUMNS = pa.schema(
+    [
+        pa.field(ORDINAL, pa.int64()),
+        pa.field("op", pa.string()),
+        pa.field("unchanged", pa.list_(pa.string())),
+        pa.field("source_file", pa.string()),
+        pa.field("source_offset", pa.int64()),
+        pa.field("source_ts", TIMESTAMP),
+        pa.field("ingested_at", TIMESTAMP),
+        pa.field("schema_version", pa.int32()),
+    ]
+)
+"""What every log has from the start; key, before and after come with the first changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Changes that are now in the log, with their ordinals."""
+
+    changes: pa.Table
+    committed: Committed
+
+
+class ChangeLog:
+    """One change log. Mutable only in that it follows its table's commits."""
+
+    def __init__(self, catalog: Any, name: str, options: WriterOptions | None = None) -> None:
+        self.name = name
+        self._catalog = catalog
+        self._options = options
+        self.table: Any | None = find_table(catalog, name)
+        self._read_state()
+
+    def _read_state(self) -> None:
+        self.position: dict[str, Any] | None = None
+        self.last_ordinal = 0
+        if self.table is None:
+            return
+        check_writable(self.table)
+        storage = storage_of(self.table)
+        for snapshot in positions.ancestors(self.table):
+            if self.position is None:
+                self.position = positions.position_in(snapshot.summary.additional_properties, storage)
+        ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)
+        if (self.position is None or ordinal is None) and _has_rows(self.table):
+            raise PositionLostError(
+                f"{self.name} holds changes but no snapshot of it carries a source position: reading from the start "
+                "would apply everything twice. Restore the snapshots that carried it, or drop the table and its mirror"
+            )
+        self.last_ordinal = int(ordinal or 0)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The log's current snapshot."""
+        return None if self.table is None else self.table.metadata.current_snapshot_id
+
+    @property
+    def schema(self) -> Schema | None:
+        """The log's schema, or None before its first commit."""
+        return None if self.table is None else current_schema(self.table)
+
+    @property
+    def row_types(self) -> dict[str, pa.DataType]:
+        """Arrow type of every column of the rows logged so far."""
+        return self._member_types("after")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns of the changes logged so far."""
+        return tuple(self._member_types("key"))
+
+    def _member_types(self, column: str) -> dict[str, pa.DataType]:
+        schema = self.schema
+        if schema is None or column not in schema.names:
+            return {}
+        struct = schema.find(column).type
+        return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
+
+    def append(self, batch: ChangeBatch | None, position: Mapping[str, Any]) -> Appended:
+        """Commit changes together with the position that they reach; without changes only the position.
+
+        Raises:
+            SchemaConflictError: a column's type clashes with what is logged.
+            CommitConflictError: another ingester appended meanwhile.
+        """
+        if batch is not None and self.key and set(batch.key) != set(self.key):
+            raise SchemaConflictError(
+                f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(batch.key)}); "
+                "a changed key needs a new table (`nevermore resync`)"
+            )
+        if self.table is None:
+            fields = iceberg_fields(_FIXED_COLUMNS)
+            self.table = create_table(self._catalog, self.name, fields, partition_by=[("hour", "ingested_at")])
+            self._read_state()
+        before = self.position
+        changes = _numbered(batch, self.last_ordinal + 1)
+        return retry_conflicts(lambda: self._attempt(changes, position, before))
+
+    def _attempt(self, changes: pa.Table, position: Mapping[str, Any], before: dict[str, Any] | None) -> Appended:
+        table = self._moved_table(before)
+        delta = RowDelta(table, self._options)
+        evolution = evolve(delta.schema, iceberg_fields(changes.schema), table.metadata.last_column_id)
+        if evolution.clashes:
+            raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
+        if evolution.changed:
+            delta.evolve(evolution.schema)
+        files = write_rows(changes, delta.target, delta.default_spec)
+        last = self.last_ordinal + changes.num_rows
+        properties = {
+            **positions.position_properties(position, metadata_location(table), delta.storage),
+            positions.LAST_ORDINAL: str(last),
+        }
+        try:
+            committed = delta.commit(files, properties, operation="append")
+        except CommitConflictError:
+            delta.discard(files)
+            raise
+        self.position, self.last_ordinal = dict(position), last
+        return Appended(changes, committed)
+
+    def _moved_table(self, before: dict[str, Any] | None) -> Any:
+        """The table as it is now, if nobody else has appended since we read its position."""
+        table = self.table
+        if table is None:
+            raise PositionLostError(f"{self.name} has vanished")
+        if table.metadata.current_snapshot_id is not None or before is not None:
+            known = table.metadata.current_snapshot_id
+            table.refresh()
+            if table.metadata.current_snapshot_id != known:
+                self._read_state()
+        if self.position != before:
+            raise CommitConflictError(
+                f"another ingester has appended to {self.name} meanwhile; this run stops, its changes are not lost",
+                may_retry=False,
+            )
+        return table
+
+    def read_after(self, ordinal: int, limit: int) -> pa.Table:
+        """Changes with ordinals in (ordinal, ordinal + limit], in order."""
+        if self.table is None or self.schema is None:
+            return _FIXED_COLUMNS.empty_table()
+        from scan_core import open_table
+
+        scan = open_table(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
+        return scan.to_table().sort_by(ORDINAL)
+
+
+def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
+    if batch is None or batch.num_rows == 0:
+        return _FIXED_COLUMNS.empty_table()
+    ordinals = pa.array(range(first, first + batch.num_rows), pa.int64())
+    return batch.table.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
+
+
+def _has_rows(table: Any) -> bool:
+    snapshot = table.current_snapshot()
+    return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
+
+
+__all__: Sequence[str] = ["ORDINAL", "Appended", "ChangeLog"]

@@ -1,0 +1,97 @@
+"""A config file as YAML: its values, with the environment filled in, and the line of every one of them."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """A parsed file. A place is the keys and indexes from the top down to a value."""
+
+    path: str
+    root: yaml.MappingNode
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str, path: str | Path) -> "ConfigDocument":
+        """The document in a text.
+
+        Raises:
+            ConfigError: not YAML, not a mapping, or a key given twice.
+        """
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            raw = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(raw, Mapping) or not isinstance(root, yaml.MappingNode):
+            raise ConfigError(
+                f"{path}: a config has the sections catalog, tables and published; `nevermore init` writes one"
+            )
+        document = cls(str(path), root, raw)
+        document._refuse_duplicates(root)
+        return document
+
+    def values(self) -> dict[str, Any]:
+        """The values with ${NAME} and ${NAME:-default} replaced from the environment.
+
+        Raises:
+            ConfigError: a variable that is not set and has no default.
+        """
+        filled: dict[str, Any] = self._filled(self.raw, ())
+        return filled
+
+    def where(self, place: Sequence[str | int]) -> str:
+        """`file:line` of a place, or of the deepest part of it that is there."""
+        node: yaml.Node = self.root
+        line = node.start_mark.line
+        for step in place:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((k, v) for k, v in node.value if k.value == str(step)), None)
+                if found is None:
+                    break
+                line, node = found[0].start_mark.line, found[1]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                line = node.start_mark.line
+            else:
+                break
+        return f"{self.path}:{line + 1}"
+
+    def _filled(self, value: Any, place: tuple[str | int, ...]) -> Any:
+        if isinstance(value, Mapping):
+            return {k: self._filled(v, (*place, k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._filled(v, (*place, i)) for i, v in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+
+        def replace(match: re.Match[str]) -> str:
+            found = os.environ.get(match[1], match[2])
+            if found is None:
+                raise ConfigError(f"{self.where(place)}: environment variable {match[1]} is not set")
+            return found
+
+        return _VARIABLE.sub(replace, value)
+
+    def _refuse_duplicates(self, node: yaml.Node) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for child in node.value:
+                self._refuse_duplicates(child)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    raise ConfigError(f"{self.path}:{key.start_mark.line + 1}: {key.value!r} is given twice")
+                seen.add(key.value)
+                self._refuse_duplicates(value)

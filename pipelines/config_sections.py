@@ -1,0 +1,261 @@
+"""The sections of nevermore.yaml: their keys, defaults and what is valid in each.
+
+Reading the file and saying where something is wrong is the business of `config.py`. What a source or format makes of
+its options is decided there, not here.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+DEFAULT_COMMIT_ROWS = 1_000_000
+"""Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
+DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
+"""A minute of lag for at most 1,440 snapshots a day."""
+DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
+"""Leaves room for two tables side by side on a 4 GiB machine."""
+DEFAULT_MAX_QUARANTINE_RATIO = 0.5
+"""More rejected than accepted events: the config is wrong, not the events."""
+
+_DURATION_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_TABLE_NAME = re.compile(r"[^.\s/\\]+(\.[^.\s/\\]+)+")
+_PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
+
+
+def _seconds(value: Any) -> Any:
+    """A duration in seconds from a number or text such as `30s`, `5m`."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|d)\s*", value)):
+        return float(match[1]) * _DURATION_UNITS[match[2]]
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    """A size in bytes from a number or text such as `512MiB`, `2g`."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())):
+        return int(match[1]) * _SIZE_UNITS[match[2]]
+    return value
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class CatalogConfig(BaseModel):
+    """Which Iceberg catalog: `type` and whatever properties PyIceberg knows for it pass through."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "nevermore"
+    type: Literal["sql", "rest", "hive", "glue", "dynamodb", "in-memory"] = "sql"
+    uri: str | None = None
+    warehouse: str | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Everything as PyIceberg takes it: text by name."""
+        given = self.model_dump(exclude={"name"}, exclude_none=True)
+        return {name: str(value) for name, value in given.items()}
+
+
+class FilesSource(_Section):
+    """Event files in a folder of any FileIO.
+
+    Attributes:
+        path: file, glob, or several of them; relative to the config file.
+        format: name of a format; None looks at the first file.
+        options: what the format wants to know (delimiter, time zone, registry ...).
+    """
+
+    type: Literal["files"] = "files"
+    path: Names
+    format: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("path")
+    @classmethod
+    def _has_a_path(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or not all(value):
+            raise ValueError("path must name at least one file or pattern")
+        return value
+
+
+class TableConfig(_Section):
+    """One mirror: where its events come from and how they become rows.
+
+    Attributes:
+        source: where the events are.
+        key: columns that identify a row; may be left out where the feed tells, or with `identity: full`.
+        source_table: name of the table in the feed, where it differs from the name here.
+        order_by: `position`, or payload columns that order the events of a key.
+        types: Iceberg types of columns, where the feed does not tell or to override it.
+        partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
+        include: columns to keep; empty keeps all.
+        exclude: columns to leave out.
+        rename: new name by source column.
+        cast: Iceberg type by source column, applied after decoding.
+        encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
+        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not.
+        soft_delete: keep deleted rows with `_deleted` true instead of removing them.
+        global_deletes: whether a delete may be written to reach every partition of a partitioned table.
+        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row.
+        on_conflict: what a value does that does not fit its column: `quarantine`, or `new_column`.
+        commit_rows: most changes of one commit.
+        commit_interval: least seconds between commits of a continuous run.
+        memory_limit_bytes: what a batch may hold in memory; larger ones are cut.
+        max_quarantine_ratio: rejected share of a batch above which nothing of it is applied.
+        checks: expectations on the mirror, read by the checks.
+    """
+
+    source: FilesSource
+    key: Names = ()
+    source_table: str | None = None
+    order_by: Literal["position"] | tuple[str, ...] = "position"
+    types: dict[str, str] = Field(default_factory=dict)
+    partition_by: Names = ()
+    include: Names = ()
+    exclude: Names = ()
+    rename: dict[str, str] = Field(default_factory=dict)
+    cast: dict[str, str] = Field(default_factory=dict)
+    encodings: dict[str, str] = Field(default_factory=dict)
+    inserts: Literal["checked", "trusted"] = "checked"
+    soft_delete: bool = False
+    global_deletes: Literal["allow", "refuse"] = "allow"
+    identity: Literal["key", "full"] = "key"
+    on_conflict: Literal["quarantine", "new_column"] = "quarantine"
+    commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
+    commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
+    memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
+    max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
+    checks: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("types", "cast")
+    @classmethod
+    def _are_types(cls, value: dict[str, str]) -> dict[str, str]:
+        from scan_core.errors import ScanError
+        from scan_core.schema import parse_type
+
+        for column, text in value.items():
+            try:
+                parse_type(text)
+            except ScanError as error:
+                raise ValueError(f"column {column}: {error}") from error
+        return value
+
+    @field_validator("partition_by")
+    @classmethod
+    def _are_partition_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            partition_field(text)
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "TableConfig":
+        if self.identity == "full" and self.key:
+            raise ValueError("identity: full is for tables without a key; leave out one of the two")
+        if both := sorted(set(self.include) & set(self.exclude)):
+            raise ValueError(f"columns both included and excluded: {', '.join(both)}")
+        if lost := sorted(set(self.key) & set(self.exclude)):
+            raise ValueError(f"key columns cannot be excluded: {', '.join(lost)}")
+        return self
+
+
+class PublishedConfig(_Section):
+    """A published table, re-made partition by partition from mirrors.
+
+    Attributes:
+        sql: a query over mirrors, by their names here.
+        partition: column of the result, a date, by which the table is partitioned and re-made.
+        start: first business day, for backfills.
+        key: columns that identify a row of the result, for the checks.
+        options: sort order, target file size and other options of the writer.
+    """
+
+    sql: str
+    partition: str
+    start: str | None = None
+    key: Names = ()
+    mode: Literal["overwrite", "append", "upsert"] = "overwrite"
+    sort_by: Names = ()
+    schedule: str | None = None
+    checks: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Config(_Section):
+    """A whole nevermore.yaml, with paths resolved against its folder."""
+
+    catalog: CatalogConfig = CatalogConfig()
+    tables: dict[str, TableConfig]
+    published: dict[str, PublishedConfig] = Field(default_factory=dict)
+    path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
+
+    @field_validator("tables", "published")
+    @classmethod
+    def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if not _TABLE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} must be namespace.table")
+        return value
+
+    @model_validator(mode="after")
+    def _has_distinct_logs(self) -> "Config":
+        logs: dict[str, str] = {}
+        for name in self.tables:
+            other = logs.setdefault(change_log_name(name), name)
+            if other != name:
+                raise ValueError(f"tables {other} and {name} would share the change log {change_log_name(name)}")
+        if both := sorted(set(self.tables) & set(self.published)):
+            raise ValueError(f"names used both in tables and in published: {', '.join(both)}")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the config file, against which its paths are resolved."""
+        return self.path.parent
+
+
+def change_log_name(table: str) -> str:
+    """`change_log.shop_products` for `shop.products`."""
+    return "change_log." + table.replace(".", "_")
+
+
+def quarantine_name(table: str) -> str:
+    """`quarantine.shop_products` for `shop.products`."""
+    return "quarantine." + table.replace(".", "_")
+
+
+def partition_field(text: str) -> tuple[str, str]:
+    """(transform, source column) of one entry of `partition_by`, e.g. ("bucket[16]", "id").
+
+    Raises:
+        ValueError: not `column`, `transform(column)` or `transform(number, column)`.
+    """
+    match = _PLACE.fullmatch(text.strip())
+    if match is None:
+        if not text.strip() or re.search(r"[()]", text):
+            raise ValueError(f"{text!r} is no partition field; write column, day(column) or bucket(16, column)")
+        return "identity", text.strip()
+    transform = match["transform"].lower().rstrip("s")
+    arguments = [a.strip() for a in match["arguments"].split(",")]
+    if transform in {"bucket", "truncate"}:
+        numbers = [a for a in arguments if a.isdigit()]
+        columns = [a for a in arguments if not a.isdigit()]
+        if len(numbers) == 1 and len(columns) == 1 and int(numbers[0]) > 0:
+            return f"{transform}[{numbers[0]}]", columns[0]
+        raise ValueError(f"{text!r}: write {transform}(16, column)")
+    if transform in {"identity", "year", "month", "day", "hour", "void"} and len(arguments) == 1 and arguments[0]:
+        return transform, arguments[0]
+    raise ValueError(f"{text!r}: transforms are identity, bucket, truncate, year, month, day, hour")

@@ -1,0 +1,70 @@
+"""Positions in snapshot summaries: what of its source a table holds, in words that every part of the pipelines shares.
+
+A position belongs to the commit that carries its data. A long one lies in a file of its own beside the manifests and
+the summary names it. What a position means is the business of its source.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.errors import PositionLostError
+from pipelines.storage import Storage
+
+POSITION = "nevermore.position"
+"""Of a change log: how far its source is in it, as JSON."""
+POSITION_FILE = "nevermore.position-file"
+"""The same in a file, where the JSON is long."""
+LAST_ORDINAL = "nevermore.last-ordinal"
+"""Of a change log: the highest ordinal it holds."""
+LOG_SNAPSHOT = "nevermore.change-log-snapshot"
+"""Of a mirror: the snapshot of its change log that is applied."""
+LOG_ORDINAL = "nevermore.change-log-ordinal"
+"""Of a mirror: the last ordinal applied."""
+POSITION_PROPERTIES = (POSITION, POSITION_FILE, LAST_ORDINAL, LOG_SNAPSHOT, LOG_ORDINAL)
+"""What maintenance copies forward, and expiry never loses the last carrier of."""
+
+LONGEST_INLINE = 4096
+"""Characters of a position in a summary: metadata files repeat every summary."""
+
+
+def position_properties(position: Mapping[str, Any], folder: str, storage: Storage) -> dict[str, str]:
+    """The summary properties that carry a position."""
+    text = json.dumps(position, separators=(",", ":"), sort_keys=True)
+    if len(text) <= LONGEST_INLINE:
+        return {POSITION: text}
+    path = f"{folder}/position-{uuid.uuid4()}.json"
+    storage.write(path, text.encode())
+    return {POSITION_FILE: path}
+
+
+def position_in(summary: Mapping[str, str | None], storage: Storage) -> dict[str, Any] | None:
+    """The position that a summary carries, or None."""
+    text = summary.get(POSITION)
+    path = summary.get(POSITION_FILE)
+    if text is None and path is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(text if text is not None else storage.read(str(path)))
+    except ValueError as error:
+        raise PositionLostError(f"unreadable source position {str(text or path)[:80]!r}: {error}") from error
+    return found
+
+
+def ancestors(table: Any) -> Iterator[Any]:
+    """The current snapshot and its ancestors, as far as the table still has them, newest first."""
+    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
+    current = table.metadata.current_snapshot_id
+    while current is not None and (snapshot := by_id.get(current)) is not None:
+        yield snapshot
+        current = snapshot.parent_snapshot_id
+
+
+def newest_property(table: Any, name: str) -> str | None:
+    """The value of a summary property in the newest ancestor that has it (rule 29)."""
+    for snapshot in ancestors(table):
+        value = snapshot.summary[name] if snapshot.summary is not None else None
+        if value is not None:
+            return str(value)
+    return None

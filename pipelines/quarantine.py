@@ -1,0 +1,63 @@
+"""Events that could not be applied: an Iceberg table per mirror with the reason, the position and the raw bytes.
+
+An event is in it once, whatever is delivered again. Deciding what is rejected is the business of the decoders and of
+`ingest.py`.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.catalog import create_table, find_table
+from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
+from pipelines.commit import Committed, RowDelta, retry_conflicts
+from pipelines.errors import CommitConflictError
+from pipelines.schema_evolution import iceberg_fields
+from pipelines.table_writer import write_rows
+
+QUARANTINED_AT = "quarantined_at"
+QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
+
+
+def quarantine(catalog: Any, name: str, rejected: Rejected) -> Committed | None:
+    """Add events to the quarantine table `name`, unless they are there; None if nothing was new."""
+    if rejected.num_rows == 0:
+        return None
+    table = find_table(catalog, name)
+    if table is None:
+        table = create_table(catalog, name, iceberg_fields(QUARANTINE_SCHEMA), partition_by=[("day", QUARANTINED_AT)])
+    return retry_conflicts(lambda: _attempt(table, rejected.table))
+
+
+def _attempt(table: Any, events: pa.Table) -> Committed | None:
+    table.refresh()
+    fresh = _without_known(table, events)
+    if fresh.num_rows == 0:
+        return None
+    now = pa.array([datetime.now(UTC)] * fresh.num_rows, TIMESTAMP)
+    delta = RowDelta(table)
+    files = write_rows(fresh.append_column(QUARANTINED_AT, now), delta.target, delta.default_spec)
+    try:
+        return delta.commit(files, {}, operation="append")
+    except CommitConflictError:
+        delta.discard(files)
+        raise
+
+
+def _without_known(table: Any, events: pa.Table) -> pa.Table:
+    if table.metadata.current_snapshot_id is None:
+        return events
+    from scan_core import open_table
+
+    bounds = pc.min_max(events.column("source_offset")).as_py()
+    scan = open_table(table).scan().select("source_file", "source_offset")
+    if bounds["min"] is not None:
+        scan = scan.where(f"source_offset >= {bounds['min']} and source_offset <= {bounds['max']}")
+    known = scan.to_table()
+    numbered = events.append_column("row", pa.array(range(events.num_rows), pa.int64()))
+    left = numbered.select(["source_file", "source_offset", "row"]).join(
+        known, keys=["source_file", "source_offset"], join_type="left anti"
+    )
+    return events.take(left.column("row").sort())
