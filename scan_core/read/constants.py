@@ -3,7 +3,6 @@
 When which of them is used is decided by `projection.py`.
 """
 
-import struct
 from collections.abc import Callable
 from datetime import date, time
 from decimal import Decimal
@@ -13,6 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError
+from scan_core.partition import partition_value
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 
 
@@ -21,20 +21,14 @@ def partition_scalar(value: Any, value_type: PrimitiveType) -> pa.Scalar:
     target = arrow_type(value_type)
     if value is None:
         return pa.scalar(None, type=target)
+    value = partition_value(value, value_type)
     match value_type.name:
-        case "float" if isinstance(value, int):
-            value = struct.unpack("<f", struct.pack("<I", value & 0xFFFFFFFF))[0]
-        case "double" if isinstance(value, int):
-            value = struct.unpack("<d", struct.pack("<Q", value & 0xFFFFFFFFFFFFFFFF))[0]
         case "date" if isinstance(value, int):
             return pa.scalar(value, pa.int32()).cast(target)
         case "time" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" if isinstance(value, int):
             return pa.scalar(value, pa.int64()).cast(target)
-        case "uuid" if isinstance(value, UUID):
-            value = value.bytes
         case _:
-            pass
-    return pa.scalar(value, type=target)
+            return pa.scalar(value, type=target)
 
 
 def default_scalar(value: Any, field: NestedField, missing: Callable[[NestedField], pa.Scalar]) -> pa.Scalar:

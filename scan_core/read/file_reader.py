@@ -96,15 +96,15 @@ def open_file(path: str, file_format: FileFormat, io: FileIOConfig, size: int | 
     """
     match file_format:
         case FileFormat.PARQUET:
-            from scan_core.read.parquet import open_parquet  # noqa: PLC0415  a worker loads the formats it meets
+            from scan_core.read.parquet import open_parquet
 
             return open_parquet(path, io)
         case FileFormat.ORC:
-            from scan_core.read.orc import open_orc  # noqa: PLC0415  same
+            from scan_core.read.orc import open_orc
 
             return open_orc(path, io)
         case FileFormat.AVRO:
-            from scan_core.read.avro import open_avro  # noqa: PLC0415  same
+            from scan_core.read.avro import open_avro
 
             return open_avro(path, io)
         case FileFormat.PUFFIN:

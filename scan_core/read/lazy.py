@@ -1,0 +1,75 @@
+"""Columns of one row group, decoded when first asked for and only for the rows then alive.
+
+What was decoded for a filter is narrowed, not read again, when a later step or the result asks for fewer rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.read.file_reader import FileReader, RowGroup
+from scan_core.rows.algebra import relative, select_rows
+from scan_core.rows.selection import All, RowSelection
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """An array of the rows of `selection`."""
+
+    array: pa.Array
+    selection: RowSelection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeadRows:
+    """Rows of a row group that a delete removes: one flag per row and, if asked for, the path of its delete file."""
+
+    flags: npt.NDArray[np.bool_]
+    delete_files: pa.Array | None
+
+
+class LazyColumns:
+    """Top-level columns of one row group by their index in the file. Selections may only narrow over time."""
+
+    def __init__(self, reader: FileReader, row_group: RowGroup) -> None:
+        self._reader = reader
+        self.row_group = row_group
+        self.dead: DeadRows | None = None
+        self._decoded: dict[int, _Decoded] = {}
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Columns decoded so far."""
+        return frozenset(self._decoded)
+
+    def is_untouched(self, indices: Sequence[int]) -> bool:
+        """True if every one of these columns can still be had for all rows without reading it twice."""
+        return all(isinstance(self._decoded[i].selection, All) for i in indices if i in self._decoded)
+
+    def load(self, indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+        """The rows of `selection`, which must lie within every earlier one, in the file's types.
+
+        Low-cardinality strings may come dictionary-encoded.
+        """
+        absent = [i for i in dict.fromkeys(indices) if i not in self._decoded]
+        if absent:
+            arrays = self._reader.read(self.row_group, absent, selection)
+            self._decoded.update(
+                {i: _Decoded(array, selection) for i, array in zip(absent, arrays, strict=True)},
+            )
+        self._narrow([i for i in dict.fromkeys(indices) if self._decoded[i].selection is not selection], selection)
+        return [self._decoded[i].array for i in indices]
+
+    def _narrow(self, indices: Sequence[int], selection: RowSelection) -> None:
+        """Cut decoded columns to `selection`, those decoded together with one mask."""
+        by_selection: dict[int, list[int]] = {}
+        for index in indices:
+            by_selection.setdefault(id(self._decoded[index].selection), []).append(index)
+        for together in by_selection.values():
+            within = self._decoded[together[0]].selection
+            arrays = select_rows([self._decoded[i].array for i in together], relative(selection, within))
+            for index, array in zip(together, arrays, strict=True):
+                self._decoded[index] = _Decoded(array, selection)

@@ -1,0 +1,162 @@
+"""Columns that no data file need hold: `_file`, `_pos`, `_partition`, `_spec_id`, row lineage and `_deleted`.
+
+Their ids are those that the specification reserves. `_deleted` asks the scan to keep dead rows and flag them;
+`_delete_file` names the delete file that removed each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.errors import UnsupportedError
+from scan_core.partition import partition_types
+from scan_core.read.constants import partition_scalar
+from scan_core.read.conversion import repeat
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.projection import FileProjection, FromFile
+from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
+from scan_core.schema import NestedField, PrimitiveType, StructType, arrow_type
+from scan_core.snapshot import DataFile, PartitionSpec
+from scan_core.split import ScanContext
+
+_LONG, _STRING = PrimitiveType("long"), PrimitiveType("string")
+
+FILE = NestedField(2147483646, "_file", _STRING, required=True)
+POS = NestedField(2147483645, "_pos", _LONG, required=True)
+DELETED = NestedField(2147483644, "_deleted", PrimitiveType("boolean"), required=True)
+SPEC_ID = NestedField(2147483643, "_spec_id", PrimitiveType("int"), required=True)
+PARTITION_ID = 2147483642
+ROW_ID = NestedField(2147483540, "_row_id", _LONG)
+LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", _LONG)
+DELETE_FILE = NestedField(2147483447, "_delete_file", _STRING)
+"""Not of the specification: the last id below those it reserves."""
+
+DEAD_ROW_IDS = frozenset({DELETED.field_id, DELETE_FILE.field_id})
+"""Columns that only make sense if dead rows are kept."""
+METADATA_IDS = DEAD_ROW_IDS | {
+    FILE.field_id,
+    POS.field_id,
+    SPEC_ID.field_id,
+    PARTITION_ID,
+    ROW_ID.field_id,
+    LAST_UPDATED.field_id,
+}
+_PARTITION_MEMBER_IDS = 2_000_000_000
+"""Added to the ids of partition fields, which would meet those of columns in tables that have had 1,000 of them."""
+
+
+def keeps_dead_rows(context: ScanContext) -> bool:
+    """True if the result flags dead rows in place of dropping them."""
+    wanted = {f.field_id for f in context.projection.fields}
+    if context.predicate is not None:
+        wanted.update(context.predicate.column_ids)
+    return not DEAD_ROW_IDS.isdisjoint(wanted)
+
+
+def names_delete_files(context: ScanContext) -> bool:
+    """True if the result or the predicate asks which delete file removed a row."""
+    wanted = {f.field_id for f in context.projection.fields}
+    if context.predicate is not None:
+        wanted.update(context.predicate.column_ids)
+    return DELETE_FILE.field_id in wanted
+
+
+def metadata_fields(
+    specs: Mapping[int, PartitionSpec], field_paths: Mapping[int, tuple[NestedField, ...]]
+) -> Mapping[str, NestedField]:
+    """All metadata columns of a table by name, `_partition` being the union of the fields of all its specs."""
+    members: dict[int, NestedField] = {}
+    for _, spec in sorted(specs.items(), reverse=True):
+        for field, result in zip(spec.fields, partition_types(spec, field_paths), strict=True):
+            member_id = _PARTITION_MEMBER_IDS + field.field_id
+            if member_id not in members or members[member_id].type == PrimitiveType("unknown"):
+                members[member_id] = NestedField(member_id, field.name, result)
+    partition = NestedField(PARTITION_ID, "_partition", StructType(tuple(members.values())), required=True)
+    return {f.name: f for f in (FILE, POS, partition, SPEC_ID, ROW_ID, LAST_UPDATED, DELETED, DELETE_FILE)}
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSource:
+    """Where the values of one metadata column come from in one data file."""
+
+    field: NestedField
+    data_file: DataFile
+    projection: FileProjection
+    specs: Mapping[int, PartitionSpec]
+
+    @property
+    def file_columns(self) -> frozenset[int]:
+        """Columns of the file that it reads: row lineage may be stored."""
+        index = self.projection.index_of(self.field.field_id)
+        return frozenset() if index is None else frozenset({index})
+
+    def values(self, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+        """One value per selected row."""
+        num_rows = selected_count(selection)
+        match self.field.field_id:
+            case FILE.field_id:
+                return repeat(pa.scalar(self.data_file.path), num_rows)
+            case POS.field_id:
+                return pa.array(_positions(columns, selection))
+            case SPEC_ID.field_id:
+                return repeat(pa.scalar(self.data_file.spec_id, pa.int32()), num_rows)
+            case ROW_ID.field_id:
+                return self._row_ids(columns, selection)
+            case LAST_UPDATED.field_id:
+                return self._last_updated(columns, selection)
+            case DELETED.field_id:
+                flags = np.zeros(num_rows, np.bool_) if columns.dead is None else columns.dead.flags[to_mask(selection)]
+                return pa.array(flags)
+            case DELETE_FILE.field_id:
+                if columns.dead is None or columns.dead.delete_files is None:
+                    return pa.nulls(num_rows, pa.string())
+                return columns.dead.delete_files.take(pa.array(to_indices(selection)))
+            case _ if self.field.field_id == PARTITION_ID:
+                return self._partition(num_rows)
+            case _:
+                raise UnsupportedError(f"{self.field.name} is no metadata column")
+
+    def _row_ids(self, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+        """Rule 21: the stored id wins where it is not NULL, else the file's first id plus the physical position."""
+        if self.data_file.first_row_id is None:
+            return pa.nulls(selected_count(selection), pa.int64())
+        stored = self._stored(columns, selection)
+        inherited = pa.array(_positions(columns, selection) + self.data_file.first_row_id)
+        return inherited if stored is None else pc.coalesce(stored, inherited)
+
+    def _last_updated(self, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+        if self.data_file.first_row_id is None:
+            return pa.nulls(selected_count(selection), pa.int64())
+        stored = self._stored(columns, selection)
+        inherited = repeat(pa.scalar(self.data_file.data_sequence_number, pa.int64()), selected_count(selection))
+        return inherited if stored is None else pc.coalesce(stored, inherited)
+
+    def _stored(self, columns: LazyColumns, selection: RowSelection) -> pa.Array | None:
+        if self.projection.index_of(self.field.field_id) is None:
+            return None
+        source = self.projection.column(self.field)
+        return source.convert(columns.load([source.index], selection)[0]) if isinstance(source, FromFile) else None
+
+    def _partition(self, num_rows: int) -> pa.Array:
+        target = arrow_type(self.field.type)
+        spec = self.specs[self.data_file.spec_id]
+        values = {
+            _PARTITION_MEMBER_IDS + f.field_id: value
+            for f, value in zip(spec.fields, self.data_file.partition, strict=False)
+        }
+        members = self.field.type.fields if isinstance(self.field.type, StructType) else ()
+        children = [
+            repeat(partition_scalar(values.get(m.field_id), m.type), num_rows)
+            for m in members
+            if isinstance(m.type, PrimitiveType)
+        ]
+        if not children:
+            return pa.Array.from_buffers(target, num_rows, [None], children=[])
+        return pa.StructArray.from_arrays(children, fields=list(target))
+
+
+def _positions(columns: LazyColumns, selection: RowSelection) -> np.ndarray:
+    return columns.row_group.first_row_position + to_indices(selection)

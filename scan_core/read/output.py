@@ -1,0 +1,92 @@
+"""Rows that survived, as record batches of the result: payload columns decoded, converted, cut to size.
+
+Which rows survive is decided before. What need not be copied is not: untouched row groups are sliced, and so are long
+runs of survivors.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from scan_core.read.conversion import repeat
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
+from scan_core.read.projection import Constant, FileProjection, FromFile
+from scan_core.read.row_filter import ValueSource, file_columns_of
+from scan_core.rows.algebra import runs
+from scan_core.rows.selection import All, RowSelection, row_count, selected_count
+from scan_core.snapshot import DataFile
+from scan_core.split import ScanContext
+
+_LONG_RUN_ROWS = 16_384
+"""Survivors in runs of this length on average are sliced: a batch this long costs less than its copy."""
+
+
+class OutputColumns:
+    """How one data file gives the columns of the result."""
+
+    def __init__(self, projection: FileProjection, context: ScanContext, data_file: DataFile) -> None:
+        """Resolve every column of the result; MalformedTableError if a required one is missing."""
+        self._schema = context.projection.arrow_schema()
+        self._batch_rows = context.options.batch_rows
+        self._sources: list[ValueSource] = [
+            MetadataSource(field, data_file, projection, context.specs)
+            if field.field_id in METADATA_IDS
+            else projection.column(field)
+            for field in context.projection.fields
+        ]
+        self._indices = tuple(dict.fromkeys(s.index for s in self._sources if isinstance(s, FromFile)))
+        self.file_columns = frozenset(i for s in self._sources for i in file_columns_of(s))
+
+    def batches(self, columns: LazyColumns, selection: RowSelection) -> Iterator[pa.RecordBatch]:
+        """The selected rows of a row group, in order, in batches of at most `batch_rows` rows."""
+        if selected_count(selection) == 0:
+            return
+        if columns.is_untouched(self._indices) and (bounds := self._long_runs(selection)) is not None:
+            base: RowSelection = All(row_count(selection))
+        else:
+            base, bounds = selection, self._pieces(0, selected_count(selection))
+        stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
+        made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self._sources]
+        for start, end in bounds:
+            arrays = [
+                self._values(source, stored, whole, start, end)
+                for source, whole in zip(self._sources, made, strict=True)
+            ]
+            if arrays:
+                yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            else:
+                yield _columnless(end - start)
+
+    def _values(
+        self, source: ValueSource, stored: dict[int, pa.Array], made: pa.Array | None, start: int, end: int
+    ) -> pa.Array:
+        match source:
+            case FromFile(index, convert):
+                values = convert(stored[index].slice(start, end - start))
+                return values.dictionary_decode() if isinstance(values, pa.DictionaryArray) else values
+            case Constant(value):
+                return repeat(value, end - start)
+            case MetadataSource():
+                assert made is not None  # noqa: S101  computed above for every metadata column
+                return made.slice(start, end - start)
+
+    def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
+        size = self._batch_rows
+        return [(i, min(i + size, end)) for i in range(start, end, size)]
+
+    def _long_runs(self, selection: RowSelection) -> list[tuple[int, int]] | None:
+        """The runs of selected rows, cut to batches, if they are long enough to be sliced."""
+        starts, ends = runs(selection)
+        if len(starts) * _LONG_RUN_ROWS > int((ends - starts).sum()) and len(starts) > 1:
+            return None
+        return [
+            piece
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            for piece in self._pieces(start, end)
+        ]
+
+
+def _columnless(num_rows: int) -> pa.RecordBatch:
+    """A batch that only has a length."""
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), num_rows, [None], children=[]))

@@ -1,0 +1,172 @@
+"""Steps that narrow a selection: conjuncts of the predicate and equality-delete sets, one shape for both.
+
+A step reads the columns it needs, for the rows still alive, and says which of them stay. The order of steps is
+chosen by `conjunct_order.py`; what a conjunct means is in `expr/`, what a delete set matches in `deletes/`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.deletes.delete_filter import EqualityFilter
+from scan_core.errors import EvaluationError
+from scan_core.expr.bound import BoundExpr
+from scan_core.expr.kernels import evaluate
+from scan_core.metrics import ScanMetrics
+from scan_core.read.conjunct_order import ConjunctOrder
+from scan_core.read.conversion import repeat
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.metadata_columns import MetadataSource
+from scan_core.read.projection import ColumnSource, Constant, FromFile
+from scan_core.rows.selection import RowSelection, refine, selected_count
+
+Keep = npt.NDArray[np.bool_]
+ValueSource = ColumnSource | MetadataSource
+
+
+class RefineStep(Protocol):
+    """One step. `keep` answers for each row of `selection`, in order, whether it stays."""
+
+    @property
+    def key(self) -> object:
+        """What stays the same for this step from file to file."""
+        ...
+
+    @property
+    def first_guess(self) -> float:
+        """Relative cost as long as nothing is measured."""
+        ...
+
+    @property
+    def is_delete(self) -> bool:
+        """Rows it removes are removed by deletes, not by the filter."""
+        ...
+
+    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
+        """Whether each selected row stays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateStep:
+    """One conjunct of the predicate."""
+
+    conjunct: BoundExpr
+    sources: Mapping[int, ValueSource]
+    index: int
+    is_delete: bool = field(default=False, init=False)
+
+    @property
+    def key(self) -> object:
+        """Its place in the predicate."""
+        return ("predicate", self.index)
+
+    @property
+    def first_guess(self) -> float:
+        """Conjuncts over fewer columns are cheaper, and cheaper than delete sets."""
+        return float(len(self.sources))
+
+    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
+        """True where the conjunct is true; false and NULL are not."""
+        values = {i: values_of(source, columns, selection) for i, source in self.sources.items()}
+        return evaluate(self.conjunct, values, selected_count(selection))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStep:
+    """One set of equality deletes."""
+
+    deletes: EqualityFilter
+    sources: Sequence[ColumnSource]
+    is_delete: bool = field(default=True, init=False)
+
+    @property
+    def key(self) -> object:
+        """Its key columns."""
+        return ("deletes", self.deletes.key_ids)
+
+    @property
+    def first_guess(self) -> float:
+        """Behind conjuncts, which mostly let fewer rows pass."""
+        return 10.0 * len(self.sources)
+
+    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
+        """False where the row's key is deleted."""
+        if all(isinstance(source, Constant) for source in self.sources):
+            keys = [source.value for source in self.sources if isinstance(source, Constant)]
+            return np.full(selected_count(selection), self.deletes.keep([repeat(key, 1) for key in keys])[0])
+        return self.deletes.keep([values_of(source, columns, selection) for source in self.sources])
+
+
+def refine_rows(
+    steps: Sequence[RefineStep],
+    columns: LazyColumns,
+    selection: RowSelection,
+    order: ConjunctOrder,
+    metrics: ScanMetrics,
+) -> RowSelection:
+    """The rows of `selection` that every step keeps.
+
+    Raises:
+        EvaluationError: a conjunct fails on a row that every other step keeps.
+    """
+    postponed: list[RefineStep] = []
+    for index in order.order(steps):
+        if selected_count(selection) == 0:
+            return selection
+        try:
+            selection = _run(steps[index], columns, selection, order, metrics)
+        except EvaluationError:
+            postponed.append(steps[index])  # perhaps only on rows that a later step drops
+    while postponed and selected_count(selection):
+        failed: list[RefineStep] = []
+        for step in postponed:
+            try:
+                selection = _run(step, columns, selection, order, metrics)
+            except EvaluationError:
+                if len(failed) + 1 == len(postponed):
+                    raise
+                failed.append(step)
+        postponed = failed
+    return selection
+
+
+def values_of(source: ValueSource, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+    """The values of a column for the rows of `selection`, in the table's type (perhaps dictionary-encoded)."""
+    match source:
+        case FromFile(index, convert):
+            return convert(columns.load([index], selection)[0])
+        case Constant(value):
+            return repeat(value, selected_count(selection))
+        case MetadataSource():
+            return source.values(columns, selection)
+
+
+def _run(
+    step: RefineStep, columns: LazyColumns, selection: RowSelection, order: ConjunctOrder, metrics: ScanMetrics
+) -> RowSelection:
+    started = order.start()
+    rows_in = selected_count(selection)
+    narrowed = refine(selection, step.keep(columns, selection))
+    rows_out = selected_count(narrowed)
+    order.record(step, started, rows_in, rows_out)
+    if step.is_delete:
+        metrics.rows_removed_by_equality_deletes += rows_in - rows_out
+    else:
+        metrics.rows_removed_by_filter += rows_in - rows_out
+    return narrowed
+
+
+def file_columns_of(source: ValueSource) -> frozenset[int]:
+    """The file's top-level columns that a source reads."""
+    match source:
+        case FromFile(index):
+            return frozenset({index})
+        case Constant():
+            return frozenset()
+        case MetadataSource():
+            return source.file_columns

@@ -1,0 +1,299 @@
+"""Scan: the frozen request for rows of a table, and the public ways to get them.
+
+What a scan means is resolved here (columns, predicate, snapshot); how rows are found is the business of `plan/` on
+the driver and `read/` on the workers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from scan_core.distribute.local import run_splits
+from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, SnapshotNotFoundError, UnsupportedError
+from scan_core.expr.nodes import BoundPredicate, Expr
+from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
+from scan_core.plan.planner import ScanPlan, plan_scan
+from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
+from scan_core.read.public_types import public_batch, public_schema
+from scan_core.read.split_reader import count_split, read_split
+from scan_core.schema import NestedField, Schema, arrow_type
+from scan_core.snapshot import Snapshot
+from scan_core.split import ScanContext, Split
+
+if TYPE_CHECKING:
+    from scan_core.table import Table
+
+_LEAST_SPLIT_BYTES = 1024**2
+_MOST_LOCAL_SPLIT_BYTES = 32 * 1024**2
+_LOCAL_SPLITS = 16
+"""Enough to keep a few threads busy to the end; how many splits there are does not depend on the threads."""
+_EARLIEST_MILLISECONDS, _LATEST_MILLISECONDS = 10**11, 10**14
+"""Years 1973 to 5138: an integer in between that is no snapshot id is a time; snapshot ids are mostly larger."""
+
+
+@dataclass(slots=True)
+class _LastRun:
+    """The only mutable part of a scan: what its last run counted."""
+
+    metrics: ScanMetrics = field(default_factory=ScanMetrics)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A request for rows of one table. Immutable: every method that narrows it returns a copy.
+
+    Attributes:
+        table: what is read.
+        columns: names of the result's columns, in order; None for all of the schema in force.
+        predicates: SQL texts or expressions, all of which rows must fulfil.
+        snapshot_id: read this snapshot; None for the current one.
+        timestamp_ms: read what was current at this time, in milliseconds since the epoch.
+        ref: read this branch or tag.
+        options: limits and switches.
+        row_limit: most rows of the result, None for all.
+    """
+
+    table: "Table"
+    columns: tuple[str, ...] | None = None
+    predicates: tuple[str | Expr, ...] = ()
+    snapshot_id: int | None = None
+    timestamp_ms: int | None = None
+    ref: str | None = None
+    options: ScanOptions = field(default_factory=ScanOptions)
+    row_limit: int | None = None
+    _last: _LastRun = field(default_factory=_LastRun, repr=False, compare=False)
+
+    def select(self, *names: str) -> "Scan":
+        """These columns, in this order. Metadata columns such as `_file` and `_pos` are chosen by name."""
+        return self._with(columns=names)
+
+    def where(self, predicate: str | Expr) -> "Scan":
+        """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`."""
+        return self._with(predicates=(*self.predicates, predicate))
+
+    def as_of(self, when: int | datetime) -> "Scan":
+        """The snapshot with this id, or what was current at this time (a datetime, or milliseconds since the epoch).
+
+        Raises:
+            SnapshotNotFoundError: neither an id of the table nor plausible as milliseconds.
+        """
+        if isinstance(when, int) and (
+            when in self.table.metadata.snapshots or not _EARLIEST_MILLISECONDS <= when < _LATEST_MILLISECONDS
+        ):
+            return self.as_of_snapshot(when)
+        return self.as_of_time(when)
+
+    def as_of_snapshot(self, snapshot_id: int) -> "Scan":
+        """The snapshot with this id, read with its own schema."""
+        return self._with(snapshot_id=snapshot_id, timestamp_ms=None, ref=None)
+
+    def as_of_time(self, when: int | str | datetime) -> "Scan":
+        """What was current at a time: a datetime, ISO 8601 text (UTC where it names no zone), or milliseconds.
+
+        Raises:
+            SnapshotNotFoundError: text that is no time.
+        """
+        return self._with(snapshot_id=None, timestamp_ms=_milliseconds(when), ref=None)
+
+    def at_ref(self, name: str) -> "Scan":
+        """A branch (read with the table's current schema) or a tag (with its snapshot's)."""
+        return self._with(snapshot_id=None, timestamp_ms=None, ref=name)
+
+    def with_options(self, options: ScanOptions) -> "Scan":
+        """The same rows, found in another way."""
+        return self._with(options=options)
+
+    def limit(self, num_rows: int) -> "Scan":
+        """At most `num_rows` rows, whichever come first.
+
+        Raises:
+            OptionError: negative.
+        """
+        if num_rows < 0:
+            raise OptionError(f"limit must not be negative, not {num_rows}")
+        return self._with(row_limit=num_rows if self.row_limit is None else min(num_rows, self.row_limit))
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that will be read; None for a table without snapshots."""
+        return self._resolve()[0]
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the result.
+
+        Raises:
+            ColumnNotFoundError: an unknown column; names the nearest.
+        """
+        return self._projection(self._resolve()[1])
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the result, uuid columns as `pa.uuid()`.
+
+        Raises:
+            UnsupportedError: a selected column has a type that cannot be read.
+        """
+        return public_schema(_readable(self.schema))
+
+    @property
+    def metrics(self) -> ScanMetrics:
+        """What the last finished run of this scan did, planning included."""
+        return self._last.metrics
+
+    def plan(self) -> ScanPlan:
+        """The files to read, and the deletes that may touch each."""
+        snapshot, schema = self._resolve()
+        metadata = self.table.metadata
+        context = ScanContext(
+            table=self.table.location,
+            projection=_readable(self._projection(schema)),
+            predicate=self._bound(schema),
+            field_paths=metadata.field_paths(),
+            specs=metadata.specs,
+            name_mapping=metadata.name_mapping,
+            io=self.table.io,
+            options=self.options,
+        )
+        return plan_scan(metadata, snapshot, context)
+
+    def explain(self) -> str:
+        """In plain text: what is read, what was pruned by what, which deletes apply."""
+        return self.plan().explain()
+
+    def count(self) -> int:
+        """Rows of the result, without building any."""
+        plan = self.plan()
+        metrics = ScanMetrics()
+        total = sum(run_splits(_local_splits(plan), _count_one, metrics, self.options.parallelism))
+        self._last.metrics = plan.metrics + metrics
+        return total if self.row_limit is None else min(total, self.row_limit)
+
+    def to_table(self) -> pa.Table:
+        """All rows as one table."""
+        schema = self.arrow_schema
+        return pa.Table.from_batches(list(self.to_batches()), schema=schema)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as record batches of at most `options.batch_rows` rows, none empty, in the order of the plan.
+
+        Closing the iterator early stops the workers.
+        """
+        return self._run(self.plan(), self.arrow_schema)
+
+    def _run(self, plan: ScanPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        metrics = ScanMetrics()
+        left = self.row_limit
+        batches = run_splits(_local_splits(plan), read_split, metrics, self.options.parallelism)
+        try:
+            while left is None or left > 0:
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                if left is not None:
+                    batch = batch.slice(0, left)
+                    left -= batch.num_rows
+                yield public_batch(batch, schema)
+        finally:
+            batches.close()
+            self._last.metrics = plan.metrics + metrics
+
+    def _with(self, **changes: Any) -> "Scan":
+        return replace(self, **changes, _last=_LastRun())
+
+    def _resolve(self) -> tuple[Snapshot | None, Schema]:
+        return self.table.metadata.snapshot_for(
+            snapshot_id=self.snapshot_id, timestamp_ms=self.timestamp_ms, ref=self.ref
+        )
+
+    def _metadata_fields(self) -> Mapping[str, NestedField]:
+        return metadata_fields(self.table.metadata.specs, self.table.metadata.field_paths())
+
+    def _projection(self, schema: Schema) -> Schema:
+        if self.columns is None:
+            return schema
+        chosen = [self._column(schema, name) for name in self.columns]
+        for index, column in enumerate(chosen):
+            if column in chosen[:index]:
+                raise ColumnNotFoundError(f"column {column.name!r} is selected twice")
+        return Schema(schema.schema_id, tuple(chosen), schema.identifier_field_ids)
+
+    def _column(self, schema: Schema, name: str) -> NestedField:
+        try:
+            found = schema.find(name, case_sensitive=self.options.case_sensitive)
+        except ColumnNotFoundError:
+            if (known := self._metadata_fields().get(name)) is None:
+                raise
+            return known
+        if not any(found is f for f in schema.fields):
+            raise ColumnNotFoundError(
+                f"column {name!r} is a member of {schema.path(found.field_id)[0].name!r}: select that column"
+            )
+        return found
+
+    def _bound(self, schema: Schema) -> BoundPredicate | None:
+        if not self.predicates:
+            return None
+        bound = [self._bind_one(predicate, schema) for predicate in self.predicates]
+        if len(bound) == 1:
+            return bound[0]
+        return BoundPredicate(
+            " and ".join(f"({b.sql})" for b in bound), tuple(conjunct for b in bound for conjunct in b.conjuncts)
+        )
+
+    def _bind_one(self, predicate: str | Expr, schema: Schema) -> BoundPredicate:
+        from scan_core.expr.bind import bind
+
+        try:
+            return bind(predicate, schema, case_sensitive=self.options.case_sensitive)
+        except (PredicateError, ColumnNotFoundError):
+            extra = tuple(f for f in self._metadata_fields().values() if f.name not in schema.names)
+            if not any(f.name in str(predicate) for f in extra):
+                raise
+            widened = Schema(schema.schema_id, (*schema.fields, *extra))
+            return bind(predicate, widened, case_sensitive=self.options.case_sensitive)
+
+
+def _count_one(split: Split, metrics: ScanMetrics) -> Iterator[int]:
+    yield count_split(split, metrics)
+
+
+def _local_splits(plan: ScanPlan) -> tuple[Split, ...]:
+    total = sum(task.length for task in plan.tasks)
+    size = min(max(total // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
+    return plan.splits(min(size, plan.context.options.split_bytes))
+
+
+def _readable(schema: Schema) -> Schema:
+    for column in schema.fields:
+        try:
+            arrow_type(column.type)
+        except UnsupportedError as error:
+            readable = [f.name for f in schema.fields if f is not column and f.field_id not in METADATA_IDS]
+            raise UnsupportedError(
+                f"column {column.name!r}: type {column.type} is not supported; select others ({', '.join(readable)})"
+            ) from error
+    return schema
+
+
+def _milliseconds(when: int | str | datetime) -> int:
+    if isinstance(when, str):
+        text = when.strip()
+        if text.lstrip("-").isdigit():
+            return int(text)
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise SnapshotNotFoundError(
+                f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
+            ) from error
+    if isinstance(when, datetime):
+        moment = when if when.tzinfo else when.replace(tzinfo=UTC)
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        elapsed = moment - epoch
+        return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
+    return when
