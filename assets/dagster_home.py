@@ -1,0 +1,24 @@
+"""Where Dagster keeps runs and settings of a project: `.dagster` beside its config."""
+
+from pathlib import Path
+
+_SETTINGS = """\
+telemetry:
+  enabled: false
+concurrency:
+  pools:
+    default_limit: 1  # a pool per table: one writer at a time
+run_retries:
+  enabled: true
+  max_retries: 1
+"""
+
+
+def dagster_home(project: Path) -> Path:
+    """The project's DAGSTER_HOME, made with our settings unless it is there."""
+    home = (project / ".dagster").resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    settings = home / "dagster.yaml"
+    if not settings.exists():
+        settings.write_text(_SETTINGS, encoding="utf-8")
+    return home
