@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest_plugins = ("tests.spark_session",)
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = 20_260_101
 

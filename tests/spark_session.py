@@ -1,0 +1,24 @@
+"""One Spark session per test run, for every test marked `spark`; starting one takes longer than most suites.
+
+pytestmark = SPARK_TEST
+
+def test_something(spark: SparkSession) -> None: ...
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_TEST = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+"""Marks of tests with a session: all in one process of a parallel run."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> "SparkSession":
+    """A session with two task slots; it runs until the process ends, as tools keep theirs."""
+    from scan_core.distribute.spark_session import spark_session
+
+    return spark_session("nevermore-tests", master="local[2]")
