@@ -14,26 +14,25 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
-from scan_core.table import open_table
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.commit import Committed, RowDelta, partition_is
+from pipelines.commit import Committed, RowDelta, partition_is, retry_conflicts
 from pipelines.config import Config, PublishedConfig
-from pipelines.errors import CommitConflictError, ConfigError, PublishError
+from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.file_metrics import WrittenFile
 from pipelines.publish_writer import REPORT_SCHEMA, PublishTask, files_of
 from pipelines.published_query import PublishedQuery, parse_query, view_name
-from pipelines.spark_types import evolved_schema, iceberg_fields
+from pipelines.schema_evolution import evolve, iceberg_fields
 from scan_core.distribute.spark import dataframe, reports_of
 from scan_core.distribute.spark_session import spark_session
 from scan_core.distribute.task_reports import TaskReports
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.schema import NestedField
+from scan_core.table import open_table
 
 LOCAL = "local[*]"
-COMMIT_ATTEMPTS = 5
-"""Against other days of the same table being published meanwhile; each attempt is a few milliseconds."""
 _EPOCH = date(1970, 1, 1)
 
 
@@ -120,12 +119,9 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
     spark = spark_session(master=master).newSession()
     views = {table: _view(spark, table, scan) for table, scan in scans.items()}
     result = _result(spark, query, day, entry)
-    table = find_table(catalog, name) or create_table(
-        catalog, name, iceberg_fields(result.schema.jsonValue()), partition_by=[("identity", entry.partition)]
-    )
-    committed, files = _replace_day(
-        catalog, table, name, result, day=(day - _EPOCH).days, properties=_summary(scans, partition_key)
-    )
+    replacement = _DayReplacement(catalog, name, result, entry.partition)
+    committed = replacement.commit(day, _summary(scans, partition_key))
+    files = replacement.files
     return MaterializeReport(
         name=name,
         partition_key=partition_key,
@@ -229,30 +225,61 @@ def _result(spark: SparkSession, query: PublishedQuery, day: date, entry: Publis
     return frame.sortWithinPartitions(*(f"`{c}`" for c in entry.sort_by)) if entry.sort_by else frame
 
 
-def _replace_day(
-    catalog: Any, table: Any, name: str, result: DataFrame, *, day: int, properties: Mapping[str, str]
-) -> tuple[Committed, list[WrittenFile]]:
-    """Write once, commit until nobody else is faster; files are written anew only if the schema changed meanwhile."""
-    columns = iceberg_fields(result.schema.jsonValue())
-    files: list[WrittenFile] = []
-    written_for: tuple[NestedField, ...] | None = None
-    for attempt in range(COMMIT_ATTEMPTS):
+def _columns(result: DataFrame, name: str) -> tuple[NestedField, ...]:
+    """The Iceberg columns of a result."""
+    names = result.columns
+    if twice := sorted({column for column in names if names.count(column) > 1}):
+        raise ConfigError(f"published {name}: several columns are called {', '.join(twice)}: give them aliases")
+    if void := [f.name for f in result.schema.fields if f.dataType.typeName() == "void"]:
+        raise ConfigError(f"published {name}: column {void[0]!r} is NULL without a type: write cast(null as ...)")
+    try:
+        return iceberg_fields(to_arrow_schema(result.schema, timezone="UTC"))
+    except (PySparkException, SchemaConflictError) as error:
+        raise ConfigError(f"published {name}: {_first_line(error)}; cast it") from error
+
+
+class _DayReplacement:
+    """Writes the rows of a day once, commits them as often as others are faster.
+
+    Files are written anew only if the table's schema changed between two attempts.
+    """
+
+    def __init__(self, catalog: Any, name: str, result: DataFrame, partition: str) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._result = result
+        self._columns = _columns(result, name)
+        self._partition = partition
+        self._written_for: tuple[NestedField, ...] | None = None
+        self.files: list[WrittenFile] = []
+
+    def commit(self, day: date, properties: Mapping[str, str]) -> Committed:
+        """Replace the day.
+
+        Raises:
+            CommitConflictError: others were faster too often.
+        """
+        return retry_conflicts(lambda: self._attempt((day - _EPOCH).days, properties))
+
+    def _attempt(self, day: int, properties: Mapping[str, str]) -> Committed:
+        table = find_table(self._catalog, self._name) or create_table(
+            self._catalog, self._name, self._columns, partition_by=[("identity", self._partition)]
+        )
         delta = RowDelta(table)
-        schema = evolved_schema(delta.schema, columns, table.metadata.last_column_id)
-        if schema is not delta.schema:
-            delta.evolve(schema)
-        if written_for != delta.schema.fields:
-            files = _write(result, delta, name)
-            written_for = delta.schema.fields
-        try:
-            remove = partition_is(delta.default_spec.spec_id, (day,))
-            return delta.commit(files, properties, remove=remove, operation="overwrite"), files
-        except CommitConflictError:
-            if attempt == COMMIT_ATTEMPTS - 1:
-                delta.discard(files)
-                raise
-            table = find_table(catalog, name)
-    raise AssertionError("unreachable: the last attempt returns or raises")
+        evolution = evolve(delta.schema, self._columns, table.metadata.last_column_id)
+        if evolution.clashes:
+            clash = evolution.clashes[0]
+            raise ConfigError(
+                f"published {self._name}: column {clash.column!r} is {clash.table_type} in the table and "
+                f"{clash.feed_type} in the result: cast it, rename it, or drop the table"
+            )
+        if evolution.changed:
+            delta.evolve(evolution.schema)
+        if self._written_for != delta.schema.fields:
+            self.files = _write(self._result, delta, self._name)
+            self._written_for = delta.schema.fields
+        remove = partition_is(delta.default_spec.spec_id, (day,))
+        return delta.commit(self.files, properties, remove=remove, operation="overwrite")
 
 
 def _write(result: DataFrame, delta: RowDelta, name: str) -> list[WrittenFile]:
@@ -278,7 +305,7 @@ def _read_of(scan: Scan, reports: TaskReports) -> MirrorRead:
     return MirrorRead(snapshot_id, scan.columns or (), where, reports.total())
 
 
-def _first_line(error: PySparkException) -> str:
+def _first_line(error: Exception) -> str:
     """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
