@@ -1,0 +1,163 @@
+"""The tables of the benchmarks, built once by our own writer and kept in `benchmarks/data`.
+
+A shape is rows (narrow: 18 columns, wide: 120), a key layout (sequential, sparse, two strings) and deletes (none, one
+million keys in ten files, the same in a thousand commits). Seeded: every machine measures the same bytes.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pipelines.catalog import create_table, open_catalog
+from pipelines.commit import RowDelta
+from pipelines.config import parse
+from pipelines.table_writer import WriterOptions, check_key, write_deletes, write_rows
+
+from scan_core.schema import NestedField, PrimitiveType
+
+DATA = Path(__file__).parent / "data"
+ROWS = 8_000_000
+FILE_ROWS = 2_000_000
+DELETED = 1_000_000
+_COLORS = np.array(["black", "white", "red", "green", "blue", "grey", "pink", "gold"])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One table: `columns` beside the keys, keys made by `keys`, deletes in `delete_files` files over `delete_commits`."""
+
+    name: str
+    key: tuple[str, ...] = ("id",)
+    sparse: bool = False
+    delete_files: int = 0
+    delete_commits: int = 1
+    wide_columns: int = 0
+    partitions: int = 0
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("no_deletes"),
+        Shape("dense_ints", delete_files=10),
+        Shape("sparse_ints", sparse=True, delete_files=10),
+        Shape("thousand_files", delete_files=1_000, delete_commits=1_000),
+        Shape("two_strings", key=("k1", "k2"), delete_files=10),
+        Shape("wide_120", delete_files=10, wide_columns=102),
+        Shape("partitioned_2000", key=("id", "bucket"), delete_files=10, partitions=2_000),
+    )
+}
+
+
+def build(name: str, rows: int = ROWS) -> Any:
+    """The PyIceberg table of a shape, built on the first call.
+
+    Args:
+        name: a key of SHAPES.
+        rows: 8 M unless a quick look is enough; deletes scale with it.
+    """
+    folder = DATA / f"{name}_{rows}"
+    catalog = open_catalog(parse("catalog: {type: sql}\ntables: {}\n", folder / "nevermore.yaml"))
+    if (folder / "complete").exists():
+        return catalog.load_table(("bench", name))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    catalog = open_catalog(parse("catalog: {type: sql}\ntables: {}\n", folder / "nevermore.yaml"))
+    shape = SHAPES[name]
+    partition_by = [("identity", "bucket")] if shape.partitions else []
+    sample = rows_of(shape, 0, 1, rows)
+    fields = [NestedField(i, f.name, _TYPES[f.type]) for i, f in enumerate(sample.schema, 1)]
+    table = create_table(catalog, f"bench.{name}", fields, partition_by=partition_by)
+    file_rows = min(FILE_ROWS, rows)
+    delta = RowDelta(table, WriterOptions(file_bytes=1 << 40))
+    key_ids = check_key(delta.schema, shape.key)
+    files = [
+        file
+        for start in range(0, rows, file_rows)
+        for file in write_rows(
+            rows_of(shape, start, min(rows, start + file_rows), rows), delta.target, delta.default_spec, key_ids=key_ids
+        )
+    ]
+    delta.commit(files, {})
+    for commit_keys in _deleted_keys(shape, rows):
+        delta = RowDelta(catalog.load_table(("bench", name)))
+        spec = delta.default_spec
+        delta.commit([f for keys in commit_keys for f in write_deletes(keys, delta.target, spec, key_ids)], {})
+    (folder / "complete").touch()
+    return catalog.load_table(("bench", name))
+
+
+def rows_of(shape: Shape, start: int, end: int, total: int) -> pa.Table:
+    """Rows [start, end) of a table of `total` rows."""
+    n = np.arange(start, end, dtype=np.int64)
+    random = np.random.default_rng((start, end, 7))
+    columns: dict[str, Any] = {
+        "id": ids(n, sparse=shape.sparse),
+        "k1": pa.array(np.char.add("user-", n.astype(np.str_))),
+        "k2": _dictionary(np.char.add("region-", np.arange(200).astype(np.str_)), n % 200),
+        "s0": _dictionary(_COLORS, random.integers(0, 8, len(n))),
+        "s1": _dictionary(np.char.add("city-", np.arange(1_000).astype(np.str_)), random.integers(0, 1_000, len(n))),
+        "s2": _dictionary(np.char.add("tag-", np.arange(30).astype(np.str_)), (n // 1_000) % 30),
+        **{f"v{i}": random.random(len(n)) * 1_000 for i in range(4)},
+        **{f"i{i}": random.integers(0, 10 ** (i + 2), len(n)).astype(np.int32) for i in range(4)},
+        "q": random.integers(0, 100, len(n)).astype(np.int64),
+        "day": pa.array((n * 365 // total).astype(np.int32)).cast(pa.date32()),
+        "ts": pa.array(1_700_000_000_000_000 + n * 1_000).cast(pa.timestamp("us", "UTC")),
+        "flag": random.random(len(n)) < 0.5,
+    }
+    if shape.partitions:
+        columns["bucket"] = n * shape.partitions // total
+    for i in range(shape.wide_columns):
+        columns[f"w{i:03d}"] = _WIDE[i % len(_WIDE)](n, i)
+    return pa.table(columns)
+
+
+def ids(n: np.ndarray, *, sparse: bool) -> np.ndarray:
+    """The id of row n: n itself, or 63 bits scattered by a bijection (Fibonacci hashing)."""
+    if not sparse:
+        return n
+    return ((n.astype(np.uint64) * np.uint64(11400714819323198485)) >> np.uint64(1)).astype(np.int64)
+
+
+def _deleted_keys(shape: Shape, rows: int) -> list[list[pa.Table]]:
+    """Keys to delete: by commit, by file."""
+    if not shape.delete_files:
+        return []
+    chosen = np.sort(np.random.default_rng(11).choice(rows, rows * DELETED // ROWS, replace=False)).astype(np.int64)
+    np.random.default_rng(12).shuffle(chosen)
+    files = []
+    for part in np.array_split(chosen, shape.delete_files):
+        columns: dict[str, Any] = {
+            "id": ids(part, sparse=shape.sparse),
+            "k1": np.char.add("user-", part.astype(np.str_)),
+            "k2": np.char.add("region-", (part % 200).astype(np.str_)),
+        }
+        if shape.partitions:
+            columns["bucket"] = part * shape.partitions // rows
+        files.append(pa.table({name: pa.array(columns[name]) for name in shape.key}))
+    per_commit = max(1, len(files) // shape.delete_commits)
+    return [files[i : i + per_commit] for i in range(0, len(files), per_commit)]
+
+
+def _dictionary(values: np.ndarray, codes: np.ndarray) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(values)).cast(pa.string())
+
+
+_WIDE: tuple[Callable[[np.ndarray, int], Any], ...] = (
+    lambda n, i: (n * (i + 1)) % 10_007,
+    lambda n, i: ((n // 64) * (i + 1) % 1_000) / 8.0,
+    lambda n, i: _dictionary(np.char.add(f"c{i}-", np.arange(100).astype(np.str_)), (n // 7 + i) % 100),
+)
+_TYPES = {
+    pa.int64(): PrimitiveType("long"),
+    pa.int32(): PrimitiveType("int"),
+    pa.string(): PrimitiveType("string"),
+    pa.float64(): PrimitiveType("double"),
+    pa.date32(): PrimitiveType("date"),
+    pa.timestamp("us", "UTC"): PrimitiveType("timestamptz"),
+    pa.bool_(): PrimitiveType("boolean"),
+}
