@@ -1,8 +1,7 @@
 """Published tables: SQL over mirrors, run by Spark, one business day replaced in one Iceberg snapshot.
 
-One of the few modules that may import pyspark. Mirrors are read through scan_core's data source, so deleted rows never
-reach the query; what the SQL needs of them is found by `published_query.py`, files are written by the tasks
-(`publish_writer.py`), and `commit.py` names those files in a snapshot.
+Imports pyspark. Mirrors are read through scan_core's data source, so deleted rows never reach the query; what the SQL
+needs of them is found by `published_query.py`, and `day_replacement.py` writes and commits the result.
 """
 
 from collections.abc import Mapping
@@ -11,29 +10,23 @@ from datetime import date
 from difflib import get_close_matches
 from typing import Any
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.commit import Committed, RowDelta, partition_is, retry_conflicts
+from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
-from pipelines.errors import ConfigError, PublishError, SchemaConflictError
-from pipelines.file_metrics import WrittenFile
-from pipelines.publish_writer import REPORT_SCHEMA, PublishTask, files_of
+from pipelines.day_replacement import DayReplacement, spark_message
+from pipelines.errors import ConfigError, PublishError
 from pipelines.published_query import PublishedQuery, parse_query, view_name
-from pipelines.schema_evolution import evolve, iceberg_fields
 from scan_core.distribute.spark import dataframe, reports_of
 from scan_core.distribute.spark_session import spark_session
 from scan_core.distribute.task_reports import TaskReports
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
-from scan_core.schema import NestedField
 from scan_core.table import open_table
 
 LOCAL = "local[*]"
-_EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +112,7 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
     spark = spark_session(master=master).newSession()
     views = {table: _view(spark, table, scan) for table, scan in scans.items()}
     result = _result(spark, query, day, entry)
-    replacement = _DayReplacement(catalog, name, result, entry.partition)
+    replacement = DayReplacement(catalog, name, result, entry.partition)
     committed = replacement.commit(day, _summary(scans, partition_key))
     files = replacement.files
     return MaterializeReport(
@@ -210,7 +203,7 @@ def _result(spark: SparkSession, query: PublishedQuery, day: date, entry: Publis
     try:
         frame = spark.sql(query.over_views())
     except (AnalysisException, ParseException) as error:
-        raise ConfigError(f"published {query.name}: {_first_line(error)}") from error
+        raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
     for column in (query.partition, *entry.sort_by):
         if column not in types:
@@ -225,72 +218,6 @@ def _result(spark: SparkSession, query: PublishedQuery, day: date, entry: Publis
     return frame.sortWithinPartitions(*(f"`{c}`" for c in entry.sort_by)) if entry.sort_by else frame
 
 
-def _columns(result: DataFrame, name: str) -> tuple[NestedField, ...]:
-    """The Iceberg columns of a result."""
-    names = result.columns
-    if twice := sorted({column for column in names if names.count(column) > 1}):
-        raise ConfigError(f"published {name}: several columns are called {', '.join(twice)}: give them aliases")
-    if void := [f.name for f in result.schema.fields if f.dataType.typeName() == "void"]:
-        raise ConfigError(f"published {name}: column {void[0]!r} is NULL without a type: write cast(null as ...)")
-    try:
-        return iceberg_fields(to_arrow_schema(result.schema, timezone="UTC"))
-    except (PySparkException, SchemaConflictError) as error:
-        raise ConfigError(f"published {name}: {_first_line(error)}; cast it") from error
-
-
-class _DayReplacement:
-    """Writes the rows of a day once, commits them as often as others are faster.
-
-    Files are written anew only if the table's schema changed between two attempts.
-    """
-
-    def __init__(self, catalog: Any, name: str, result: DataFrame, partition: str) -> None:
-        self._catalog = catalog
-        self._name = name
-        self._result = result
-        self._columns = _columns(result, name)
-        self._partition = partition
-        self._written_for: tuple[NestedField, ...] | None = None
-        self.files: list[WrittenFile] = []
-
-    def commit(self, day: date, properties: Mapping[str, str]) -> Committed:
-        """Replace the day.
-
-        Raises:
-            CommitConflictError: others were faster too often.
-        """
-        return retry_conflicts(lambda: self._attempt((day - _EPOCH).days, properties))
-
-    def _attempt(self, day: int, properties: Mapping[str, str]) -> Committed:
-        table = find_table(self._catalog, self._name) or create_table(
-            self._catalog, self._name, self._columns, partition_by=[("identity", self._partition)]
-        )
-        delta = RowDelta(table)
-        evolution = evolve(delta.schema, self._columns, table.metadata.last_column_id)
-        if evolution.clashes:
-            clash = evolution.clashes[0]
-            raise ConfigError(
-                f"published {self._name}: column {clash.column!r} is {clash.table_type} in the table and "
-                f"{clash.feed_type} in the result: cast it, rename it, or drop the table"
-            )
-        if evolution.changed:
-            delta.evolve(evolution.schema)
-        if self._written_for != delta.schema.fields:
-            self.files = _write(self._result, delta, self._name)
-            self._written_for = delta.schema.fields
-        remove = partition_is(delta.default_spec.spec_id, (day,))
-        return delta.commit(self.files, properties, remove=remove, operation="overwrite")
-
-
-def _write(result: DataFrame, delta: RowDelta, name: str) -> list[WrittenFile]:
-    task = PublishTask(delta.target, delta.default_spec)
-    try:
-        reports = result.mapInArrow(task, REPORT_SCHEMA).collect()
-    except PySparkException as error:
-        raise PublishError(f"published {name}: the Spark job failed: {_first_line(error)}") from error
-    return files_of(bytes(report["report"]) for report in reports)
-
-
 def _summary(scans: Mapping[str, Scan], partition_key: str) -> dict[str, str]:
     """Into the snapshot's summary: which day, made from which snapshots."""
     sources = {
@@ -303,14 +230,3 @@ def _read_of(scan: Scan, reports: TaskReports) -> MirrorRead:
     where = " and ".join(str(p) for p in scan.predicates) or None
     snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
     return MirrorRead(snapshot_id, scan.columns or (), where, reports.total())
-
-
-def _first_line(error: Exception) -> str:
-    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
-
-
-def _is_python_error(line: str) -> bool:
-    name, _, rest = line.partition(":")
-    return bool(rest) and name.endswith("Error") and " " not in name

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scan_core.errors import OptionError
 from scan_core.options import ScanOptions
-from scan_core.scan import Scan
-from scan_core.table import open_table
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
 
 _TABLE_ALIASES = ("table", "path")
 """`.load("...")` arrives as `path`."""
@@ -51,7 +52,7 @@ class SourceOptions:
     metrics_dir: Path | None = None
 
     @classmethod
-    def of(cls, scan: Scan, *, parallelism: int = 1, metrics_dir: Path | None = None) -> "SourceOptions":
+    def of(cls, scan: "Scan", *, parallelism: int = 1, metrics_dir: Path | None = None) -> "SourceOptions":
         """Options that stand for `scan`, its metadata file and so its snapshot pinned. A limit is not among them."""
         defaults = ScanOptions()
         changed = {f.name for f in fields(ScanOptions) if getattr(scan.options, f.name) != getattr(defaults, f.name)}
@@ -105,12 +106,14 @@ class SourceOptions:
             result["parallelism"] = str(self.parallelism)
         return result
 
-    def scan(self) -> Scan:
+    def scan(self) -> "Scan":
         """The scan they ask for.
 
         Raises:
             ScanError: table, snapshot, column or predicate are wrong.
         """
+        from scan_core.table import open_table
+
         table = open_table(self.table, relocate=dict(self.relocate), properties=dict(self.properties))
         scan = table.scan().with_options(_scan_options(self.scan_options))
         if self.snapshot is not None:

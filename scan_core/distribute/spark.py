@@ -8,7 +8,7 @@ pushed filter leaks into other uses of the same DataFrame, which silently loses 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -26,9 +26,11 @@ from scan_core.distribute.task_reports import TaskReports
 from scan_core.errors import OptionError, UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.split_reader import read_split
-from scan_core.scan import Scan
 from scan_core.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
 from scan_core.split import Split
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
 
 FORMAT = "nevermore"
 SPLITS_PER_CORE = 2
@@ -57,7 +59,7 @@ _SPARK_TYPES: dict[str, st.DataType] = {
 
 
 def dataframe(
-    spark: SparkSession, scan: Scan, reader: Reader = "auto", *, metrics_dir: Path | str | None = None
+    spark: SparkSession, scan: "Scan", reader: Reader = "auto", *, metrics_dir: Path | str | None = None
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
