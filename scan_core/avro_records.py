@@ -481,7 +481,7 @@ def _collect_names(schema: Any, named: dict[str, Any], depth: int) -> None:
     if isinstance(schema, list):
         parts: list[Any] = schema
     elif isinstance(schema, Mapping):
-        if schema.get("type") in ("record", "fixed", "enum"):  # noqa: PLR6201 - the type may be unhashable
+        if schema.get("type") in ("record", "fixed", "enum"):
             named[str(schema.get("name"))] = schema
             named[f"{schema.get('namespace')}.{schema.get('name')}"] = schema
         fields = schema.get("fields")

@@ -5,10 +5,10 @@ brought to canonical form (rule 5). Decoded manifests are kept in a bounded cach
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from scan_core.avro_container import AvroError, Header, read_blocks, read_header
 from scan_core.avro_records import Decoder, Wanted, compile_record
@@ -22,6 +22,7 @@ from scan_core.schema import Type
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec, Snapshot
 from scan_core.split import FileIOConfig
 
+F = TypeVar("F", DataFile, DeleteFile)
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 _BYTES_PER_ENTRY = 600
@@ -134,18 +135,27 @@ def read_manifest_list(path: str, io: FileIOConfig) -> tuple[ManifestFile, ...]:
     return cached(("list", *fingerprint(path, io)), lambda: _read_list(path, io))
 
 
-def read_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig
-) -> tuple[DataFile, ...] | tuple[DeleteFile, ...]:
-    """The live files of a manifest: data files of a data manifest, delete files of a delete manifest.
+def read_data_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DataFile, ...]:
+    """The live data files of a data manifest.
 
     Raises:
         MissingFileError: there is no such file.
         MalformedTableError: it breaks the specification; names file and field.
     """
+    return _cached_manifest(manifest, metadata, io, _data_file)
+
+
+def read_delete_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DeleteFile, ...]:
+    """The live delete files of a delete manifest; raises as `read_data_manifest` does."""
+    return _cached_manifest(manifest, metadata, io, _delete_file)
+
+
+def _cached_manifest(
+    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
+) -> tuple[F, ...]:
     types = _types_by_spec(metadata)
-    key = ("manifest", manifest, *fingerprint(manifest.path, io), types)
-    return cached(key, lambda: _read_manifest(manifest, metadata, types, io))
+    key = (build, manifest, *fingerprint(manifest.path, io), types)
+    return cached(key, lambda: _read_manifest(manifest, metadata, io, build))
 
 
 def _types_by_spec(metadata: TableMetadata) -> tuple[tuple[int, tuple[Type, ...]], ...]:
@@ -186,19 +196,19 @@ def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
 
 
 def _read_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, types: tuple[tuple[int, tuple[Type, ...]], ...], io: FileIOConfig
-) -> tuple[tuple[Any, ...], int]:
+    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
+) -> tuple[tuple[F, ...], int]:
     data = read_bytes(manifest.path, io)
     try:
         header = read_header(data)
         spec = _spec_of(manifest, header, metadata)
-        decode = _entry_decoder(header.schema, spec, dict(types)[spec.spec_id])
-        files: list[Any] = []
+        decode = _entry_decoder(header.schema, spec, partition_types(spec, metadata.field_paths()))
+        files: list[F] = []
         size = 0
         inheritance = _Inheritance(manifest, spec.spec_id)
         for count, block in read_blocks(data, header):
             size += len(block)
-            _read_block(block, count, decode, inheritance, files)
+            files.extend(_read_block(block, count, decode, inheritance, build))
     except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
         raise _malformed(manifest.path, error) from error
     return tuple(files), size + _BYTES_PER_ENTRY * len(files)
@@ -258,9 +268,14 @@ class _Inheritance:
         return first
 
 
-def _read_block(block: bytes, count: int, decode: Decoder, inheritance: _Inheritance, files: list[Any]) -> None:
+def _read_block(
+    block: bytes,
+    count: int,
+    decode: Decoder,
+    inheritance: _Inheritance,
+    build: Callable[[list[Any], _Inheritance], F],
+) -> Iterator[F]:
     position = 0
-    build = _data_file if inheritance.content == DATA_MANIFEST else _delete_file
     for _ in range(count):
         entry, position = decode(block, position)
         status = entry[0]
@@ -270,7 +285,7 @@ def _read_block(block: bytes, count: int, decode: Decoder, inheritance: _Inherit
             raise AvroError(f"status (0) of {entry[4]}: expected 0, 1 or 2, found {status}")
         if entry[8] < 0 or entry[9] < 0:
             raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
-        files.append(build(entry, inheritance))
+        yield build(entry, inheritance)
     _check_consumed(block, position)
 
 

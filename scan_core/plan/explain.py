@@ -1,0 +1,114 @@
+"""A plan in plain text, for people: what is read, what was left out by what, which deletes apply and how."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from scan_core.plan.delete_index import DeleteFileIndex
+from scan_core.plan.trace import PlanTrace, Pruned, total
+from scan_core.snapshot import Snapshot
+from scan_core.split import EqualityDeleteGroup, ScanContext
+
+_MOST_PARTITIONS = 8
+_MOST_GROUPS = 20
+
+
+def explain_plan(
+    context: ScanContext, snapshot: Snapshot | None, index: DeleteFileIndex, trace: PlanTrace, num_splits: int
+) -> str:
+    """The text of `ScanPlan.explain`."""
+    return "\n".join(_lines(context, snapshot, index, trace, num_splits))
+
+
+def _lines(
+    context: ScanContext, snapshot: Snapshot | None, index: DeleteFileIndex, trace: PlanTrace, num_splits: int
+) -> Iterator[str]:
+    yield f"scan of {context.table}"
+    if snapshot is None:
+        yield "  snapshot: none, the table is empty"
+    else:
+        yield (
+            f"  snapshot: {snapshot.snapshot_id}, sequence number {snapshot.sequence_number}, "
+            f"{snapshot.operation or 'unknown operation'}"
+        )
+    yield f"  columns: {', '.join(context.projection.names) or 'none'}"
+    yield f"  filter: {context.predicate.sql if context.predicate else 'none'}"
+    yield f"  manifests: {trace.manifests_read} read, {total(trace.manifests)} left out"
+    yield from _pruned(trace.manifests)
+    size = sum(task.data_file.file_size_bytes for task in index.tasks)
+    yield f"  data files: {len(index.tasks)} of {trace.data_files_seen} seen, {_bytes(size)}, {num_splits} splits"
+    yield from _pruned(trace.data_files)
+    yield from _partitions(context, index)
+    yield from _deletes(context, index, trace)
+
+
+def _partitions(context: ScanContext, index: DeleteFileIndex) -> Iterator[str]:
+    counts = Counter((t.data_file.spec_id, t.data_file.partition) for t in index.tasks if t.data_file.partition)
+    for (spec_id, partition), count in counts.most_common(_MOST_PARTITIONS):
+        spec = context.specs[spec_id]
+        values = ", ".join(f"{f.name}={v!r}" for f, v in zip(spec.fields, partition, strict=False))
+        yield f"    partition {values} (spec {spec_id}): {count} files"
+    if len(counts) > _MOST_PARTITIONS:
+        yield f"    and {len(counts) - _MOST_PARTITIONS} more partitions"
+
+
+def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> Iterator[str]:
+    yield (
+        f"  delete files: {index.num_delete_files} of {trace.delete_files_seen} seen "
+        f"({sum(len(g.files) for g in index.groups)} equality, {len(index.position_files)} position, "
+        f"{len(index.vectors)} deletion vectors)"
+    )
+    yield from _pruned(trace.delete_files)
+    touched = Counter(id(g) for task in index.tasks for g in task.equality_deletes)
+    for group in index.groups[:_MOST_GROUPS]:
+        yield f"    {_group(context, group)}: touches {touched[id(group)]} data files"
+    if len(index.groups) > _MOST_GROUPS:
+        yield f"    and {len(index.groups) - _MOST_GROUPS} more equality-delete groups"
+    positioned = sum(bool(task.position_deletes) for task in index.tasks)
+    if positioned:
+        yield f"    position deletes by path and row position: touch {positioned} data files"
+    if index.vectors:
+        yield f"    deletion vectors by row position: touch {len(index.vectors)} data files"
+    if index.relocated_matches:
+        yield f"    {index.relocated_matches} deletes name their data file by another spelling of its path"
+    free = sum(
+        not (task.equality_deletes or task.position_deletes or task.deletion_vector is not None) for task in index.tasks
+    )
+    if index.num_delete_files:
+        yield f"    {free} data files are free of deletes"
+
+
+def _group(context: ScanContext, group: EqualityDeleteGroup) -> str:
+    names = [".".join(f.name for f in context.field_paths[i]) for i in group.key_ids]
+    first = group.files[0]
+    spec = context.specs[first.spec_id]
+    if spec.is_unpartitioned:
+        scope = "everywhere"
+    else:
+        values = ", ".join(f"{f.name}={v!r}" for f, v in zip(spec.fields, first.partition, strict=False))
+        scope = f"in partition {values} (spec {spec.spec_id})"
+    rows = sum(f.record_count for f in group.files)
+    numbers = sorted({f.data_sequence_number for f in group.files})
+    since = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return (
+        f"equality deletes on ({', '.join(names)}) {scope}: {len(group.files)} files, {rows} keys stated, "
+        f"sequence number {since}; a key removes rows of data files with a lower number"
+    )
+
+
+def _pruned(pruned: dict[str, Pruned]) -> Iterator[str]:
+    for reason, what in pruned.items():
+        more = ", ..." if what.count > len(what.examples) else ""
+        yield f"    left out by {reason}: {what.count} ({', '.join(map(_short, what.examples))}{more})"
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/")[2] or path
+
+
+def _bytes(size: int) -> str:
+    number = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"

@@ -1,0 +1,43 @@
+"""Live data files by path, as position deletes name them (SEMANTICS rule 7).
+
+Paths are compared after relocation on both sides; a missing scheme or authority matches any.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from scan_core.location import parse_location, relocate
+from scan_core.snapshot import DataFile
+from scan_core.split import FileIOConfig
+
+
+class PathIndex:
+    """Indices of data files by the path that a delete states."""
+
+    def __init__(self, data_files: Iterable[DataFile], io: FileIOConfig) -> None:
+        self._io = io
+        self._exact: dict[str, list[int]] = {}
+        self._by_path: dict[str, list[tuple[str, int]]] = {}
+        for index, data_file in enumerate(data_files):
+            self._exact.setdefault(data_file.path, []).append(index)
+            self._by_path.setdefault(relocate(data_file.path, io).path, []).append((data_file.path, index))
+        self._sorted: list[str] | None = None
+
+    def find(self, path: str) -> tuple[list[int], bool]:
+        """Indices of the data files at `path`, and whether only relocation or leniency found them."""
+        exact = self._exact.get(path)
+        if exact is not None:
+            return exact, False
+        wanted = relocate(path, self._io)
+        named = self._by_path.get(wanted.path, ())
+        return [index for other, index in named if wanted.may_equal(relocate(other, self._io))], True
+
+    def starts_some_path(self, prefix: str) -> bool:
+        """Whether some live path begins with `prefix`, which may be a path cut off by a writer of bounds."""
+        if self._sorted is None:
+            self._sorted = sorted(set(self._by_path) | {parse_location(path).path for path in self._exact})
+        for wanted in {parse_location(prefix).path, relocate(prefix, self._io).path}:
+            at = bisect_left(self._sorted, wanted)
+            if at < len(self._sorted) and self._sorted[at].startswith(wanted):
+                return True
+        return False

@@ -1,0 +1,139 @@
+"""Planning: a snapshot and a scan's context -> the data files to read, each with the deletes that may touch it.
+
+Reads manifests, never data: what cannot hold a row of the result is left out by partition and file statistics, then
+deletes are matched to what is left.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scan_core.manifests import (
+    DATA_MANIFEST,
+    ManifestFile,
+    read_data_manifest,
+    read_delete_manifest,
+    snapshot_manifests,
+)
+from scan_core.metadata import TableMetadata
+from scan_core.metrics import ScanMetrics
+from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
+from scan_core.plan.explain import explain_plan
+from scan_core.plan.file_pruner import FilePruner
+from scan_core.plan.splits import make_splits
+from scan_core.plan.trace import PlanTrace, total
+from scan_core.snapshot import DataFile, DeleteFile, Snapshot
+from scan_core.split import FileScanTask, ScanContext, Split
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What a scan will read. Tasks are whole files, in the order of the manifests; `splits` cuts and combines them."""
+
+    context: ScanContext
+    snapshot: Snapshot | None
+    tasks: tuple[FileScanTask, ...]
+    metrics: ScanMetrics
+    index: DeleteFileIndex = field(repr=False)
+    trace: PlanTrace = field(repr=False)
+
+    def splits(self, split_bytes: int | None = None) -> tuple[Split, ...]:
+        """The units of work, of about `split_bytes` of stored data each (default: the scan's option)."""
+        return make_splits(self.tasks, self.context, split_bytes or self.context.options.split_bytes)
+
+    def explain(self) -> str:
+        """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
+        return explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
+
+
+def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanContext) -> ScanPlan:
+    """Plan a scan of one snapshot; None is a table without snapshots, whose plan is empty.
+
+    Raises:
+        MissingFileError: a manifest is gone.
+        MalformedTableError: a manifest, or a delete that meets a data file, breaks the specification.
+    """
+    manifests = snapshot_manifests(snapshot, context.io) if snapshot is not None else ()
+    planner = _Planner(metadata, context, FilePruner(metadata, context), PlanTrace())
+    data_files = planner.data_files([m for m in manifests if m.content == DATA_MANIFEST])
+    delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
+    index = build_delete_index(data_files, delete_files, context)
+    trace = planner.trace
+    for reason, files in index.pruned.items():
+        for file in files:
+            trace.delete_file_pruned(reason, file.path)
+    metrics = ScanMetrics(
+        manifests_read=trace.manifests_read,
+        manifests_pruned=total(trace.manifests),
+        data_files_planned=len(data_files),
+        data_files_pruned=total(trace.data_files),
+        delete_files_planned=index.num_delete_files,
+        delete_files_pruned=total(trace.delete_files),
+        relocated_position_matches=index.relocated_matches,
+    )
+    return ScanPlan(context, snapshot, index.tasks, metrics, index, trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Collects the files of one plan, and in `trace` what it left out."""
+
+    metadata: TableMetadata
+    context: ScanContext
+    pruner: FilePruner
+    trace: PlanTrace
+
+    def data_files(self, manifests: Sequence[ManifestFile]) -> list[DataFile]:
+        """Data files that may hold rows of the result."""
+        kept: list[DataFile] = []
+        for manifest in manifests:
+            if not self.pruner.may_hold_rows(manifest):
+                self.trace.manifest_pruned("partition summaries against the filter", manifest.path)
+                continue
+            self.trace.manifests_read += 1
+            files = read_data_manifest(manifest, self.metadata, self.context.io)
+            self.trace.data_files_seen += len(files)
+            if not self.pruner.is_active:
+                kept.extend(files)
+                continue
+            for file in files:
+                reason = self.pruner.reason_to_skip(file)
+                if reason is None:
+                    kept.append(file)
+                else:
+                    self.trace.data_file_pruned(reason, file.path)
+        return kept
+
+    def delete_files(self, manifests: Sequence[ManifestFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:
+        """Delete files of the manifests that may hold one for these data files."""
+        found: list[DeleteFile] = []
+        oldest = min((f.data_sequence_number for f in data_files), default=None)
+        specs_in_use = {f.spec_id for f in data_files}
+        for manifest in manifests:
+            reason = self._reason_to_skip(manifest, oldest, specs_in_use)
+            if reason is not None:
+                self.trace.manifest_pruned(reason, manifest.path)
+                continue
+            self.trace.manifests_read += 1
+            files = read_delete_manifest(manifest, self.metadata, self.context.io)
+            self.trace.delete_files_seen += len(files)
+            found.extend(files)
+        return found
+
+    def _reason_to_skip(self, manifest: ManifestFile, oldest: int | None, specs_in_use: set[int]) -> str | None:
+        """Why none of a manifest's deletes matters.
+
+        The filter counts only through the partitions that it reaches: deletes of a partition meet data files of that
+        partition alone (SEMANTICS rules 4 and 8b).
+        """
+        if oldest is None:
+            return "no data file to touch"
+        if manifest.sequence_number < oldest:
+            return "sequence number, older than all data"
+        spec = self.metadata.specs.get(manifest.spec_id) if manifest.spec_id is not None else None
+        if spec is None or spec.is_unpartitioned:
+            return None
+        if spec.spec_id not in specs_in_use:
+            return "partition spec, which no data file has"
+        if not self.pruner.may_hold_rows(manifest):
+            return "partition summaries against the filter"
+        return None

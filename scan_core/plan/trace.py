@@ -1,0 +1,49 @@
+"""What planning left out and why, for `explain()`: counts, and a few examples by name."""
+
+from dataclasses import dataclass, field
+
+EXAMPLES = 3
+"""Enough to recognise what was pruned; a plan may leave out 100,000 files."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """Things left out for one reason."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, name: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(name)
+
+
+@dataclass(slots=True)
+class PlanTrace:
+    """What a plan read and left out. Keys of the mappings are reasons in words."""
+
+    manifests_read: int = 0
+    data_files_seen: int = 0
+    delete_files_seen: int = 0
+    manifests: dict[str, Pruned] = field(default_factory=dict)
+    data_files: dict[str, Pruned] = field(default_factory=dict)
+    delete_files: dict[str, Pruned] = field(default_factory=dict)
+
+    def manifest_pruned(self, reason: str, name: str) -> None:
+        """A manifest was not opened."""
+        self.manifests.setdefault(reason, Pruned()).add(name)
+
+    def data_file_pruned(self, reason: str, name: str) -> None:
+        """A data file holds no row of the result."""
+        self.data_files.setdefault(reason, Pruned()).add(name)
+
+    def delete_file_pruned(self, reason: str, name: str) -> None:
+        """A delete file touches no data file of the plan."""
+        self.delete_files.setdefault(reason, Pruned()).add(name)
+
+
+def total(pruned: dict[str, Pruned]) -> int:
+    """How many things were left out, for whatever reason."""
+    return sum(p.count for p in pruned.values())

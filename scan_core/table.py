@@ -1,0 +1,103 @@
+"""Opening a table: metadata file, table folder, catalog name or PyIceberg table -> Table."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from scan_core.catalog import load_table, table_facts
+from scan_core.errors import TableNotFoundError
+from scan_core.metadata import LogEntry, TableMetadata, read_metadata
+from scan_core.scan import Scan
+from scan_core.schema import Schema
+from scan_core.split import FileIOConfig
+
+_IDENTIFIER = re.compile(r"[^/\\:.\s]+(\.[^/\\:.\s]+)+")
+Relocation = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An open table: the facts of one metadata file, and how to open what they name.
+
+    Attributes:
+        metadata: as read when the table was opened; later commits are not seen.
+        metadata_path: the file it was read from.
+        io: relocation and FileIO properties of every file of the table.
+    """
+
+    metadata: TableMetadata
+    metadata_path: str
+    io: FileIOConfig
+
+    @property
+    def location(self) -> str:
+        """The table's base location as its metadata states it, before relocation."""
+        return self.metadata.location
+
+    @property
+    def schema(self) -> Schema:
+        """The table's current schema."""
+        return self.metadata.schema
+
+    def scan(self) -> Scan:
+        """All rows and columns of the current snapshot, to be narrowed."""
+        return Scan(self)
+
+    def history(self) -> tuple[LogEntry, ...]:
+        """Which snapshot was current from when on, oldest first."""
+        return self.metadata.history()
+
+
+def open_table(
+    table: str | os.PathLike[str] | Any,
+    *,
+    relocate: Relocation | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Open a table to read.
+
+    Args:
+        table: a metadata file of any name, a table's folder, a URI of either, `catalog.namespace.table` as PyIceberg's
+            configuration knows it, or a PyIceberg `Table`.
+        relocate: old path prefix -> new path prefix, for tables that were moved; the longest old prefix wins.
+        properties: FileIO and catalog properties (`s3.endpoint`, `uri`, ...), over those of the catalog.
+
+    Raises:
+        TableNotFoundError: there is no such table.
+        MalformedTableError: its metadata breaks the specification.
+    """
+    own = dict(properties or {})
+    pairs = _longest_first(relocate)
+    facts = None if isinstance(table, str | os.PathLike) else table_facts(table)
+    if facts is not None:
+        location, inherited = facts
+        return _open(location, FileIOConfig(pairs, inherited | own))
+    if not isinstance(table, str | os.PathLike):
+        raise TableNotFoundError(f"{type(table).__name__} is no location, identifier or PyIceberg table")
+    text = os.fspath(table)
+    io = FileIOConfig(pairs, own)
+    try:
+        return _open(text, io)
+    except TableNotFoundError:
+        if text.lower().startswith("file:") and unquote(text) != text:
+            return _open(unquote(text), io)  # how URIs of paths with spaces are printed
+        if not _IDENTIFIER.fullmatch(text):
+            raise
+    facts = table_facts(load_table(text, own))
+    if facts is None:
+        raise TableNotFoundError(f"catalog table {text!r} has no metadata file")
+    location, inherited = facts
+    return _open(location, FileIOConfig(pairs, inherited | own))
+
+
+def _open(location: str, io: FileIOConfig) -> Table:
+    metadata, path = read_metadata(location, io)
+    return Table(metadata, path, io)
+
+
+def _longest_first(relocate: Relocation | None) -> tuple[tuple[str, str], ...]:
+    pairs = relocate.items() if isinstance(relocate, Mapping) else relocate or ()
+    return tuple(sorted(((str(o), str(n)) for o, n in pairs), key=lambda pair: -len(pair[0])))
