@@ -1,0 +1,182 @@
+"""Avro files as a FileReader: runs of blocks as row groups, decoded in bulk by fastavro and turned into columns.
+
+A block's records are decoded by one call, as an array of records. The container's bytes are the business of
+`avro_container.py`, what the schema means that of `avro_schema.py`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_reader
+
+from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.file_io import open_input
+from scan_core.read.avro_container import (
+    MAX_BLOCK_BYTES,
+    MAX_EXPANSION,
+    SYNC_BYTES,
+    decompress,
+    encode_long,
+    read_header,
+    read_long,
+)
+from scan_core.read.avro_schema import parse_record
+from scan_core.read.file_reader import ColumnStatistics, RowGroup, refusing_malformed
+from scan_core.rows.algebra import select_rows
+from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.split import FileIOConfig
+
+_BLOCK_PREFIX_BYTES = 20
+"""Two varints of at most ten bytes: record count and length of a block."""
+_GROUP_ROWS = 32_768
+_GROUP_BYTES = 4 * 1024**2
+_MAX_EMPTY_RECORDS = 1 << 24
+
+
+def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
+    """Open an Avro file, read its header and find its blocks.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: truncated, or a header or block that contradicts itself.
+        UnsupportedError: a codec that is not supported.
+    """
+    return AvroFileReader(path, open_input(path, io))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    offset: int
+    num_bytes: int
+    num_rows: int
+
+
+class AvroFileReader:
+    """An open Avro file."""
+
+    def __init__(self, path: str, source: pa.NativeFile) -> None:
+        self.path = path
+        self._source = source
+        with refusing_malformed(path, "header"):
+            self._size = source.size()
+            metadata, sync, offset = read_header(source, self._size)
+            self._codec = metadata.get("avro.codec", b"null").decode()
+            if self._codec not in MAX_EXPANSION:
+                raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")
+            self._fields, plain, self._least_bytes = parse_record(json.loads(metadata["avro.schema"]))
+            self._schema = parse_schema({"type": "array", "items": plain})
+            self.arrow_schema: pa.Schema = pa.schema([f.arrow() for f in self._fields])
+        with refusing_malformed(path, "blocks"):
+            blocks = self._find_blocks(sync, offset)
+        self.has_field_ids = any(f.field_id is not None for f in self._fields)
+        self.num_rows = sum(b.num_rows for b in blocks)
+        self._groups = _group(blocks)
+        self.row_groups: Sequence[RowGroup] = _row_groups(self._groups)
+        self._decoded: tuple[int, list[list[dict[str, Any]]]] | None = None
+
+    def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+        """Top-level columns by index, only the selected rows.
+
+        Raises:
+            MalformedTableError: a block that cannot be decoded; names file and column.
+        """
+        if not column_indices or selected_count(selection) == 0:
+            return [pa.array([], type=self.arrow_schema.field(i).type) for i in column_indices]
+        blocks = self._decode(row_group.index)
+        return select_rows([self._column(blocks, i) for i in column_indices], selection)
+
+    def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
+        """Avro files have none."""
+        del row_group, column_index
+        return None
+
+    def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
+        """Rows are stored as a whole: all bytes, whatever the columns."""
+        return row_group.num_bytes if column_indices else 0
+
+    def close(self) -> None:
+        """Release the file and the rows last decoded."""
+        self._decoded = None
+        self._source.close()
+
+    def _find_blocks(self, sync: bytes, offset: int) -> list[_Block]:
+        blocks: list[_Block] = []
+        while offset < self._size:
+            prefix = self._source.read_at(min(_BLOCK_PREFIX_BYTES, self._size - offset), offset)
+            num_rows, used = read_long(prefix, 0)
+            num_bytes, used = read_long(prefix, used)
+            start = offset + used
+            end = start + num_bytes
+            if num_bytes < 0 or end + SYNC_BYTES > self._size:
+                raise MalformedTableError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
+            most = _MAX_EMPTY_RECORDS
+            if self._least_bytes:
+                most = min(num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
+            if not 0 <= num_rows <= most:
+                raise MalformedTableError(f"block at {offset} claims {num_rows} records in {num_bytes} bytes")
+            if self._source.read_at(SYNC_BYTES, end) != sync:
+                raise MalformedTableError(f"block at {offset} does not end with the file's sync marker")
+            blocks.append(_Block(start, num_bytes, num_rows))
+            offset = end + SYNC_BYTES
+        return blocks
+
+    def _decode(self, group: int) -> list[list[dict[str, Any]]]:
+        """The records of every block of a row group; kept until another group is asked for."""
+        if self._decoded is None or self._decoded[0] != group:
+            self._decoded = None
+            with refusing_malformed(self.path, f"blocks of row group {group}"):
+                self._decoded = (group, [self._decode_block(b) for b in self._groups[group]])
+        return self._decoded[1]
+
+    def _decode_block(self, block: _Block) -> list[dict[str, Any]]:
+        if block.num_rows == 0:
+            return []
+        data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec)
+        stream = BytesIO(encode_long(block.num_rows) + data + b"\0")
+        try:
+            records: list[dict[str, Any]] = schemaless_reader(stream, self._schema, None)
+        except (EOFError, RecursionError) as error:
+            raise MalformedTableError(f"{self.path}: block at {block.offset}: {error}") from error
+        if stream.read(1) or len(records) != block.num_rows:
+            raise MalformedTableError(
+                f"{self.path}: block at {block.offset} holds more than its {block.num_rows} records"
+            )
+        return records
+
+    def _column(self, blocks: Sequence[list[dict[str, Any]]], index: int) -> pa.Array:
+        field = self._fields[index]
+        with refusing_malformed(self.path, f"column {field.name!r}"):
+            get = itemgetter(field.key)
+            arrays = [pa.array(list(map(get, records)), type=field.type.stored) for records in blocks]
+            if field.type.finish is not None:
+                arrays = [field.type.finish(a) for a in arrays]
+            return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _group(blocks: Sequence[_Block]) -> list[list[_Block]]:
+    """Neighbouring blocks, so that a group has some tens of thousands of rows or some megabytes."""
+    groups: list[list[_Block]] = []
+    rows = stored = 0
+    for block in blocks:
+        if not groups or rows >= _GROUP_ROWS or stored >= _GROUP_BYTES:
+            groups.append([])
+            rows = stored = 0
+        groups[-1].append(block)
+        rows += block.num_rows
+        stored += block.num_bytes
+    return groups
+
+
+def _row_groups(groups: Sequence[Sequence[_Block]]) -> tuple[RowGroup, ...]:
+    result: list[RowGroup] = []
+    position = 0
+    for index, blocks in enumerate(groups):
+        num_rows = sum(b.num_rows for b in blocks)
+        result.append(RowGroup(index, position, num_rows, blocks[0].offset, sum(b.num_bytes for b in blocks)))
+        position += num_rows
+    return tuple(result)
