@@ -1,4 +1,4 @@
-"""The container of Avro files: header, numbers, compressed blocks. (Avro 1.12 specification, "Object Container Files".)
+"""The container of Avro files: header, numbers, compressed blocks (Avro 1.12 specification, Object Container Files).
 
 Every length is checked against the bytes that exist. What the blocks hold is decoded by `avro.py`.
 """
