@@ -1,0 +1,85 @@
+"""What a check looks at: a table as the engine reads it, as its own files say, and as the log of changes demands.
+
+Each view is computed once per subject. Tables are named by metadata file or folder, so that no catalog is needed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+import scan_core
+from checks.reference import Folded, fold_log, live_rows
+from pipelines.positions import LOG_ORDINAL, LOG_SNAPSHOT
+
+DELETED_FLAG = "_deleted"
+"""The column of a mirror in soft-delete mode: its rows that are true count as gone."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mirror or published table to check.
+
+    Attributes:
+        table: metadata file or folder of the table.
+        key: columns that identify a row.
+        change_log: metadata file or folder of the log that the table follows; None where there is none.
+        soft_delete: whether deleted rows stay in the table, flagged.
+        up_to_ordinal: the last change that the table must contain; None reads it from the table's snapshots, where
+            the mirror's writer leaves it.
+        relocate: old path prefix -> new path prefix, for both tables.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    change_log: str | None = None
+    soft_delete: bool = False
+    up_to_ordinal: int | None = None
+    relocate: Mapping[str, str] | None = None
+
+    @cached_property
+    def opened(self) -> scan_core.Table:
+        """The table, opened by the engine."""
+        return scan_core.open_table(self.table, relocate=self.relocate)
+
+    @cached_property
+    def engine_rows(self) -> pa.Table:
+        """All rows that the engine returns."""
+        return self.opened.scan().to_table()
+
+    @cached_property
+    def engine_keys(self) -> pa.Table:
+        """The key columns of the rows that the engine returns and that count as alive."""
+        scan = self.opened.scan()
+        if self.soft_delete:
+            scan = scan.where(f"`{DELETED_FLAG}` is null or not `{DELETED_FLAG}`")
+        return scan.select(*self.key).to_table()
+
+    @cached_property
+    def file_rows(self) -> pa.Table:
+        """The rows that the table's own files and manifests make alive, read without the engine."""
+        return live_rows(self.table, relocate=self.relocate)
+
+    @cached_property
+    def applied(self) -> tuple[int | None, int | None]:
+        """Snapshot of the log and last ordinal that the table's newest carrier of a position names; else (None, None)."""
+        metadata = self.opened.metadata
+        newest = metadata.current_snapshot_id
+        for snapshot in metadata.ancestors(newest) if newest is not None else ():
+            if LOG_ORDINAL in snapshot.summary:
+                of_log = snapshot.summary.get(LOG_SNAPSHOT)
+                return int(of_log) if of_log else None, int(snapshot.summary[LOG_ORDINAL])
+        return None, None
+
+    @cached_property
+    def folded(self) -> Folded:
+        """What the log demands, up to the last change that the table claims to contain.
+
+        Raises:
+            ValueError: the subject has no log.
+        """
+        if self.change_log is None:
+            raise ValueError(f"{self.table} has no change log to compare with")
+        ordinal = self.up_to_ordinal if self.up_to_ordinal is not None else self.applied[1]
+        return fold_log(self.change_log, self.key, up_to_ordinal=ordinal, relocate=self.relocate)
