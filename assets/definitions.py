@@ -17,7 +17,7 @@ from assets.materialized import published_asset
 from assets.mirror import mirror_asset
 from assets.partitions import business_days
 from assets.resources import LOCAL_SPARK, Project
-from checks.asset_checks import mirror_checks
+from checks.asset_checks import mirror_asset_checks
 from pipelines.config import Config, load
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
@@ -32,7 +32,7 @@ def project_definitions(config: Config) -> dg.Definitions:
     checks: list[dg.AssetChecksDefinition] = []
     for table in config.tables:
         assets += [change_log_asset(table, config), mirror_asset(table, config)]
-        checks += mirror_checks(table, mirror_key(table))
+        checks.append(mirror_asset_checks(table, mirror_key(table), config))
     assets += [published_asset(name, config, days) for name in config.published]
     jobs: list[dg.UnresolvedAssetJobDefinition] = [ingest_job]
     schedules = [ingest_schedule]
@@ -45,9 +45,7 @@ def project_definitions(config: Config) -> dg.Definitions:
         jobs=jobs,
         schedules=schedules,
         resources={
-            "project": Project(
-                config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK)
-            )
+            "project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK))
         },
     )
 

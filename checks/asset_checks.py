@@ -1,0 +1,53 @@
+"""The checks of mirrors as Dagster asset checks: a failed one blocks what is downstream and names offending keys."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from checks.mirror_checks import checks_of, run_checks
+from checks.result import CheckResult
+from pipelines.config import Config
+
+PROJECT = "project"
+"""Name of the resource that gives the config, see `assets/resources.py`."""
+
+_DESCRIPTIONS = {
+    "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",
+    "mirror_equals_reference": "The engine's rows are those of DuckDB over the mirror's files and over the change log.",
+    "key_is_unique": "No two live rows have the same key.",
+}
+
+
+def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.AssetChecksDefinition:
+    """The blocking checks of one mirror, whose asset is `key`: one step, so that tables are read once for all of them."""
+    names = list(checks_of(config, table))
+
+    @dg.multi_asset_check(
+        name="check_" + "_".join(key.path),
+        specs=[dg.AssetCheckSpec(n, asset=key, blocking=True, description=_DESCRIPTIONS[n]) for n in names],
+        required_resource_keys={PROJECT},
+        can_subset=True,
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        selected = {check_key.name for check_key in context.selected_asset_check_keys}
+        for found in run_checks(context.resources.project.config(), table, [n for n in names if n in selected]):
+            yield check_result(found, key)
+
+    return check
+
+
+def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
+    """A check's outcome as Dagster shows it: what was compared, what is wrong, up to 20 offending keys."""
+    metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in found.compared.items()}
+    if found.offending_keys:
+        metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in found.offending_keys])
+    return dg.AssetCheckResult(
+        asset_key=key, check_name=found.name, passed=found.passed, description=found.summary(), metadata=metadata
+    )
+
+
+def _json_row(row: object) -> object:
+    """Keys of any type, as text where JSON has no such type."""
+    if isinstance(row, dict):
+        return {str(name): _json_row(value) for name, value in row.items()}
+    return row if isinstance(row, str | int | float | bool | None) else str(row)
