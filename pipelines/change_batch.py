@@ -1,0 +1,116 @@
+"""The one Arrow schema of changes: what every format decodes to and what change logs persist.
+
+A row is one change in application order. Folding many changes into the last state per key is the business of
+`fold.py`; reading bytes into this shape that of `formats/`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
+"""Read (snapshot), create, update, delete, truncate: Debezium's letters."""
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("source_file", pa.string()),
+        pa.field("source_offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("table_name", pa.string()),
+    ]
+)
+
+
+def change_schema(row_type: pa.StructType, key: Sequence[str]) -> pa.Schema:
+    """The change schema of a table whose rows have `row_type` and whose identity is `key`.
+
+    Raises:
+        KeyError: a key column is not in `row_type`.
+    """
+    names = {row_type.field(i).name for i in range(row_type.num_fields)}
+    if missing := [name for name in key if name not in names]:
+        raise KeyError(f"key column {', '.join(missing)} is not among the columns {', '.join(sorted(names))}")
+    key_type = pa.struct([row_type.field(name) for name in key])
+    return pa.schema(
+        [
+            pa.field("op", pa.string()),
+            pa.field("key", key_type),
+            pa.field("before", row_type),
+            pa.field("after", row_type),
+            pa.field("unchanged", pa.list_(pa.string())),
+            pa.field("source_file", pa.string()),
+            pa.field("source_offset", pa.int64()),
+            pa.field("source_ts", TIMESTAMP),
+            pa.field("ingested_at", TIMESTAMP),
+            pa.field("schema_version", pa.int32()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class ChangeBatch:
+    """Changes of one table in application order.
+
+    Attributes:
+        table: rows of `change_schema(row_type, key)`.
+        row_type: columns of `before` and `after`; a column without any value so far has type null.
+        key: names of the key columns, in the order of the key struct.
+    """
+
+    table: pa.Table
+    row_type: pa.StructType
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.table.schema.equals(change_schema(self.row_type, self.key)):
+            raise TypeError(f"not the change schema of {self.row_type}: {self.table.schema}")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of changes."""
+        return int(self.table.num_rows)
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Number of changes per operation, only those that occur."""
+        return count_ops(self.table.column("op"))
+
+    @classmethod
+    def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":
+        """A batch without changes."""
+        return cls(change_schema(row_type, key).empty_table(), row_type, tuple(key))
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Events that could not be decoded or applied, with the reason and their bytes (`REJECTED_SCHEMA`)."""
+
+    table: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rejected events."""
+        return int(self.table.num_rows)
+
+    @classmethod
+    def none(cls) -> "Rejected":
+        """No rejected event."""
+        return cls(REJECTED_SCHEMA.empty_table())
+
+    @classmethod
+    def concat(cls, parts: Iterable["Rejected"]) -> "Rejected":
+        """All events of `parts`, in order."""
+        tables = [part.table for part in parts if part.num_rows]
+        return cls(pa.concat_tables(tables)) if tables else cls.none()
+
+
+def count_ops(ops: pa.ChunkedArray) -> dict[str, int]:
+    """Number of changes per operation in the order of `OPS`, only those that occur."""
+    counted = {entry["values"]: entry["counts"] for entry in pc.value_counts(ops).to_pylist()}
+    return {op: counted[op] for op in OPS if op in counted}

@@ -1,0 +1,111 @@
+"""Which type each column of a table's changes gets: config, then the feed, then the values; never against the mirror.
+
+A type that the mirror's column can be promoted to (int to long, float to double, wider decimal, more members) wins
+over the mirror's; any other is decoded as the mirror's type, and what does not fit is rejected.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from pipelines.formats.feed import TableFeed
+from pipelines.formats.image import Columns, inferred
+from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.value_type import ValueType, from_arrow, from_config
+
+
+def resolve_types(
+    images: Sequence[Columns],
+    feed: TableFeed,
+    declared: Mapping[str, ValueType],
+    inference: InferenceOptions,
+    placeholders: tuple[bytes, ...],
+) -> dict[str, ValueType]:
+    """Value type by source column, for every column of the images that the table keeps."""
+    explicit = from_config(feed.types, feed.encodings)
+    explicit |= {column: explicit.get(feed.target_name(column), t) for column, t in explicit.items()}
+    explicit |= from_config(feed.cast)
+    types: dict[str, ValueType] = {}
+    for name in dict.fromkeys(name for image in images for name in image.names):
+        if not keeps(feed, name):
+            continue
+        target = feed.target_name(name)
+        known = feed.known_types.get(target)
+        given = explicit.get(name) or explicit.get(target) or declared.get(name)
+        if given is not None:
+            types[name] = given if known is None else _beside(given, known)
+        else:
+            found = inferred([i.column(name) for i in images if name in i.names], inference, placeholders)
+            types[name] = found if known is None else _inferred_beside(found, known)
+    return types
+
+
+def keeps(feed: TableFeed, column: str) -> bool:
+    """Whether the table has this source column."""
+    if column in feed.exclude:
+        return False
+    return not feed.include or column in feed.include or feed.target_name(column) in (*feed.include, *feed.key)
+
+
+def widened(narrow: pa.DataType, wide: pa.DataType) -> pa.DataType | None:
+    """The type that holds values of both by promotions that Iceberg knows; None if there is none."""
+    if narrow == wide or pa.types.is_null(wide):
+        return narrow
+    if pa.types.is_null(narrow):
+        return wide
+    for small, large in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
+        if {narrow, wide} == {small, large}:
+            return large
+    if pa.types.is_decimal(narrow) and pa.types.is_decimal(wide) and narrow.scale == wide.scale:
+        return pa.decimal128(max(narrow.precision, wide.precision), narrow.scale)
+    if pa.types.is_struct(narrow) and pa.types.is_struct(wide):
+        return _widened_struct(narrow, wide)
+    if pa.types.is_list(narrow) and pa.types.is_list(wide):
+        element = widened(narrow.value_type, wide.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    if pa.types.is_map(narrow) and pa.types.is_map(wide) and narrow.key_type == wide.key_type:
+        value = widened(narrow.item_type, wide.item_type)
+        return (
+            None
+            if value is None
+            else pa.map_(pa.field("key", narrow.key_type, nullable=False), pa.field("value", value))
+        )
+    return None
+
+
+def _widened_struct(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
+    members = {first.field(i).name: first.field(i).type for i in range(first.num_fields)}
+    for i in range(second.num_fields):
+        field = second.field(i)
+        both = widened(members.get(field.name, pa.null()), field.type)
+        if both is None:
+            return None
+        members[field.name] = both
+    return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
+
+
+def _beside(given: ValueType, known: pa.DataType) -> ValueType:
+    both = widened(known, given.arrow)
+    if both is None:
+        return from_arrow(known, given.encoding, explicit=given.explicit)
+    return given if both in (given.arrow, known) else _reshaped(given, both)
+
+
+def _inferred_beside(found: ValueType, known: pa.DataType) -> ValueType:
+    """Inference sees only wide types (long, double): the mirror's narrower one stays unless the values need more."""
+    if pa.types.is_nested(known) and found.members and pa.types.is_nested(found.arrow):
+        both = widened(known, found.arrow)
+        return from_arrow(known if both is None else both)
+    if known == pa.int32() and found.arrow == pa.int64():
+        return ValueType(pa.int32(), widens=True)
+    return from_arrow(known)
+
+
+def _reshaped(given: ValueType, arrow: pa.DataType) -> ValueType:
+    """`given` with the wider type `arrow`, keeping the encodings of its members."""
+    known = dict(given.members)
+    plain = from_arrow(arrow, given.encoding, explicit=given.explicit)
+    members = tuple(
+        (name, _reshaped(known[name], member.arrow) if name in known else member) for name, member in plain.members
+    )
+    return ValueType(arrow, plain.encoding, members, given.explicit)

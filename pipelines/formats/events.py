@@ -1,0 +1,156 @@
+"""What every format decodes to before tables, types and keys are decided: one entry per change, images still spans."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.formats.image import Columns
+from pipelines.formats.json_columns import text
+from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.value_type import ValueType
+from pipelines.sources.raw_events import RawEvents
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+MAX_RAW_BYTES = 1024 * 1024
+"""Of a rejected event at most this much is kept: quarantine is read by people."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a feed declares about the rows of some changes.
+
+    Attributes:
+        types: by source column.
+        key: names of the key columns, empty if the feed does not tell.
+    """
+
+    types: Mapping[str, ValueType] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Raw events that a format cannot make sense of, and why."""
+
+    rows: Rows
+    reason: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """The changes of one batch of raw events.
+
+    All arrays have one entry per change; `raw` tells from which raw event it came (Canal puts several in one).
+
+    Attributes:
+        op: ASCII codes of the letters of `change_batch.OPS`.
+        table_of: index into `tables`.
+        tables: names in the feed, `[db.][schema.]table`; "" where the feed has none.
+        declared_of: index into `declared`.
+        after: the new row: spans to be typed, or columns that have a type already; an object is there where
+            `is_object` says so.
+        before: the old row, as far as known.
+        key: the message key.
+        sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
+        order: values by path, for `order_by`; raises KeyError for a path the format does not have.
+        refusals: raw events that are no change and should have been one.
+        skipped: number of raw events that rightly are no change, by reason.
+    """
+
+    raw: Rows
+    op: NDArray[np.uint8]
+    table_of: NDArray[np.int32]
+    tables: tuple[str, ...]
+    source_ts: pa.Array
+    after: Columns
+    before: Columns
+    key: Columns
+    declared_of: NDArray[np.int32]
+    declared: tuple[Declared, ...]
+    order: Callable[[str], pa.Array]
+    sparse_updates: bool = False
+    refusals: tuple[Refusal, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def no_order(path: str) -> pa.Array:
+    """For formats whose events carry nothing to order by."""
+    raise KeyError(path)
+
+
+def letters(column: SpanColumn) -> NDArray[np.uint8]:
+    """The single character of each string of one character, 0 where it is none."""
+    single = (column.kind == 6) & (column.end - column.start == 1)
+    return (
+        np.where(single, column.data[np.where(single, column.start, 0)], np.uint8(0))
+        if len(column.data)
+        else (np.zeros(len(column), np.uint8))
+    )
+
+
+def strings(column: SpanColumn) -> pa.StringArray:
+    """The strings of a column, NULL where it has none."""
+    return text(column, column.of_kind(6, 7))[0]
+
+
+def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """(index per change, distinct names) of `part.part...`, leaving out parts that are NULL or empty."""
+    cleaned = [pc.if_else(pc.equal(part, ""), pa.scalar(None, pa.string()), part) for part in parts]
+    joined = pc.binary_join_element_wise(*cleaned, ".", null_handling="skip")
+    encoded = joined.dictionary_encode()
+    return np.asarray(encoded.indices).astype(np.int32), tuple(encoded.dictionary.to_pylist())
+
+
+def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:
+    """Timestamps from milliseconds since the epoch; NULL where not positive (snapshots write 0) or absurd."""
+    usable = valid & (values > 0) & (values < 253_402_300_800_000)
+    return (
+        pa.array(np.where(usable, values, 0) * 1000, mask=~usable)
+        .view(pa.timestamp("us"))
+        .cast(pa.timestamp("us", "UTC"), safe=False)
+    )
+
+
+def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str | None = None) -> Rejected:
+    """The raw events at `rows` as rejected, for one reason or one each."""
+    count = len(rows)
+    if count == 0:
+        return Rejected.none()
+    places = pa.array(rows)
+    reasons = pa.array([reason] * count, pa.string()) if isinstance(reason, str) else reason
+    return Rejected(
+        pa.table(
+            [
+                raw.source_file.take(places).cast(pa.string()),
+                raw.source_offset.take(places),
+                reasons,
+                _raw_bytes(raw, places),
+                pa.array([table_name] * count, pa.string()),
+            ],
+            schema=REJECTED_SCHEMA,
+        )
+    )
+
+
+def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
+    if raw.rows is not None:
+        import orjson
+
+        rows = raw.rows.take(places).to_pylist()
+        return pa.array([orjson.dumps(row, default=str) for row in rows], pa.binary())
+    if raw.documents is None:
+        return pa.nulls(len(places), pa.binary())
+    documents = pc.binary_slice(raw.documents.take(places), 0, MAX_RAW_BYTES)
+    if raw.keys is None:
+        return documents
+    return pc.coalesce(documents, pc.binary_slice(raw.keys.take(places), 0, MAX_RAW_BYTES))

@@ -1,0 +1,219 @@
+"""A row image of many events as typed columns: what `before`, `after` and message keys become.
+
+An image knows, per column, where the feed left the value out (missing), where it says that it did not send it
+(placeholder), and where the value does not fit the column's type (wrong).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats import text_kernels
+from pipelines.formats.casting import cast_each
+from pipelines.formats.inference import InferenceOptions, infer
+from pipelines.formats.json_columns import decode, spans_of_text
+from pipelines.formats.json_spans import Members, SpanColumn
+from pipelines.formats.plain_types import plain_type
+from pipelines.formats.value_type import ValueType, describe
+
+Mask = NDArray[np.bool_]
+
+DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True)
+class Image:
+    """Typed columns of one row image per event.
+
+    Attributes:
+        present: events that have this image at all.
+        columns: by name, in feed order; NULL where missing, not sent or wrong.
+        missing: by column, events whose image lacks it; no entry means none does.
+        unavailable: by column, events that say the value was not sent; no entry means none.
+        wrong: by column, events whose value does not fit, with the reason; no entry means none.
+    """
+
+    present: Mask
+    columns: Mapping[str, pa.Array]
+    missing: Mapping[str, Mask] = field(default_factory=dict)
+    unavailable: Mapping[str, Mask] = field(default_factory=dict)
+    wrong: Mapping[str, tuple[Mask, str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def renamed(self, names: Mapping[str, str]) -> "Image":
+        """The image with other column names."""
+        if not names:
+            return self
+        return Image(
+            self.present,
+            {names.get(name, name): value for name, value in self.columns.items()},
+            {names.get(name, name): value for name, value in self.missing.items()},
+            {names.get(name, name): value for name, value in self.unavailable.items()},
+            {names.get(name, name): value for name, value in self.wrong.items()},
+        )
+
+    def has(self, name: str) -> Mask:
+        """Events whose image gives this column a usable value, NULL included."""
+        if name not in self.columns:
+            return np.zeros(len(self.present), np.bool_)
+        given = self.present
+        if name in self.missing:
+            given = given & ~self.missing[name]
+        if name in self.unavailable:
+            given = given & ~self.unavailable[name]
+        return given & ~self.wrong[name][0] if name in self.wrong else given
+
+
+@dataclass(frozen=True)
+class ArrowMembers:
+    """Row images that come as columns already (Parquet, CSV, Avro), with the interface of `json_spans.Members`.
+
+    Attributes:
+        columns: by name, one value per event.
+        is_object: events that have the image.
+    """
+
+    columns: Mapping[str, pa.Array]
+    is_object: Mask
+
+    def __len__(self) -> int:
+        return len(self.is_object)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.columns)
+
+    def column(self, name: str) -> pa.Array:
+        """The column `name`."""
+        return self.columns[name]
+
+    def take(self, rows: NDArray[np.int64]) -> "ArrowMembers":
+        """The images of these events."""
+        places = pa.array(rows)
+        return ArrowMembers({name: array.take(places) for name, array in self.columns.items()}, self.is_object[rows])
+
+
+Columns = Members | ArrowMembers
+
+
+def no_image(count: int) -> Image:
+    """An image that no event has."""
+    return Image(np.zeros(count, np.bool_), {})
+
+
+def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
+    """The forms in which Debezium writes the placeholder of a value it did not send, by the column's type."""
+    from base64 import b64encode
+
+    encoded = b64encode(placeholder.encode()).decode()
+    texts = (
+        placeholder,
+        encoded,
+        f'["{placeholder}"]',
+        f'["{encoded}"]',
+        f'{{"{placeholder}":"{placeholder}"}}',
+        "[" + ",".join(str(b) for b in placeholder.encode()) + "]",
+    )
+    return tuple(text.encode() for text in texts)
+
+
+def without(column: SpanColumn, placeholders: tuple[bytes, ...]) -> SpanColumn:
+    """The column with NULL in place of placeholders."""
+    hidden = find_placeholders(column, placeholders)
+    return column if hidden is None else column.without(hidden)
+
+
+def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Mask | None:
+    """Events whose value is one of the placeholders; None if none."""
+    found = np.zeros(len(column), np.bool_)
+    for pattern in placeholders:
+        kind = {0x7B: kernels.OBJECT, 0x5B: kernels.ARRAY}.get(pattern[0], kernels.STRING)
+        if column.kinds[kind]:
+            wanted = column.kind == kind
+            text_kernels.match_bytes(
+                column.data, column.start, column.end, wanted, np.frombuffer(pattern, np.uint8), found
+            )
+    return found if found.any() else None
+
+
+def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = ()) -> Image:
+    """The image with each of its columns that `types` names decoded as that type."""
+    arrays: dict[str, pa.Array] = {}
+    missing: dict[str, Mask] = {}
+    unavailable: dict[str, Mask] = {}
+    wrong: dict[str, tuple[Mask, str]] = {}
+    present = columns.is_object
+    for name in columns.names:
+        if name not in types:
+            continue
+        column = columns.column(name)
+        if isinstance(column, SpanColumn):
+            lacking = present & (column.kind == kernels.MISSING)
+            if lacking.any():
+                missing[name] = lacking
+        else:
+            column = _spans_if_text(column, types[name])
+        if isinstance(column, SpanColumn):
+            hidden = find_placeholders(column, placeholders)
+            if hidden is not None:
+                unavailable[name] = hidden
+                column = column.without(hidden)
+            arrays[name], bad = decode(column, types[name])
+        else:
+            arrays[name], bad = cast_each(column, types[name].arrow)
+        if bad.any():
+            wrong[name] = (bad, _reason(name, column, bad, types[name]))
+    return Image(present, arrays, missing, unavailable, wrong)
+
+
+def inferred(
+    columns: "list[SpanColumn | pa.Array]", options: InferenceOptions, placeholders: tuple[bytes, ...]
+) -> ValueType:
+    """The type that one column has in several images of the same events."""
+    spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
+    if len(spans) < len(columns):
+        return ValueType(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
+    return infer(_joined(spans), options)
+
+
+def _spans_if_text(column: pa.Array, wanted: ValueType) -> "SpanColumn | pa.Array":
+    """Text that must become something else goes the way of JSON strings."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_string(column.type) and not pa.types.is_string(wanted.arrow):
+        return spans_of_text(column)
+    return column
+
+
+def _joined(columns: list[SpanColumn]) -> SpanColumn:
+    if len(columns) == 1:
+        return columns[0]
+    if len({id(c.data) for c in columns}) > 1:
+        raise ValueError("images of one event share their bytes")
+    return SpanColumn(
+        columns[0].data,
+        np.concatenate([c.start for c in columns]),
+        np.concatenate([c.end for c in columns]),
+        np.concatenate([c.kind for c in columns]),
+    )
+
+
+_KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
+
+
+def _reason(name: str, column: "SpanColumn | pa.Array", bad: Mask, wanted: ValueType) -> str:
+    first = int(np.argmax(bad))
+    if not isinstance(column, SpanColumn):
+        return f"column {name}: {column[first].as_py()!r} is no {describe(wanted.arrow)}"
+    begin, end = int(column.start[first]), int(column.end[first])
+    shown = column.data[begin : min(end, begin + 60)].tobytes().decode("utf-8", "replace")
+    return f"column {name}: {_KIND_NAMES[column.kind[first]]} {shown!r} is no {describe(wanted.arrow)}"

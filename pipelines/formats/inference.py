@@ -1,0 +1,83 @@
+"""Which type a column without a declared one has, from the kinds of its values.
+
+The first value decides the group (logical, number, text, object, list); values of another group are rejected by the
+decoder. Integers are long, or decimal(38, 0) when one does not fit; a fraction anywhere makes them double.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats import text_kernels
+from pipelines.formats.json_spans import SpanColumn, scan_arrays, scan_objects
+from pipelines.formats.value_type import Encoding, ValueType
+
+NOTHING = ValueType(pa.null())
+MAX_INFERRED_MEMBERS = 200
+"""An object with more member names is data, not structure: it stays JSON text."""
+MAX_INFERRED_DEPTH = 16
+
+_GROUPS = np.zeros(kernels.ARRAY + 1, np.int8)
+_GROUPS[[kernels.FALSE, kernels.TRUE]] = 1
+_GROUPS[[kernels.INT, kernels.FLOAT]] = 2
+_GROUPS[[kernels.STRING, kernels.ESCAPED]] = 3
+_GROUPS[kernels.OBJECT] = 4
+_GROUPS[kernels.ARRAY] = 5
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceOptions:
+    """How objects are taken: as structs, or as their JSON text."""
+
+    objects_as_text: bool = False
+
+
+def infer(column: SpanColumn, options: InferenceOptions, depth: int = 0) -> ValueType:
+    """The type of a column; type null when it has no value at all."""
+    counts = np.bincount(_GROUPS, weights=column.kinds, minlength=6)[1:]
+    present = np.flatnonzero(counts) + 1
+    if len(present) == 0:
+        return NOTHING
+    group = present[0] if len(present) == 1 else _GROUPS[column.kind[int(np.argmax(column.has_value))]]
+    if group == 1:
+        return ValueType(pa.bool_())
+    if group == 2:
+        return ValueType(pa.float64()) if column.kinds[kernels.FLOAT] else _integers(column)
+    if group == 3:
+        return ValueType(pa.string())
+    as_text = ValueType(pa.string(), Encoding.TEXT)
+    if options.objects_as_text or depth >= MAX_INFERRED_DEPTH:
+        return as_text
+    nested = _struct(column, options, depth) if group == 4 else _list(column, options, depth)
+    return as_text if nested is None else nested
+
+
+def _integers(column: SpanColumn) -> ValueType:
+    is_integer = column.of_kind(kernels.INT)
+    values = np.empty(len(column), np.int64)
+    too_large = np.zeros(len(column), np.bool_)
+    text_kernels.parse_integers(column.data, column.start, column.end, is_integer, values, too_large)
+    return ValueType(pa.decimal128(38, 0) if too_large.any() else pa.int64())
+
+
+def _struct(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueType | None:
+    objects = scan_objects(column.documents(kernels.OBJECT))
+    if len(objects.names) > MAX_INFERRED_MEMBERS:
+        return None
+    members = tuple((name, infer(objects.column(name), options, depth + 1)) for name in objects.names)
+    known = tuple((name, member) for name, member in members if not pa.types.is_null(member.arrow))
+    if not known:
+        return None
+    return ValueType(pa.struct([pa.field(name, member.arrow) for name, member in known]), members=known)
+
+
+def _list(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueType | None:
+    elements = scan_arrays(column.documents(kernels.ARRAY)).values
+    if len(np.unique(_GROUPS[elements.kind[elements.has_value]])) > 1:
+        return None
+    element = infer(elements, options, depth + 1)
+    if pa.types.is_null(element.arrow):
+        return NOTHING
+    return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))

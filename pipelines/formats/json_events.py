@@ -1,0 +1,77 @@
+"""What all JSON formats share: broken documents, tombstones, and values by path to order events by."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.events import Refusal
+from pipelines.formats.inference import InferenceOptions, infer
+from pipelines.formats.json_columns import decode
+from pipelines.formats.json_spans import Members, scan_objects
+
+Mask = NDArray[np.bool_]
+
+_STATUS_REASONS: Mapping[int, str] = {
+    kernels.BROKEN: "not JSON",
+    kernels.EMPTY: "empty",
+    kernels.NOT_CONTAINER: "JSON, but no object",
+    kernels.TOO_MANY: "too many distinct member names",
+}
+
+
+def refusal(mask: Mask, reason: str) -> tuple[Refusal, ...]:
+    """The refusal of these events; nothing if there are none."""
+    return (Refusal(np.flatnonzero(mask), reason),) if mask.any() else ()
+
+
+def broken_documents(members: Members) -> tuple[Refusal, ...]:
+    """The refusals of documents that are no JSON object."""
+    if members.is_object.all():
+        return ()
+    return tuple(r for status, reason in _STATUS_REASONS.items() for r in refusal(members.status == status, reason))
+
+
+def tombstones(members: Members) -> Mask:
+    """Events without a value: no document, or null."""
+    mask: Mask = (members.status == kernels.ABSENT) | (members.status == kernels.IS_NULL)
+    return mask
+
+
+def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
+    """Number of events per reason, only those that occur."""
+    return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
+
+
+def paths_of(members: Members) -> Callable[[str], pa.Array]:
+    """A function that gives the values at a dotted path of the documents, in a type that orders them.
+
+    Log sequence numbers such as `0/24EE3C8` order as the numbers that they are.
+    """
+
+    def values(path: str) -> pa.Array:
+        steps = path.removeprefix("payload.").split(".")
+        inner = members
+        for step in steps[:-1]:
+            inner = scan_objects(inner.column(step).documents(kernels.OBJECT), (), learn=True)
+        column = inner.column(steps[-1])
+        if not column.has_value.any():
+            raise KeyError(path)
+        array, bad = decode(column, infer(column, InferenceOptions(objects_as_text=True)))
+        if bad.any():
+            raise KeyError(path)
+        return _log_sequence_numbers(array) if pa.types.is_string(array.type) else array
+
+    return values
+
+
+def _log_sequence_numbers(array: pa.StringArray) -> pa.Array:
+    pattern = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
+    if not pc.all(pc.match_substring_regex(array, pattern)).as_py():
+        return array
+    parts = pc.extract_regex(array, pattern)
+    high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
+    return pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))

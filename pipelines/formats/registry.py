@@ -1,0 +1,151 @@
+"""The entry to all formats: a batch of raw events to the change batches of the tables wanted from it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.change_batch import ChangeBatch, Rejected
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.assemble import Reading, assemble
+from pipelines.formats.casting import cast_each
+from pipelines.formats.debezium import DebeziumOptions, decode_debezium
+from pipelines.formats.events import Events, reject
+from pipelines.formats.feed import FeedConfig, TableFeed, matches
+from pipelines.formats.image import placeholder_patterns
+from pipelines.formats.inference import InferenceOptions
+from pipelines.sources.raw_events import RawEvents
+
+
+@dataclass(frozen=True)
+class DecodedFeed:
+    """What a batch of raw events holds.
+
+    Attributes:
+        tables: changes by target table; every table of the feed config is there, perhaps without rows.
+        rejected: events that could not be decoded, with the target table where it is known.
+        skipped: number of events left out on purpose, by reason (tombstone, DDL, other table, ...).
+        source_tables: names of the tables seen in the feed.
+    """
+
+    tables: Mapping[str, ChangeBatch]
+    rejected: Rejected
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    source_tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: how it reads its options and how it decodes."""
+
+    options: type[Any]
+    decode: Callable[[RawEvents, Any], Events]
+
+
+FORMATS: Mapping[str, Format] = {
+    "debezium-json": Format(DebeziumOptions, decode_debezium),
+}
+
+
+def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
+    """Decode a batch.
+
+    Raises:
+        ConfigError: unknown format or option, a type or order that the feed cannot give.
+        SourceError: the feed carries several tables and the config does not tell which.
+    """
+    chosen = lookup(feed.format)
+    options = parse_options(chosen, feed.options)
+    readable, unreadable = _only_text(raw)
+    events = chosen.decode(readable, options)
+    reading = Reading(
+        InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
+        placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
+    )
+    refused = [unreadable, *(reject(readable, r.rows, r.reason) for r in events.refusals)]
+    skipped = dict(raw.skipped) | dict(events.skipped)
+    tables: dict[str, ChangeBatch] = {}
+    is_change = events.op != 0
+    codes, other = route(events, feed.tables)
+    for number, table in enumerate(feed.tables):
+        rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
+        tables[table.name], part = assemble(events, rows, table, readable, reading)
+        refused.append(part)
+    unwanted = int((is_change & (codes[events.table_of] == OTHER_TABLE)).sum()) if other else 0
+    if unwanted:
+        skipped["other table"] = unwanted
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, tuple(t for t in events.tables if t))
+
+
+OTHER_TABLE = -1
+
+
+def route(events: Events, tables: tuple[TableFeed, ...]) -> tuple[NDArray[np.int64], bool]:
+    """Per table of the feed the index of the target that takes it, OTHER_TABLE if none; and whether there is such.
+
+    Raises:
+        SourceError: it is in doubt which table a target without `source_table` takes.
+    """
+    used = np.unique(events.table_of[events.op != 0])
+    present = [events.tables[code] for code in used.tolist()]
+    result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
+    for number, table in enumerate(tables):
+        for code in used.tolist():
+            if _takes(table, events.tables[code], present, alone=len(tables) == 1):
+                result[code] = number
+    return result, bool((result[used] == OTHER_TABLE).any()) if len(used) else False
+
+
+def _takes(table: TableFeed, source: str, present: list[str], *, alone: bool) -> bool:
+    if table.source_table is not None:
+        return table.takes(source)
+    if alone and len(present) == 1:
+        return True
+    last = table.name.rsplit(".", 1)[-1]
+    named = [s for s in present if matches(s, table.name)] or [s for s in present if s.rsplit(".", 1)[-1] == last]
+    if alone and len(named) != 1:
+        shown = ", ".join(sorted(present)[:10])
+        raise SourceError(f"the feed carries {len(present)} tables ({shown}); say which is {table.name}: source_table")
+    return source in named
+
+
+def lookup(name: str | None) -> Format:
+    """The format of this name.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name is not None and name in FORMATS:
+        return FORMATS[name]
+    near = get_close_matches(name or "", FORMATS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(FORMATS)}"
+    raise ConfigError(f"unknown format {name!r}; {hint}")
+
+
+def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
+    """The format's own options out of those of the source; unknown ones are an error."""
+    valid = {f.name for f in fields(chosen.options)}
+    for name in options:
+        if name not in valid:
+            near = get_close_matches(name, valid, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
+            raise ConfigError(f"unknown option {name!r} of the format; {hint}")
+    return chosen.options.from_mapping(options)
+
+
+def _only_text(raw: RawEvents) -> tuple[RawEvents, Rejected]:
+    """The events whose bytes are UTF-8, and the others as rejected."""
+    if raw.documents is None:
+        return raw, Rejected.none()
+    bad = np.zeros(raw.num_events, np.bool_)
+    for array in (raw.documents, raw.keys):
+        if array is not None:
+            bad |= cast_each(array, pa.string())[1]
+    if not bad.any():
+        return raw, Rejected.none()
+    good = raw.take(pa.array(np.flatnonzero(~bad)))
+    return good, reject(raw, np.flatnonzero(bad), "not UTF-8")

@@ -1,0 +1,122 @@
+"""What a column is and how a feed writes it: an Arrow type with an encoding.
+
+From the feed's own schema, from the config, from the mirror, or inferred from the values' kinds. Decoding values by
+these is the business of `json_columns.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from pipelines.errors import ConfigError
+from scan_core.errors import ScanError
+from scan_core.schema import arrow_type, parse_type
+
+
+class Encoding(Enum):
+    """How a JSON value states a value of the column's type, where JSON alone does not tell."""
+
+    NATURAL = "natural"
+    """Numbers, booleans and text as they stand; temporal values as ISO text or, if numbers, in the usual unit."""
+    DAYS = "days"
+    SECONDS = "seconds"
+    MILLIS = "millis"
+    MICROS = "micros"
+    NANOS = "nanos"
+    BASE64 = "base64"
+    HEX = "hex"
+    LATIN1 = "latin1"
+    TEXT = "text"
+    """The value's own JSON text, whatever its kind."""
+    SCALED = "scaled"
+    """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
+    ENTRIES = "entries"
+    """A list of [key, value] pairs: Connect maps whose keys are no strings."""
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A column's type and encoding.
+
+    Attributes:
+        arrow: the type of the decoded column.
+        encoding: how the feed writes it.
+        members: of a struct, by name; of a list, one entry `element`; of a map, `key` and `value`.
+        explicit: asked for by config: numbers may become text and the like.
+        widens: an int that becomes a long if a value needs it.
+    """
+
+    arrow: pa.DataType
+    encoding: Encoding = Encoding.NATURAL
+    members: tuple[tuple[str, "ValueType"], ...] = ()
+    explicit: bool = False
+    widens: bool = False
+
+
+def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
+    """The value type of an Arrow type, with `encoding` at its leaves."""
+    members: tuple[tuple[str, ValueType], ...] = ()
+    if pa.types.is_struct(arrow):
+        fields = [arrow.field(i) for i in range(arrow.num_fields)]
+        members = tuple((f.name, from_arrow(f.type, encoding, explicit=explicit)) for f in fields)
+    elif pa.types.is_map(arrow):
+        members = (
+            ("key", from_arrow(arrow.key_type, encoding, explicit=explicit)),
+            ("value", from_arrow(arrow.item_type, encoding, explicit=explicit)),
+        )
+    elif pa.types.is_list(arrow):
+        members = (("element", from_arrow(arrow.value_type, encoding, explicit=explicit)),)
+    return ValueType(arrow, Encoding.NATURAL if members else encoding, members, explicit)
+
+
+def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = None) -> dict[str, ValueType]:
+    """Value types by column from Iceberg type names and names of encodings.
+
+    Raises:
+        ConfigError: unknown type or encoding, or an encoding for a column without a type.
+    """
+    encodings = encodings or {}
+    result = {}
+    for column, text in types.items():
+        try:
+            arrow = arrow_type(parse_type(text))
+        except ScanError as error:
+            raise ConfigError(f"types.{column}: {error}") from error
+        try:
+            encoding = Encoding(encodings.get(column, "natural"))
+        except ValueError as error:
+            valid = ", ".join(e.value for e in Encoding)
+            raise ConfigError(
+                f"encodings.{column}: unknown encoding {encodings[column]!r}; valid are {valid}"
+            ) from error
+        result[column] = from_arrow(arrow, encoding, explicit=True)
+    if lost := sorted(set(encodings) - set(types)):
+        raise ConfigError(f"encodings name columns without a type: {', '.join(lost)}; add them to types")
+    return result
+
+
+def describe(arrow: pa.DataType) -> str:
+    """The Iceberg name of an Arrow type, for messages."""
+    names = {
+        pa.bool_(): "boolean",
+        pa.int32(): "int",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.date32(): "date",
+        pa.time64("us"): "time",
+        pa.timestamp("us"): "timestamp",
+        pa.timestamp("us", "UTC"): "timestamptz",
+        pa.timestamp("ns"): "timestamp_ns",
+        pa.timestamp("ns", "UTC"): "timestamptz_ns",
+        pa.binary(16): "uuid",
+    }
+    if arrow in names:
+        return names[arrow]
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_fixed_size_binary(arrow):
+        return f"fixed[{arrow.byte_width}]"
+    return "struct" if pa.types.is_struct(arrow) else str(arrow)
