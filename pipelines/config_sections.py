@@ -6,10 +6,13 @@ its options is decided there, not here.
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from pipelines.errors import ConfigError
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -225,6 +228,18 @@ class Config(_Section):
     def folder(self) -> Path:
         """The folder of the config file, against which its paths are resolved."""
         return self.path.parent
+
+    def table(self, name: str) -> TableConfig:
+        """The config of a mirror.
+
+        Raises:
+            ConfigError: no such entry; names the nearest.
+        """
+        if name in self.tables:
+            return self.tables[name]
+        near = get_close_matches(name, sorted(self.tables), n=1, cutoff=0.0)
+        hint = f"did you mean {near[0]}?" if near else "the config has no tables"
+        raise ConfigError(f"no table {name!r} in {self.path.name}; {hint}")
 
 
 def change_log_name(table: str) -> str:

@@ -1,0 +1,49 @@
+"""`nevermore check`: prove mirrors against the reference."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...", help="Mirrors of the config; all of them if none is named.", show_default=False
+        ),
+    ] = None,
+    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
+) -> None:
+    """Compare mirrors with their change logs and files, in DuckDB and without the engine that reads them.
+
+    Exit code 0 if every check passes, 1 if one fails.
+    """
+    from checks.mirror_checks import checks_of, run_checks
+    from pipelines.config import load
+
+    settings = load(config)
+    failed = False
+    for name in tables or settings.tables:
+        settings.table(name)
+        for result in run_checks(settings, name, checks_of(settings, name)):
+            failed |= not result.passed
+            if as_json:
+                import orjson
+
+                document = {
+                    "table": name,
+                    "check": result.name,
+                    "passed": result.passed,
+                    "compared": result.compared,
+                    "offending_keys": result.offending_keys,
+                    "details": result.details,
+                }
+                typer.echo(orjson.dumps(document, default=str))
+                continue
+            compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
+            typer.echo(f"{'passed' if result.passed else 'FAILED'}  {name}  {result.name}  {compared}")
+            for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
+                typer.echo(f"        {line}")
+    raise typer.Exit(1 if failed else 0)
