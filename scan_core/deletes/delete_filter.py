@@ -158,6 +158,7 @@ def _file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
         file.data_sequence_number,
         file.content_offset,
         file.content_size_bytes,
+        io.relocate,
         tuple(sorted(io.properties.items())),
     )
 

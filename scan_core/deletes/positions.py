@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import read_bytes
-from scan_core.location import PathMatch, same_file
+from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
 from scan_core.read.file_reader import field_id_of, open_file
 from scan_core.rows.positions import (
@@ -23,7 +23,6 @@ from scan_core.rows.positions import (
     SortedPositions,
     decode_roaring,
     sorted_positions,
-    union,
 )
 from scan_core.rows.selection import All
 from scan_core.snapshot import DataFile, DeleteFile
@@ -42,11 +41,13 @@ class PositionDeleteFile:
     """The rows of one position-delete file: deleted positions by the data file's path as written there."""
 
     by_path: Mapping[str, SortedPositions]
+    spellings: Mapping[str, tuple[str, ...]]
+    """Paths as written, by their path after relocation: candidates for one file under other spellings (rule 7)."""
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
-        return sum(p.num_bytes + len(path) for path, p in self.by_path.items())
+        return sum(p.num_bytes + 2 * len(path) for path, p in self.by_path.items())
 
 
 def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> RoaringPositions:
@@ -105,8 +106,12 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
             if len(values) and int(values.min()) < 0:
                 raise MalformedTableError(f"{delete_file.path}: negative position {int(values.min())} of {path}")
             by_path.setdefault(path, []).append(sorted_positions(values))
+    spellings: dict[str, list[str]] = {}
+    for path in by_path:
+        spellings.setdefault(relocate(path, io).path, []).append(path)
     return PositionDeleteFile(
-        {path: found[0] if len(found) == 1 else _union_all(found) for path, found in by_path.items()}
+        {path: _union_all(found) for path, found in by_path.items()},
+        {path: tuple(written) for path, written in spellings.items()},
     )
 
 
@@ -119,19 +124,20 @@ def positions_in(
         MalformedTableError: `referenced_data_file` is set and the rows name other files.
     """
     found: list[SortedPositions] = []
-    for path, positions in loaded.by_path.items():
+    for path in loaded.spellings.get(relocate(data_file.path, io).path, ()):
         match same_file(path, data_file.path, io):
             case PathMatch.EXACT:
-                found.append(positions)
+                found.append(loaded.by_path[path])
             case PathMatch.RELOCATED:
                 metrics.relocated_position_matches += 1
-                found.append(positions)
+                found.append(loaded.by_path[path])
             case PathMatch.NONE:
-                if delete_file.referenced_data_file is not None:
-                    raise MalformedTableError(
-                        f"{delete_file.path}: states referenced_data_file {delete_file.referenced_data_file}, "
-                        f"but holds rows of {path}"
-                    )
+                pass
+    if delete_file.referenced_data_file is not None and len(found) < len(loaded.by_path):
+        raise MalformedTableError(
+            f"{delete_file.path}: states referenced_data_file {delete_file.referenced_data_file}, but holds rows of "
+            f"other files than {data_file.path}"
+        )
     return _union_all(found) if found else None
 
 
@@ -141,10 +147,7 @@ def combined(found: Sequence[SortedPositions]) -> RowPositions | None:
 
 
 def _union_all(found: Sequence[SortedPositions]) -> SortedPositions:
-    result = found[0]
-    if len(found) == 2:
-        return union(*found)
-    return result if len(found) == 1 else sorted_positions(np.concatenate([p.values for p in found]))
+    return found[0] if len(found) == 1 else sorted_positions(np.concatenate([p.values for p in found]))
 
 
 def _columns(schema: pa.Schema, path: str) -> tuple[int, int]:

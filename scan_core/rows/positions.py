@@ -85,11 +85,6 @@ def sorted_positions(values: Positions) -> SortedPositions:
     return SortedPositions(values)
 
 
-def union(left: SortedPositions, right: SortedPositions) -> SortedPositions:
-    """Positions in either."""
-    return SortedPositions(np.union1d(left.values, right.values))
-
-
 def decode_roaring(data: bytes, source: str) -> RoaringPositions:
     """A 64-bit Roaring bitmap in portable serialisation.
 
