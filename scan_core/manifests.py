@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from scan_core.avro_container import AvroError, Header, read_blocks, read_header
-from scan_core.avro_records import Decoder, Wanted, compile_record
+from scan_core.avro.container import AvroError, Header, read_blocks, read_header
+from scan_core.avro.records import Wanted, compile_record
+from scan_core.avro.values import Decoder
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import fingerprint, read_bytes
 from scan_core.manifest_cache import cached
@@ -302,11 +303,11 @@ def _data_file(entry: list[Any], inheritance: _Inheritance) -> DataFile:
         entry[9],
         inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
         _file_sequence(inheritance, status, entry[2]),
-        entry[13] or _NOTHING,
-        entry[14] or _NOTHING,
-        entry[10] or _NOTHING,
-        entry[11] or _NOTHING,
-        entry[12] or _NOTHING,
+        _NOTHING if entry[13] is None else entry[13],
+        _NOTHING if entry[14] is None else entry[14],
+        _NOTHING if entry[10] is None else entry[10],
+        _NOTHING if entry[11] is None else entry[11],
+        _NOTHING if entry[12] is None else entry[12],
         tuple(entry[16]) if entry[16] else (),
         bool(entry[15]),
         inheritance.row_id_of(entry[18], entry[8]),
@@ -327,11 +328,11 @@ def _delete_file(entry: list[Any], inheritance: _Inheritance) -> DeleteFile:
         file_size_bytes=entry[9],
         data_sequence_number=inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
         file_sequence_number=_file_sequence(inheritance, status, entry[2]),
-        lower_bounds=entry[13] or _NOTHING,
-        upper_bounds=entry[14] or _NOTHING,
-        value_counts=entry[10] or _NOTHING,
-        null_value_counts=entry[11] or _NOTHING,
-        nan_value_counts=entry[12] or _NOTHING,
+        lower_bounds=_NOTHING if entry[13] is None else entry[13],
+        upper_bounds=_NOTHING if entry[14] is None else entry[14],
+        value_counts=_NOTHING if entry[10] is None else entry[10],
+        null_value_counts=_NOTHING if entry[11] is None else entry[11],
+        nan_value_counts=_NOTHING if entry[12] is None else entry[12],
         split_offsets=tuple(entry[16]) if entry[16] else (),
         is_encrypted=bool(entry[15]),
         content=content,

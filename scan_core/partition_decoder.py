@@ -9,8 +9,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scan_core.avro_container import AvroError
-from scan_core.avro_records import Decoder, compile_any, field_schema
+from scan_core.avro.container import AvroError
+from scan_core.avro.schema import field_schema
+from scan_core.avro.values import Decoder, compile_any
 from scan_core.partition import normalise_value
 from scan_core.schema import PrimitiveType, Type
 from scan_core.single_value import decimal_of
