@@ -12,7 +12,7 @@ from scan_core.avro.pairs import is_pair, pairs_decoder
 from scan_core.avro.schema import (
     INTEGER_TYPES,
     MAX_SCHEMA_DEPTH,
-    collect_names,
+    NamedTypes,
     non_null,
     record_fields,
     resolve,
@@ -67,9 +67,7 @@ def compile_record(schema: Any, wanted: Sequence[Wanted], slots: int, custom: Ma
     Raises:
         AvroError: no record, a required field is absent, or a field has an unexpected type.
     """
-    names: dict[str, Any] = {}
-    collect_names(schema, names, 0)
-    steps = _steps(schema, wanted, names, custom)
+    steps = _steps(schema, wanted, NamedTypes(schema), custom)
 
     def decode(buffer: bytes, position: int) -> tuple[list[Any], int]:
         values: list[Any] = [None] * slots
@@ -84,7 +82,7 @@ def compile_record(schema: Any, wanted: Sequence[Wanted], slots: int, custom: Ma
 
 
 def _steps(
-    schema: Any, wanted: Sequence[Wanted], named: Mapping[str, Any], custom: Mapping[int, Decoder]
+    schema: Any, wanted: Sequence[Wanted], named: NamedTypes, custom: Mapping[int, Decoder]
 ) -> list[tuple[int, Any]]:
     schema = resolve(schema, named)
     steps: list[tuple[int, Any]] = []
@@ -114,7 +112,7 @@ def _wanted_for(field: Mapping[str, Any], wanted: Sequence[Wanted]) -> Wanted | 
     return next((w for w in wanted if field.get("name") in w.names), None)
 
 
-def _typed_decoder(schema: Any, want: Wanted, named: Mapping[str, Any]) -> Decoder:
+def _typed_decoder(schema: Any, want: Wanted, named: NamedTypes) -> Decoder:
     inner = non_null(resolve(schema, named), named)
     kind = type_name(inner)
     decode: Decoder | None = None
@@ -141,7 +139,7 @@ def _typed_decoder(schema: Any, want: Wanted, named: Mapping[str, Any]) -> Decod
     return _nullable(schema, decode, named)
 
 
-def _nullable(schema: Any, decode: Decoder, named: Mapping[str, Any]) -> Decoder:
+def _nullable(schema: Any, decode: Decoder, named: NamedTypes) -> Decoder:
     schema = resolve(schema, named)
     if not isinstance(schema, list):
         return decode
@@ -163,7 +161,7 @@ def _nullable(schema: Any, decode: Decoder, named: Mapping[str, Any]) -> Decoder
     return read
 
 
-def _skipper(schema: Any, named: Mapping[str, Any], depth: int) -> Skipper:
+def _skipper(schema: Any, named: NamedTypes, depth: int) -> Skipper:
     schema = resolve(schema, named)
     kind = "" if isinstance(schema, list) else type_name(schema)
     if kind in INTEGER_TYPES or kind == "enum":

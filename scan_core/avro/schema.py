@@ -11,10 +11,23 @@ MAX_SCHEMA_DEPTH = 32
 """Manifests nest five deep; hostile schemas must not exhaust the stack."""
 
 
+class NamedTypes(dict[str, Any]):
+    """The named types of one schema, and what was compiled of it so far.
+
+    A type used many times is compiled once, or crafted schemas would grow without end; one that contains itself has
+    no place in a manifest.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__()
+        self.compiled: dict[int, Any] = {}
+        self.open: set[int] = set()
+        collect_names(schema, self, 0)
+
+
 def field_schema(schema: Any, field_ids: Sequence[int], names: Sequence[str]) -> Any:
     """The schema of a field of a record, found by the ids and names given from the outside in; None if absent."""
-    named: dict[str, Any] = {}
-    collect_names(schema, named, 0)
+    named = NamedTypes(schema)
     for field_id, name in zip(field_ids, names, strict=True):
         schema = non_null(resolve(schema, named), named)
         found = [f for f in record_fields(schema) if f.get("field-id", field_id) == field_id]

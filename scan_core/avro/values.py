@@ -8,26 +8,36 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scan_core.avro.container import AvroError, read_long, read_slice
-from scan_core.avro.schema import MAX_SCHEMA_DEPTH, collect_names, record_fields, resolve, type_name
+from scan_core.avro.schema import MAX_SCHEMA_DEPTH, NamedTypes, record_fields, resolve, type_name
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 Skipper = Callable[[bytes, int], int]
 
 
-def compile_any(schema: Any, named: Mapping[str, Any] | None = None) -> Decoder:
+def compile_any(schema: Any) -> Decoder:
     """A decoder of any Avro type to plain Python values; records to tuples."""
-    if named is None:
-        collected: dict[str, Any] = {}
-        collect_names(schema, collected, 0)
-        named = collected
-    return any_decoder(schema, named, 0)
+    return any_decoder(schema, NamedTypes(schema), 0)
 
 
-def any_decoder(schema: Any, named: Mapping[str, Any], depth: int) -> Decoder:
+def any_decoder(schema: Any, named: NamedTypes, depth: int) -> Decoder:
     """A decoder of values of this type; records become tuples."""
     if depth > MAX_SCHEMA_DEPTH:
         raise AvroError(f"its schema nests deeper than {MAX_SCHEMA_DEPTH} levels")
     schema = resolve(schema, named)
+    if isinstance(schema, str):
+        return _compile(schema, named, depth)
+    key = id(schema)
+    if key in named.open:
+        raise AvroError("its schema has a type that contains itself")
+    if key not in named.compiled:
+        named.open.add(key)
+        named.compiled[key] = _compile(schema, named, depth)
+        named.open.discard(key)
+    found: Decoder = named.compiled[key]
+    return found
+
+
+def _compile(schema: Any, named: NamedTypes, depth: int) -> Decoder:
     if isinstance(schema, list):
         return union_decoder([any_decoder(s, named, depth + 1) for s in schema])
     kind = type_name(schema)
