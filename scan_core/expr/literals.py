@@ -4,7 +4,7 @@ Dates are days, times microseconds, timestamps micro- or nanoseconds since the e
 text are UTC offsets; the session time zone is UTC.
 """
 
-import datetime
+import datetime as dt
 import decimal
 import re
 import uuid
@@ -25,11 +25,11 @@ TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T](?:{TIME_PATTERN}{ZONE_PATTERN})?)?
 TIME_TEXT = rf"^\s*{TIME_PATTERN}\s*$"
 
 _DATE, _TIMESTAMP, _TIME = re.compile(DATE_TEXT), re.compile(TIMESTAMP_TEXT), re.compile(TIME_TEXT)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-_MICROSECOND = datetime.timedelta(microseconds=1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
 
 
-def from_python(value: Any) -> tuple[Any, Type]:
+def from_python(value: Any) -> tuple[Any, Type]:  # noqa: C901  # one flat case per type
     """The engine's value and type of a Python constant.
 
     Raises:
@@ -48,13 +48,13 @@ def from_python(value: Any) -> tuple[Any, Type]:
             return value, PrimitiveType("string")
         case decimal.Decimal():
             return _from_decimal(value)
-        case datetime.datetime() if value.tzinfo is None:
-            return (value.replace(tzinfo=datetime.timezone.utc) - _EPOCH) // _MICROSECOND, PrimitiveType("timestamp")
-        case datetime.datetime():
+        case dt.datetime() if value.tzinfo is None:
+            return (value.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND, PrimitiveType("timestamp")
+        case dt.datetime():
             return (value - _EPOCH) // _MICROSECOND, PrimitiveType("timestamptz")
-        case datetime.date():
+        case dt.date():
             return value.toordinal() - _EPOCH.toordinal(), PrimitiveType("date")
-        case datetime.time():
+        case dt.time():
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return seconds * 1_000_000 + value.microsecond, PrimitiveType("time")
         case uuid.UUID():
@@ -116,10 +116,10 @@ def _days(parts: Mapping[str, str | None]) -> int | None:
         return None
     cycle, year_in_cycle = divmod(year - 1, 400)  # Python's calendar ends in 9999, Spark's does not
     try:
-        ordinal = datetime.date(year_in_cycle + 1, month, day).toordinal()
+        ordinal = dt.date(year_in_cycle + 1, month, day).toordinal()
     except ValueError:
         return None
-    return ordinal + cycle * 146_097 - _EPOCH.toordinal()
+    return int(ordinal + cycle * 146_097 - _EPOCH.toordinal())
 
 
 def _time_of_day(parts: Mapping[str, str | None], digits: int) -> int | None:
@@ -127,7 +127,7 @@ def _time_of_day(parts: Mapping[str, str | None], digits: int) -> int | None:
     if hour > 23 or minute > 59 or second > 59:
         return None
     fraction = int(((parts["fraction"] or "") + "0" * digits)[:digits])
-    return int((hour * 60 + minute) * 60 + second) * 10**digits + fraction
+    return int(((hour * 60 + minute) * 60 + second) * 10**digits + fraction)
 
 
 def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
@@ -142,7 +142,7 @@ def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
     return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
 
 
-def literal_text(value: Any, type_: Type) -> str:
+def literal_text(value: Any, type_: Type) -> str:  # noqa: C901  # one flat case per type
     """A constant in the engine's representation as SQL."""
     match value, type_.name if isinstance(type_, PrimitiveType) else "":
         case None, _:
@@ -171,7 +171,7 @@ def literal_text(value: Any, type_: Type) -> str:
 
 def _date_text(days: int) -> str:
     try:
-        return str((_EPOCH + datetime.timedelta(days=days)).date())
+        return str((_EPOCH + dt.timedelta(days=days)).date())
     except OverflowError:
         return f"1970-01-01 + {days} days"
 
@@ -179,7 +179,7 @@ def _date_text(days: int) -> str:
 def _timestamp_text(value: int, digits: int) -> str:
     seconds, fraction = divmod(value, 10**digits)
     try:
-        moment = _EPOCH + datetime.timedelta(seconds=seconds)
+        moment = _EPOCH + dt.timedelta(seconds=seconds)
     except OverflowError:
         return f"1970-01-01 + {seconds} seconds"
     return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{fraction:0{digits}}".rstrip("0") if fraction else "")

@@ -4,7 +4,7 @@
 types. `bind.py` gives them a meaning; nothing here evaluates anything.
 """
 
-import datetime
+import datetime as dt
 import decimal
 import uuid
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from scan_core.expr.bound import BoundExpr, Column, Member, children, walk
 from scan_core.expr.literals import from_python, literal_text
 from scan_core.schema import Type
 
-Constantish = bool | int | float | str | bytes | decimal.Decimal | datetime.date | datetime.time | uuid.UUID | None
+Constantish = bool | int | float | str | bytes | decimal.Decimal | dt.date | dt.time | uuid.UUID | None
 """Python values that stand for constants wherever an expression is expected."""
 
 
@@ -184,7 +184,7 @@ class Operation(Expr):
     span: Span | None = None
 
     def __str__(self) -> str:
-        from scan_core.expr.text import operation_text  # noqa: PLC0415  # text.py needs this module's classes
+        from scan_core.expr.text import operation_text  # text.py needs this module's classes
 
         return operation_text(self)
 

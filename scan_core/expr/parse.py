@@ -4,8 +4,7 @@ Every construct is taken over by name or refused by name: sqlglot accepts far mo
 rewrites functions into near equivalents of other dialects, which `_FilterParser` switches off.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlglot import exp, tokens
 from sqlglot.dialects.spark import Spark
@@ -60,18 +59,18 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     return point_at(sql, (max(0, end - width + 1), end), f"syntax error in the filter: {description}")
 
 
-class _FilterParser(SparkParser):
+class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped here
     """Spark's grammar, but calls stay calls: no rewriting of functions into canonical ones."""
 
-    FUNCTIONS: dict[str, Callable[..., Any]] = {}
-    FUNCTION_PARSERS = {
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
     }
-    NO_PAREN_FUNCTIONS: dict[Any, Any] = {}
-    NO_PAREN_FUNCTION_PARSERS = {
+    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name in {"CASE", "ANY"}
     }
-    PRIMARY_PARSERS = {
+    PRIMARY_PARSERS: ClassVar[dict[Any, Any]] = {
         **SparkParser.PRIMARY_PARSERS,
         tokens.TokenType.NULL: lambda self, token: self.expression(exp.Null(), token),
         tokens.TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
@@ -79,11 +78,11 @@ class _FilterParser(SparkParser):
     }
 
 
-class _Filter(Spark):
+class _Filter(Spark):  # type: ignore[misc]  # sqlglot is untyped here
     """Spark 4: a doubled quote inside a string is a quote."""
 
-    class Tokenizer(Spark.Tokenizer):
-        STRING_ESCAPES = ["\\", "'", '"']
+    class Tokenizer(Spark.Tokenizer):  # type: ignore[misc]  # sqlglot is untyped here
+        STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
 
     Parser = _FilterParser
 
@@ -301,7 +300,9 @@ class _Converter:
         return CastTo(self.convert(node.this), self._type_name(node), safe=False, span=_span(node))
 
     def _convert_trycast(self, node: exp.TryCast) -> Expr:
-        return CastTo(self.convert(node.this), self._type_name(node), safe=bool(node.args.get("safe")), span=_span(node))
+        return CastTo(
+            self.convert(node.this), self._type_name(node), safe=bool(node.args.get("safe")), span=_span(node)
+        )
 
     def _type_name(self, node: exp.Cast) -> str:
         to = node.to
@@ -321,7 +322,9 @@ class _Converter:
         unit = node.args.get("unit")
         if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var):
             raise self.refuse(node, "an interval is a number and one unit: interval 3 days")
-        return self._operation("interval", node, Constant(node.this.this), Constant(unit.name.lower().removesuffix("s")))
+        return self._operation(
+            "interval", node, Constant(node.this.this), Constant(unit.name.lower().removesuffix("s"))
+        )
 
     def _convert_anonymous(self, node: exp.Anonymous) -> Expr:
         return self._operation(node.name.lower(), node, *node.expressions)

@@ -34,6 +34,18 @@ _INFIX = {
     **dict.fromkeys(("+", "-", "||"), 6),
     **dict.fromkeys(("*", "/", "%", "div"), 7),
 }
+_CALL_NAMES = {
+    "list_get": "[]",
+    "map_get": "[]",
+    "list_element_at": "element_at",
+    "try list_get": "get",
+    "try list_element_at": "try_element_at",
+    "try +": "try_add",
+    "try -": "try_subtract",
+    "try *": "try_multiply",
+    "try /": "try_divide",
+    "try %": "try_mod",
+}
 _NOT, _PREDICATE, _NEGATIVE, _ATOM = 3, 5, 8, 9
 
 
@@ -67,7 +79,7 @@ def _unbound(node: Expr) -> tuple[str, int]:
     return _operator(node.name, [_unbound(a) for a in node.arguments])
 
 
-def _operator(name: str, parts: list[tuple[str, int]]) -> tuple[str, int]:
+def _operator(name: str, parts: list[tuple[str, int]]) -> tuple[str, int]:  # noqa: C901  # one flat case per operator
     texts = [p[0] for p in parts]
     match name:
         case _ if name in _INFIX:
@@ -101,7 +113,7 @@ def _case(branches: list[tuple[str, str]], default: str) -> str:
     return f"case {arms} else {default} end"
 
 
-def _bound(node: BoundExpr) -> tuple[str, int]:
+def _bound(node: BoundExpr) -> tuple[str, int]:  # noqa: C901, PLR0912  # one flat case per node
     match node:
         case Column(_, name):
             return str(Name((name,))), _ATOM
@@ -137,7 +149,7 @@ def _bound(node: BoundExpr) -> tuple[str, int]:
         case Coalesce(operands):
             return f"coalesce({', '.join(_bound(o)[0] for o in operands)})", _ATOM
         case Call(function, arguments):
-            return _operator(function, [_bound(a) for a in arguments])
+            return _operator(_CALL_NAMES.get(function, function), [_bound(a) for a in arguments])
 
 
 def _between(operand: BoundExpr, lower: Any, upper: Any, lower_in: bool, upper_in: bool) -> tuple[str, int]:  # noqa: FBT001

@@ -1,0 +1,350 @@
+"""Names to field ids, operators to types: from an expression to the predicate that a scan carries."""
+
+from difflib import get_close_matches
+
+from scan_core.errors import ColumnNotFoundError, PredicateError
+from scan_core.expr.bound import (
+    And,
+    BoundExpr,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Comparison,
+    InSet,
+    IsNull,
+    Like,
+    Literal,
+    Member,
+    Not,
+    Or,
+)
+from scan_core.expr.caret import point_at
+from scan_core.expr.coercion import BOOLEAN, DATE, STRING, TIMESTAMPS, can_cast, common_type, is_primitive, name_of
+from scan_core.expr.constants import ConversionError, coerce
+from scan_core.expr.functions import (
+    DATE_PARTS,
+    FUNCTIONS,
+    TIME_PARTS,
+    ArgumentError,
+    condition_of,
+    same_type,
+    subscript,
+)
+from scan_core.expr.literals import from_python
+from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
+from scan_core.expr.normalize import Normalization, conjuncts_of
+from scan_core.expr.patterns import check_like_pattern, check_regex
+from scan_core.schema import MapType, NestedField, PrimitiveType, Schema, StructType, Type, parse_type
+
+METADATA_COLUMNS: dict[str, tuple[int, Type]] = {
+    "_file": (2147483646, STRING),
+    "_pos": (2147483645, PrimitiveType("long")),
+    "_row_id": (2147483540, PrimitiveType("long")),
+    "_last_updated_sequence_number": (2147483539, PrimitiveType("long")),
+}
+"""Metadata columns a filter may name, with the field ids that the specification reserves for them."""
+
+_COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">=", "<=>"})
+_TYPE_SYNONYMS = {"bigint": "long", "integer": "int", "timestamp_ltz": "timestamptz", "timestamp_ntz": "timestamp"}
+_INTERVAL_UNITS = {"microsecond": 1, "millisecond": 10**3, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6}
+_INTERVAL_DAYS = {"day": 1, "week": 7}
+_INTERVAL_MONTHS = {"month": 1, "year": 12}
+
+
+def bind(
+    expression: Expr | str,
+    schema: Schema,
+    case_sensitive: bool = True,  # noqa: FBT001, FBT002  # the signature the scan calls
+    normalization: Normalization = "compact",
+) -> BoundPredicate:
+    """The predicate that a filter states about rows of `schema`.
+
+    Args:
+        expression: SQL text or an expression object.
+        schema: the schema in force.
+        case_sensitive: match column names exactly.
+        normalization: "compact" keeps the shape; "cnf" multiplies ORs out, up to a cap.
+
+    Raises:
+        PredicateError: syntax, names or types are wrong, or a construct is not supported; says what and where.
+    """
+    sql = expression if isinstance(expression, str) else None
+    if isinstance(expression, str):
+        from scan_core.expr.parse import parse  # workers unpickle predicates without loading sqlglot
+
+        expression = parse(expression)
+    binder = _Binder(schema, sql, case_sensitive=case_sensitive)
+    try:
+        bound = binder.bind(expression)
+        if name_of(bound.type) not in {"boolean", "unknown"}:
+            raise PredicateError(
+                point_at(sql, span_of(expression), f"a filter must be true or false, but this is of type {bound.type}")
+            )
+        return BoundPredicate(sql if sql is not None else str(expression), conjuncts_of(bound, normalization))
+    except RecursionError as error:
+        raise PredicateError("the filter nests too deeply") from error
+
+
+def span_of(expression: Expr) -> Span | None:
+    """Where the expression stands in the text, None if it was built from objects."""
+    return getattr(expression, "span", None)
+
+
+class _Binder:
+    def __init__(self, schema: Schema, sql: str | None, *, case_sensitive: bool) -> None:
+        self._schema, self._sql, self._case_sensitive = schema, sql, case_sensitive
+
+    def refuse(self, expression: Expr, message: str) -> PredicateError:
+        where = "" if self._sql is not None and span_of(expression) else f" (in {expression})"
+        return PredicateError(point_at(self._sql, span_of(expression), message + where))
+
+    def bind(self, expression: Expr) -> BoundExpr:
+        match expression:
+            case Name():
+                return self._bind_name(expression)
+            case Constant():
+                return self._bind_constant(expression)
+            case CastTo():
+                return self._bind_cast(expression)
+            case Operation():
+                return self._bind_operation(expression)
+            case _:
+                raise PredicateError(f"{expression!r} is no expression of the filter language")
+
+    def _bind_constant(self, constant: Constant) -> BoundExpr:
+        if constant.type is not None:
+            return Literal(constant.value, constant.type)
+        try:
+            return Literal(*from_python(constant.value))
+        except ValueError as error:
+            raise self.refuse(constant, str(error)) from error
+
+    def _bind_cast(self, cast: CastTo) -> BoundExpr:
+        target = cast.type
+        if isinstance(target, str):
+            text = target.strip().lower()
+            try:
+                target = parse_type(_TYPE_SYNONYMS.get(text, text))
+            except ValueError as error:
+                raise self.refuse(cast, f"cast to {cast.type}: {error}") from error
+        operand = self.bind(cast.operand)
+        if not can_cast(operand.type, target):
+            raise self.refuse(cast, f"a cast from {operand.type} to {target} is not supported in a filter")
+        return operand if operand.type == target else Cast(operand, target, cast.safe)
+
+    def _bind_name(self, name: Name) -> BoundExpr:
+        top, rest = self._resolve(name)
+        node: BoundExpr = top if isinstance(top, Column) else Column(top.field_id, top.name, top.type)
+        for part in rest:
+            node = self._member(node, part, name)
+        return node
+
+    def _resolve(self, name: Name) -> tuple[NestedField | Column, tuple[str, ...]]:
+        for parts in dict.fromkeys((name.parts, tuple(".".join(name.parts).split(".")))):
+            for length in range(len(parts), 0, -1):  # a column may have a dot in its name
+                wanted = ".".join(parts[:length])
+                found = [f for f in self._schema.fields if self._same(f.name, wanted)]
+                if len(found) > 1:
+                    ids = ", ".join(str(f.field_id) for f in found)
+                    raise self.refuse(name, f"column {wanted!r} is ambiguous: field ids {ids}")
+                if found:
+                    return found[0], parts[length:]
+        if len(name.parts) == 1 and name.parts[0] in METADATA_COLUMNS:
+            field_id, type_ = METADATA_COLUMNS[name.parts[0]]
+            return Column(field_id, name.parts[0], type_), ()
+        try:
+            self._schema.find(".".join(name.parts), case_sensitive=self._case_sensitive)
+        except ColumnNotFoundError as error:
+            raise self.refuse(name, str(error)) from error
+        raise self.refuse(name, f"no column {'.'.join(name.parts)!r}")
+
+    def _same(self, name: str, wanted: str) -> bool:
+        return name == wanted or (not self._case_sensitive and name.lower() == wanted.lower())
+
+    def _member(self, node: BoundExpr, part: str, where: Expr) -> BoundExpr:
+        match node.type:
+            case StructType(fields):
+                found = [(i, f) for i, f in enumerate(fields) if self._same(f.name, part)]
+                if len(found) == 1:
+                    index, field = found[0]
+                    return Member(node, field.field_id, field.name, index, field.type)
+                near = get_close_matches(part, [f.name for f in fields], n=3)
+                hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(f.name for f in fields)}"
+                raise self.refuse(where, f"{'no' if not found else 'ambiguous'} member {part!r}; {hint}")
+            case MapType(key) if name_of(key.type) == "string":
+                return subscript("[]", (node, Literal(part, STRING)))
+            case _:
+                raise self.refuse(where, f"{part!r} cannot be taken from a {node.type}")
+
+    def _bind_operation(self, operation: Operation) -> BoundExpr:  # noqa: C901, PLR0912  # one flat case per operator
+        name, arguments = operation.name, operation.arguments
+        try:
+            match name:
+                case "and" | "or":
+                    bound = tuple(condition_of(self.bind(a), name, i) for i, a in enumerate(arguments))
+                    return And(bound) if name == "and" else Or(bound)
+                case "not":
+                    return Not(condition_of(self.bind(arguments[0]), name))
+                case "in":
+                    return self._bind_in(operation)
+                case "between":
+                    value, low, high = (self.bind(a) for a in arguments)
+                    return And((self._compare(">=", (value, low)), self._compare("<=", (value, high))))
+                case "is null":
+                    return IsNull(self.bind(arguments[0]))
+                case "like" | "ilike":
+                    return self._bind_like(operation)
+                case "rlike" | "regexp" | "regexp_like":
+                    return self._bind_regex(operation)
+                case ".":
+                    member = arguments[1]
+                    assert isinstance(member, Constant)  # noqa: S101  # the parser and `Expr.member` build no other
+                    return self._member(self.bind(arguments[0]), str(member.value), operation)
+                case "case":
+                    return self._bind_case(operation)
+                case "equal_null":
+                    return self._compare("<=>", tuple(self.bind(a) for a in arguments))
+                case _ if name in _COMPARISONS:
+                    return self._compare(name, tuple(self.bind(a) for a in arguments))
+                case _ if name.startswith("extract "):
+                    return self._bind_extract(operation)
+                case "+" | "-" if (shifted := self._bind_shift(operation)) is not None:
+                    return shifted
+                case _:
+                    return self._bind_call(operation)
+        except ArgumentError as error:
+            place = operation if error.index is None else arguments[min(error.index, len(arguments) - 1)]
+            raise self.refuse(place, str(error)) from error
+        except ConversionError as error:
+            raise self.refuse(operation, str(error)) from error
+
+    def _bind_call(self, operation: Operation) -> BoundExpr:
+        function = FUNCTIONS.get(operation.name)
+        count = len(operation.arguments)
+        if function is None:
+            near = get_close_matches(operation.name, FUNCTIONS, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise self.refuse(operation, f"{operation.name}() is not supported in a filter{hint}")
+        if count < function.least or (function.most is not None and count > function.most):
+            most = "or more" if function.most is None else f"to {function.most}"
+            wanted = f"{function.least}" if function.most == function.least else f"{function.least} {most}"
+            raise self.refuse(operation, f"{operation.name}() takes {wanted} arguments, not {count}")
+        return function.bind(operation.name, tuple(self.bind(a) for a in operation.arguments))
+
+    def _compare(self, operator: str, sides: tuple[BoundExpr, ...]) -> BoundExpr:
+        left, right = sides
+        common = common_type(left.type, right.type)
+        if common is None or not is_primitive(common):
+            raise ArgumentError(f"{left.type} and {right.type} cannot be compared")
+        if name_of(common) == "decimal":  # the kernel compares decimals of any scale exactly
+            wide = [s if name_of(s.type) == "decimal" else coerce(s, _decimal_for(s, common)) for s in sides]
+            return Comparison(operator, wide[0], wide[1])
+        return Comparison(operator, coerce(left, common), coerce(right, common))
+
+    def _bind_in(self, operation: Operation) -> BoundExpr:
+        operand, *values = (self.bind(a) for a in operation.arguments)
+        common = operand.type
+        for index, value in enumerate(values, start=1):
+            found = common_type(common, value.type)
+            if found is None or not is_primitive(found):
+                raise ArgumentError(f"{common} and {value.type} cannot be compared", index)
+            common = found
+        if not all(isinstance(v, Literal) for v in values):
+            return Or(tuple(self._compare("=", (operand, v)) for v in values))
+        literals = [coerce(v, common) for v in values]
+        found_values = {v.value for v in literals if isinstance(v, Literal) and v.value is not None}
+        has_nan = any(v != v for v in found_values)  # noqa: PLR0124  # NaN is the value that differs from itself
+        return InSet(
+            coerce(operand, common),
+            frozenset(v for v in found_values if v == v),  # noqa: PLR0124
+            any(isinstance(v, Literal) and v.value is None for v in literals),
+            has_nan,
+        )
+
+    def _pattern(self, operation: Operation) -> tuple[BoundExpr, str | None]:
+        operand, pattern = self.bind(operation.arguments[0]), self.bind(operation.arguments[1])
+        if name_of(operand.type) not in {"string", "unknown"}:
+            raise ArgumentError(f"{operation.name} takes a string, not {operand.type}", 0)
+        if not isinstance(pattern, Literal) or name_of(pattern.type) not in {"string", "unknown"}:
+            raise ArgumentError(f"{operation.name} takes a constant pattern in a filter", 1)
+        return coerce(operand, STRING), pattern.value
+
+    def _bind_like(self, operation: Operation) -> BoundExpr:
+        operand, pattern = self._pattern(operation)
+        escape = operation.arguments[2]
+        assert isinstance(escape, Constant)  # noqa: S101  # the parser and `Expr.like` build no other
+        if pattern is None:
+            return Literal(None, BOOLEAN)
+        escape_text = None if escape.value is None else str(escape.value)
+        try:
+            check_like_pattern(pattern, escape_text)
+        except ValueError as error:
+            raise self.refuse(operation.arguments[1], str(error)) from error
+        return Like(operand, pattern, escape_text, operation.name == "ilike")
+
+    def _bind_regex(self, operation: Operation) -> BoundExpr:
+        operand, pattern = self._pattern(operation)
+        if pattern is None:
+            return Literal(None, BOOLEAN)
+        try:
+            check_regex(pattern)
+        except ValueError as error:
+            raise self.refuse(operation.arguments[1], str(error)) from error
+        return Call("rlike", (operand, Literal(pattern, STRING)), BOOLEAN)
+
+    def _bind_case(self, operation: Operation) -> BoundExpr:
+        bound = [self.bind(a) for a in operation.arguments]
+        conditions = [condition_of(c, "when", 2 * i) for i, c in enumerate(bound[:-1:2])]
+        values, type_ = same_type("case", (*bound[1:-1:2], bound[-1]))
+        return Case(tuple(zip(conditions, values[:-1], strict=True)), values[-1], type_)
+
+    def _bind_extract(self, operation: Operation) -> BoundExpr:
+        part = operation.name.removeprefix("extract ")
+        part = {"doy": "dayofyear", "dow": "dayofweek", "week": "weekofyear"}.get(part, part)
+        if part not in (*DATE_PARTS, *TIME_PARTS):
+            raise self.refuse(operation, f"extract({part}) is not supported in a filter")
+        return FUNCTIONS[part].bind(part, (self.bind(operation.arguments[0]),))
+
+    def _bind_shift(self, operation: Operation) -> BoundExpr | None:
+        """A date or timestamp plus or minus days or an interval; None if this is other arithmetic."""
+        left, right = operation.arguments
+        if isinstance(left, Operation) and left.name == "interval" and operation.name == "+":
+            left, right = right, left
+        moment = self.bind(left)
+        kind, sign = name_of(moment.type), -1 if operation.name == "-" else 1
+        if isinstance(right, Operation) and right.name == "interval":
+            return self._shift_by_interval(moment, right, sign, operation)
+        if kind != "date":
+            return None
+        days = self.bind(right)
+        if name_of(days.type) != "int":
+            raise self.refuse(operation, "a date takes plus or minus days as an int; datediff() subtracts two dates")
+        return Call("date_add" if sign > 0 else "date_sub", (moment, days), DATE)
+
+    def _shift_by_interval(self, moment: BoundExpr, interval: Operation, sign: int, where: Expr) -> BoundExpr:
+        amount, unit = (str(a.value) for a in interval.arguments if isinstance(a, Constant))
+        kind = name_of(moment.type)
+        try:
+            count = sign * int(amount)
+        except ValueError as error:
+            raise self.refuse(where, f"interval {amount} {unit}: the amount must be a whole number") from error
+        if kind == "date" and unit in _INTERVAL_DAYS:
+            return Call("date_add", (moment, coerce(Literal(*from_python(count * _INTERVAL_DAYS[unit])), _INT)), DATE)
+        if kind == "date" and unit in _INTERVAL_MONTHS:
+            months = coerce(Literal(*from_python(count * _INTERVAL_MONTHS[unit])), _INT)
+            return Call("add_months", (moment, months), DATE)
+        micros = _INTERVAL_UNITS.get(unit, _INTERVAL_DAYS.get(unit, 0) * 86_400 * 10**6)
+        if kind in TIMESTAMPS and micros:
+            ticks = count * micros * (1000 if kind.endswith("_ns") else 1)
+            return Call("timestamp_add", (moment, coerce(Literal(*from_python(ticks)), _LONG)), moment.type)
+        raise self.refuse(where, f"interval {amount} {unit} cannot be added to a {moment.type} in a filter")
+
+
+_INT, _LONG = PrimitiveType("int"), PrimitiveType("long")
+
+
+def _decimal_for(side: BoundExpr, common: Type) -> Type:
+    from scan_core.expr.coercion import decimal_of, decimal_type
+
+    return decimal_type(*decimal_of(side.type)) if name_of(side.type) in {"int", "long"} else common

@@ -1,0 +1,231 @@
+"""Casts on columns with Spark's ANSI meaning: a value without counterpart fails its row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.expr.arithmetic import OVERFLOW, decimal_array, nulls_of, outcome, rounded_decimal
+from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, decimal_of, name_of
+from scan_core.expr.compare import numbers
+from scan_core.expr.constants import FALSE_TEXTS, FLOAT_TEXT, TRUE_TEXTS
+from scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from scan_core.expr.temporal import (
+    DAY_MICROS,
+    dates_from_text,
+    times_from_text,
+    timestamps_from_text,
+    timestamps_to_text,
+)
+from scan_core.expr.vectors import BoolMask, Vector, array_of, null_mask, union, valid_mask, with_nulls
+from scan_core.schema import Type, arrow_type
+
+_SPACES = " \t\n\x0b\f\r"
+_DECIMAL_TEXT = r"^[+-]?(?:\d+\.?\d*|\.\d+)$"
+_INTEGER_TEXT_TRIMMED = r"^[+-]?\d+$"
+
+
+def cast(array: pa.Array, source: Type, target: Type) -> Vector:
+    """Every value in the target type; NULL and failed where it has none."""
+    names = name_of(source), name_of(target)
+    if names[0] == "unknown":
+        return Vector(pa.nulls(len(array), arrow_type(target)))
+    if names[0] == "string":
+        return _from_text(array, target)
+    if names[1] == "string":
+        return Vector(_to_text(array, source))
+    if names[0] in TIMESTAMPS | {"date"}:
+        return _from_moment(array, source, target)
+    if names[0] in BYTES:
+        return Vector(array.cast(arrow_type(target)))
+    return _from_number(array, source, target)
+
+
+def _from_number(array: pa.Array, source: Type, target: Type) -> Vector:
+    null = null_mask(array)
+    if name_of(target) == "decimal":
+        return _number_to_decimal(array, source, target, null)
+    if name_of(source) == "decimal":
+        return _decimal_to_number(array, source, target)
+    values: Any = numbers(array, source)
+    if name_of(target) == "boolean":
+        return outcome(values != 0, null, None, target, "")
+    if name_of(target) in FLOATING:
+        with np.errstate(over="ignore"):
+            return outcome(
+                values.astype(np.float32 if name_of(target) == "float" else np.float64), null, None, target, ""
+            )
+    low, high = INT_RANGE if name_of(target) == "int" else LONG_RANGE
+    if name_of(source) in FLOATING:
+        with np.errstate(invalid="ignore"):
+            whole = np.trunc(values.astype(np.float64))
+            failed = ~((whole >= float(low)) & (whole < float(high + 1)))
+            values = np.where(failed, 0, whole).astype(np.int64)
+    else:
+        values = values.astype(np.int64)
+        failed = (values < low) | (values > high)
+    return outcome(values, null, failed, target, f"{OVERFLOW}: a {source} does not fit {target}")
+
+
+def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: BoolMask | None) -> Vector:
+    if name_of(source) in {"decimal"} | INTEGRAL:
+        exact = array.cast(pa.decimal128(*decimal_of(source)))
+        return rounded_decimal(exact.cast(pa.decimal256(*decimal_of(source))), null, target)
+    if name_of(source) == "boolean":
+        ones = numbers(array, source).astype(np.int64)
+        return rounded_decimal(decimal_array(ones, null, 0).cast(pa.decimal256(18, 0)), null, target)
+    # Spark goes through the shortest text of a double (BigDecimal.valueOf)
+    values = numbers(array, source)
+    finite = np.isfinite(values) & (np.abs(values) < 1e38)
+    text = pa.array(np.where(finite, values, 0)).cast(pa.string())
+    vector = rounded_decimal(_decimals_of_text(text), null, target)
+    failed = ~finite if null is None else ~finite & ~null
+    if not failed.any():
+        return vector
+    return Vector(with_nulls(vector.values, failed), union(vector.failed, failed), f"{OVERFLOW} of {target}")
+
+
+def _decimals_of_text(text: pa.Array) -> pa.Array:
+    return text.cast(pa.decimal256(76, 37))
+
+
+def _decimal_to_number(array: pa.Array, source: Type, target: Type) -> Vector:
+    if name_of(target) in FLOATING:
+        values = array.cast(pa.string()).cast(arrow_type(target))  # Arrow's direct cast is off by an ulp
+        return Vector(values)
+    if name_of(target) == "boolean":
+        zero = pc.equal(array, pa.scalar(0, array.type))
+        return Vector(pc.invert(zero))
+    scale = decimal_of(source)[1]
+    whole = pc.round(array.cast(pa.decimal256(76, scale)), ndigits=0, round_mode="towards_zero")
+    whole = whole.cast(pa.decimal256(76, 0))
+    low, high = INT_RANGE if name_of(target) == "int" else LONG_RANGE
+    wide = pa.decimal256(76, 0)
+    outside = pc.or_(pc.less(whole, pa.scalar(low, wide)), pc.greater(whole, pa.scalar(high, wide)))
+    failed = np.asarray(pc.fill_null(outside, False))
+    if failed.any():
+        whole = with_nulls(whole, failed)
+    values = whole.cast(arrow_type(target))
+    return Vector(values, failed if failed.any() else None, f"{OVERFLOW}: a {source} does not fit {target}")
+
+
+def _from_moment(array: pa.Array, source: Type, target: Type) -> Vector:
+    null, values = nulls_of(array), numbers(array, source).astype(np.int64)
+    ticks = 1000 if name_of(source).endswith("_ns") else 1
+    if name_of(target) == "date":
+        return outcome(values // (DAY_MICROS * ticks), null, None, target, "")
+    target_ticks = 1000 if name_of(target).endswith("_ns") else 1
+    factor = DAY_MICROS * target_ticks if name_of(source) == "date" else max(1, target_ticks // ticks)
+    failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
+    with np.errstate(over="ignore"):
+        moved = values * factor if ticks <= target_ticks else values // ticks
+    return outcome(moved, null, failed, target, f"{OVERFLOW} of {target}")
+
+
+def _to_text(array: pa.Array, source: Type) -> pa.Array:
+    match name_of(source):
+        case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
+            return timestamps_to_text(array, source)
+        case "uuid":
+            return _uuids_to_text(array)
+        case "fixed" | "binary":
+            return array.cast(pa.binary()).cast(pa.string())
+        case "time":
+            return timestamps_to_text(array, source)
+        case _:
+            return array.cast(pa.string())
+
+
+def _uuids_to_text(array: pa.Array) -> pa.Array:
+    data = np.frombuffer(array.buffers()[1], dtype=np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
+    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+    text = np.full((len(array), 36), ord("-"), dtype=np.uint8)
+    places = [i for i in range(36) if i not in {8, 13, 18, 23}]
+    text[:, places[0::2]] = digits[data >> 4]
+    text[:, places[1::2]] = digits[data & 15]
+    flat = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text.reshape(-1))])
+    return with_nulls(flat.cast(pa.binary()).cast(pa.string()), null_mask(array))
+
+
+def _from_text(array: pa.Array, target: Type) -> Vector:
+    valid = valid_mask(array)
+    parse = _TEXT_PARSERS[name_of(target)]
+    values, matched = parse(pc.utf8_trim(array, characters=_SPACES), target)
+    failed = ~matched if valid is None else ~matched & valid
+    if not failed.any():
+        return Vector(values)
+    return Vector(with_nulls(values, failed), failed, f"a string is no {target}")
+
+
+def _matches(text: pa.Array, pattern: str) -> BoolMask:
+    return np.asarray(pc.fill_null(pc.match_substring_regex(text, pattern=pattern), False))
+
+
+def _only(text: pa.Array, matched: BoolMask, otherwise: str) -> pa.Array:
+    return text if matched.all() else pc.if_else(pa.array(matched), text, pa.scalar(otherwise, text.type))
+
+
+def _parse_integers(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    matched = _matches(text, _INTEGER_TEXT_TRIMMED) & (np.asarray(pc.fill_null(pc.utf8_length(text), 0)) <= 37)
+    wide = pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement="").cast(
+        pa.decimal128(38, 0)
+    )
+    low, high = INT_RANGE if name_of(target) == "int" else LONG_RANGE
+    bounds = [pa.scalar(b, pa.decimal128(38, 0)) for b in (low, high)]
+    inside = pc.and_(pc.greater_equal(wide, bounds[0]), pc.less_equal(wide, bounds[1]))
+    matched &= np.asarray(pc.fill_null(inside, False))
+    return with_nulls(wide, ~matched).cast(arrow_type(target)), matched
+
+
+def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    matched = _matches(text, FLOAT_TEXT)
+    plain = pc.utf8_lower(_only(text, matched, "0"))
+    plain = pc.replace_substring_regex(plain, pattern=r"([\d.])[df]$", replacement=r"\1")
+    plain = pc.replace_substring_regex(plain, pattern=r"^\+", replacement="")
+    return plain.cast(arrow_type(target)), matched
+
+
+def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    matched = _matches(text, _DECIMAL_TEXT) & _matches(text, r"^[+-]?0*\d{0,38}(?:\.\d{0,37})?$")
+    exact = _decimals_of_text(pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement=""))
+    vector = rounded_decimal(exact, null_mask(text), target)
+    return vector.values, matched if vector.failed is None else matched & ~vector.failed
+
+
+def _parse_booleans(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # one signature
+    lower = pc.utf8_lower(text)
+    true = np.asarray(pc.is_in(lower, value_set=pa.array(sorted(TRUE_TEXTS), text.type)))
+    false = np.asarray(pc.is_in(lower, value_set=pa.array(sorted(FALSE_TEXTS), text.type)))
+    return array_of(true, ~(true | false), target), true | false
+
+
+def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # noqa: ARG001
+    pattern = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+    matched = _matches(text, pattern)
+    plain = pc.utf8_lower(_only(text, matched, "00000000-0000-0000-0000-000000000000"))
+    plain = pc.fill_null(plain, "00000000-0000-0000-0000-000000000000").cast(pa.binary()).cast(pa.binary(36))
+    codes = np.frombuffer(plain.buffers()[1], dtype=np.uint8).reshape(-1, 36)[plain.offset : plain.offset + len(plain)]
+    digits = codes[:, [i for i in range(36) if i not in {8, 13, 18, 23}]]
+    nibbles = np.where(digits >= ord("a"), digits - ord("a") + 10, digits - ord("0")).astype(np.uint8)
+    packed = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
+    values = pa.Array.from_buffers(pa.binary(16), len(text), [None, pa.py_buffer(packed.reshape(-1))])
+    return with_nulls(values, ~matched), matched
+
+
+def _parse_bytes(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # noqa: ARG001
+    return text.cast(pa.binary()), np.ones(len(text), dtype=np.bool_)
+
+
+_TEXT_PARSERS: dict[str, Callable[[pa.Array, Type], tuple[pa.Array, BoolMask]]] = {
+    **dict.fromkeys(INTEGRAL, _parse_integers),
+    **dict.fromkeys(FLOATING, _parse_floats),
+    "decimal": _parse_decimals,
+    "boolean": _parse_booleans,
+    "uuid": _parse_uuids,
+    "binary": _parse_bytes,
+    "date": dates_from_text,
+    "time": times_from_text,
+    **dict.fromkeys(TIMESTAMPS, timestamps_from_text),
+}

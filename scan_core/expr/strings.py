@@ -1,0 +1,201 @@
+"""String functions on columns. Lengths and positions count characters (code points), as in Spark."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.expr.arithmetic import Kernel
+from scan_core.expr.patterns import regex_matcher
+from scan_core.expr.vectors import Operand, Vector
+from scan_core.schema import Type
+
+_SPECIAL_LOWER = "[İΣ]"
+"""Characters whose lower case depends on context or is more than one character."""
+_SPECIAL_UPPER = "[ŉßǰΐΰևẖ-ẚᾀ-ᾯᾲ-ᾴᾶ-ᾼῂ-ῄῆ-ῌῒΐῖῗῢ-ῤῦῧῲ-ῴῶ-ῼﬀ-ﬆﬓ-ﬗ]"
+
+
+def _array(operand: Operand, length: int) -> pa.Array:
+    return operand if isinstance(operand, pa.Array) else pa.repeat(operand, length)
+
+
+def _length(arguments: tuple[Operand, ...]) -> int:
+    return next(len(a) for a in arguments if isinstance(a, pa.Array))
+
+
+def _unary(function: Callable[[pa.Array], pa.Array]) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+        return Vector(function(arguments[0]))
+
+    return kernel
+
+
+def lower(array: pa.Array) -> pa.Array:
+    """Lower case as Java has it, context and expansion included."""
+    return _with_special(array, pc.utf8_lower(array), _SPECIAL_LOWER, str.lower)
+
+
+def upper(array: pa.Array) -> pa.Array:
+    """Upper case as Java has it, expansions included."""
+    return _with_special(array, pc.utf8_upper(array), _SPECIAL_UPPER, str.upper)
+
+
+def _with_special(array: pa.Array, simple: pa.Array, special: str, convert: Callable[[str], str]) -> pa.Array:
+    if pc.all(pc.string_is_ascii(array), min_count=0).as_py():
+        return simple
+    mask = pc.fill_null(pc.match_substring_regex(array, pattern=special), False)
+    if not pc.any(mask, min_count=0).as_py():
+        return simple
+    encoded = array.filter(mask).dictionary_encode()
+    converted = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], array.type)
+    return pc.replace_with_mask(simple, mask, converted.take(encoded.indices))
+
+
+def _text_length(array: pa.Array) -> pa.Array:
+    return pc.utf8_length(array).cast(pa.int32())
+
+
+def _binary_test(name: str) -> Kernel:
+    constant: dict[str, Any] = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+        text, part = arguments
+        if isinstance(part, pa.Scalar) and isinstance(text, pa.Array):
+            return Vector(constant[name](text, pattern=part.as_py()))
+        return Vector(_compare_parts(name, _array(text, _length(arguments)), _array(part, _length(arguments))))
+
+    return kernel
+
+
+def _compare_parts(name: str, text: pa.Array, part: pa.Array) -> pa.Array:
+    if name == "contains":
+        # once per distinct needle: a pattern of Arrow's kernels is a constant
+        encoded = part.dictionary_encode()
+        result = pa.nulls(len(text), pa.bool_())
+        for code, needle in enumerate(encoded.dictionary.to_pylist()):
+            result = pc.if_else(pc.equal(encoded.indices, code), pc.match_substring(text, pattern=needle), result)
+        return result
+    ends = pc.binary_length(part)
+    text_bytes, lengths = text.cast(pa.binary()), pc.binary_length(text)
+    del text_bytes
+    fits = pc.greater_equal(lengths, ends)
+    return pc.and_kleene(fits, _edges_equal(text, part, name))
+
+
+def _edges_equal(text: pa.Array, part: pa.Array, name: str) -> pa.Array:
+    """Does the edge of `text` that is as long as `part` equal it? By distinct length of the parts."""
+    lengths = pc.utf8_length(part)
+    result = pa.nulls(len(text), pa.bool_())
+    for length in pc.unique(pc.drop_null(lengths)).to_pylist():
+        if length == 0:
+            edge = pc.equal(pc.utf8_length(text), pc.utf8_length(text))
+        elif name == "startswith":
+            edge = pc.equal(pc.utf8_slice_codeunits(text, 0, length), part)
+        else:
+            edge = pc.equal(pc.utf8_slice_codeunits(text, -length), part)
+        result = pc.if_else(pc.equal(lengths, length), edge, result)
+    return result
+
+
+def _substr(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    length = _length(arguments)
+    text = _array(arguments[0], length)
+    limits = arguments[1:]
+    if all(isinstance(a, pa.Scalar) for a in limits):
+        return Vector(_slice(text, *(a.as_py() for a in limits)))
+    return Vector(_by_distinct(text, [_array(a, length) for a in limits], _slice))
+
+
+def _by_distinct(text: pa.Array, limits: list[pa.Array], slice_: Callable[..., pa.Array]) -> pa.Array:
+    """Apply a slice with constant limits once per distinct combination of them."""
+    keys = pa.table({str(i): a for i, a in enumerate(limits)})
+    result = pa.nulls(len(text), text.type)
+    for combination in keys.group_by(keys.column_names).aggregate([]).to_pylist():
+        values = [combination[str(i)] for i in range(len(limits))]
+        if None in values:
+            continue
+        mask = pc.equal(limits[0], values[0])
+        for array, value in zip(limits[1:], values[1:], strict=True):
+            mask = pc.and_(mask, pc.equal(array, value))
+        result = pc.if_else(pc.fill_null(mask, False), slice_(text, *values), result)
+    return result
+
+
+def _slice(text: pa.Array, position: int, length: int | None = None) -> pa.Array:
+    """Spark's substr: from 1, 0 is like 1, negative counts from the end; length cuts what lies before the start, too."""
+    if length is not None and length <= 0:
+        return _emptied(text)
+    if position > 0:
+        start = position - 1
+        return pc.utf8_slice_codeunits(text, start, None if length is None else start + length)
+    if position == 0:
+        return text if length is None else pc.utf8_slice_codeunits(text, 0, length)
+    if length is None:
+        return pc.utf8_slice_codeunits(text, position)
+    # a start before the first character eats up length: by distinct text length, of which there are few that matter
+    lengths = pc.utf8_length(text)
+    short = pc.unique(pc.drop_null(lengths.filter(pc.less(lengths, -position)))).to_pylist()
+    end = position + length
+    result = pc.utf8_slice_codeunits(text, position) if end >= 0 else pc.utf8_slice_codeunits(text, position, end)
+    for size in short:
+        kept = max(0, size + end)
+        cut = pc.utf8_slice_codeunits(text, 0, kept) if kept else _emptied(text)
+        result = pc.if_else(pc.equal(lengths, size), cut, result)
+    return result
+
+
+def _emptied(text: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_valid(text), pa.scalar("", text.type), pa.scalar(None, text.type))
+
+
+def _edge(name: str) -> Kernel:
+    def cut(text: pa.Array, count: int) -> pa.Array:
+        if count <= 0:
+            return _emptied(text)
+        return pc.utf8_slice_codeunits(text, 0, count) if name == "left" else pc.utf8_slice_codeunits(text, -count)
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+        text, count = arguments
+        if isinstance(count, pa.Scalar):
+            return Vector(cut(_array(text, _length(arguments)), count.as_py()))
+        length = _length(arguments)
+        return Vector(_by_distinct(_array(text, length), [_array(count, length)], cut))
+
+    return kernel
+
+
+def _concat(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    return Vector(pc.binary_join_element_wise(*arguments, ""))
+
+
+def _replace(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    text, wanted = arguments[0], arguments[1]
+    by = arguments[2] if len(arguments) > 2 else pa.scalar("")
+    if wanted.as_py() == "":
+        return Vector(text)
+    return Vector(pc.replace_substring(text, pattern=wanted.as_py(), replacement=by.as_py()))
+
+
+def _rlike(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    return Vector(regex_matcher(arguments[1].as_py())(arguments[0]))
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "lower": _unary(lower),
+    "upper": _unary(upper),
+    "length": _unary(_text_length),
+    "trim": _unary(lambda a: pc.utf8_trim(a, characters=" ")),
+    "ltrim": _unary(lambda a: pc.utf8_ltrim(a, characters=" ")),
+    "rtrim": _unary(lambda a: pc.utf8_rtrim(a, characters=" ")),
+    "reverse": _unary(pc.utf8_reverse),
+    "startswith": _binary_test("startswith"),
+    "endswith": _binary_test("endswith"),
+    "contains": _binary_test("contains"),
+    "substr": _substr,
+    "left": _edge("left"),
+    "right": _edge("right"),
+    "concat": _concat,
+    "replace": _replace,
+    "rlike": _rlike,
+}

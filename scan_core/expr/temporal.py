@@ -1,0 +1,241 @@
+"""Dates and timestamps on columns: parts, truncation, shifting, and their text. Time zone UTC, proleptic calendar.
+
+Days are civil days of the Gregorian calendar in both directions, as in Spark; NumPy's datetime64 is the same calendar.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.expr.arithmetic import OVERFLOW, Kernel, nulls_of, outcome
+from scan_core.expr.coercion import name_of
+from scan_core.expr.compare import numbers
+from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, TIME_TEXT, TIMESTAMP_TEXT
+from scan_core.expr.vectors import BoolMask, Operand, Vector, array_of
+from scan_core.schema import Type, arrow_type
+
+Days = npt.NDArray[np.int64]
+DAY_MICROS = 86_400_000_000
+_MONDAY = 4  # 1970-01-05 was the first Monday: day 4
+_TICKS = {"hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
+
+
+def civil(days: Days) -> tuple[Days, Days, Days]:
+    """Year, month and day of month."""
+    months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    return months // 12 + 1970, months % 12 + 1, days - first_day(months) + 1
+
+
+def first_day(months: Days) -> Days:
+    """The first day of a month; both counted from 1970-01."""
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+
+
+def first_day_of_year(years: Days) -> Days:
+    """January 1st of a year."""
+    return first_day((years - 1970) * 12)
+
+
+def _weekday(days: Days) -> Days:
+    return (days - _MONDAY) % 7  # Monday is 0
+
+
+def _week_of_year(days: Days) -> Days:
+    thursday = days - _weekday(days) + 3  # the ISO week belongs to the year of its Thursday
+    return (thursday - first_day_of_year(civil(thursday)[0])) // 7 + 1
+
+
+_DATE_PARTS: Mapping[str, Callable[[Days], Days]] = {
+    "year": lambda days: civil(days)[0],
+    "quarter": lambda days: (civil(days)[1] + 2) // 3,
+    "month": lambda days: civil(days)[1],
+    "day": lambda days: civil(days)[2],
+    "dayofweek": lambda days: (_weekday(days) + 1) % 7 + 1,
+    "weekday": _weekday,
+    "dayofyear": lambda days: days - first_day_of_year(civil(days)[0]) + 1,
+    "weekofyear": _week_of_year,
+}
+
+
+def _long(operand: Operand, type_: Type) -> Any:
+    values = numbers(operand, type_)
+    return values.astype(np.int64) if isinstance(values, np.ndarray) else np.int64(values)
+
+
+def _date_part(part: Callable[[Days], Days]) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        return outcome(part(_long(arguments[0], types[0])), nulls_of(*arguments), None, result, "")
+
+    return kernel
+
+
+def _ticks_per_micro(type_: Type) -> int:
+    return 1000 if name_of(type_).endswith("_ns") else 1
+
+
+def _time_part(unit: str, modulo: int) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        ticks = _TICKS[unit] * _ticks_per_micro(types[0])
+        return outcome(_long(arguments[0], types[0]) // ticks % modulo, nulls_of(*arguments), None, result, "")
+
+    return kernel
+
+
+def truncate_days(days: Any, unit: str) -> Any:
+    """The first day of the year, quarter, month or week that a day lies in."""
+    if unit == "week":
+        return days - _weekday(days)
+    months = np.asarray(days).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    step = {"year": 12, "quarter": 3, "month": 1}[unit]
+    return first_day(months // step * step)
+
+
+def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    unit, values = arguments[0].as_py(), _long(arguments[1], types[1])
+    per_micro = _ticks_per_micro(types[1])
+    if unit in _TICKS:
+        step = _TICKS[unit] * per_micro
+        truncated = values // step * step
+    else:
+        day = DAY_MICROS * per_micro
+        days = values // day
+        truncated = (days if unit == "day" else truncate_days(days, unit)) * day
+    return outcome(truncated, nulls_of(arguments[1]), None, result, "")
+
+
+def _trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    days = truncate_days(_long(arguments[1], types[1]), arguments[0].as_py())
+    return outcome(days, nulls_of(arguments[1]), None, result, "")
+
+
+def _add_days(sign: int) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        days = _long(arguments[0], types[0]) + sign * _long(arguments[1], types[1])
+        failed = (days < INT_RANGE[0]) | (days > INT_RANGE[1])
+        return outcome(days, nulls_of(*arguments), failed, result, f"{OVERFLOW} of date")
+
+    return kernel
+
+
+def _add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    days, added = (_long(a, t) for a, t in zip(arguments, types, strict=True))
+    year, month, day = civil(np.asarray(days))
+    months = (year - 1970) * 12 + month - 1 + added
+    last = first_day(np.asarray(months) + 1) - first_day(np.asarray(months))
+    shifted = first_day(np.asarray(months)) + np.minimum(day, last) - 1
+    failed = (shifted < INT_RANGE[0]) | (shifted > INT_RANGE[1])
+    return outcome(shifted, nulls_of(*arguments), failed, result, f"{OVERFLOW} of date")
+
+
+def _difference(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    days = _long(arguments[0], types[0]) - _long(arguments[1], types[1])
+    failed = (days < INT_RANGE[0]) | (days > INT_RANGE[1])
+    return outcome(days, nulls_of(*arguments), failed, result, f"{OVERFLOW} of int")
+
+
+def _last_day(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    months = _long(arguments[0], types[0]).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    return outcome(first_day(months + 1) - 1, nulls_of(*arguments), None, result, "")
+
+
+def _timestamp_add(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    left, right = (_long(a, t) for a, t in zip(arguments, types, strict=True))
+    with np.errstate(over="ignore"):
+        values = left + right
+    failed = ((left ^ values) & (right ^ values)) < 0
+    return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
+
+
+def _parts(text: pa.Array, pattern: str) -> tuple[BoolMask, Callable[[str, int], npt.NDArray[np.int64]], pa.Array]:
+    found = pc.extract_regex(text, pattern=pattern)
+    matched = np.asarray(found.is_valid())
+
+    def number(name: str, default: int) -> npt.NDArray[np.int64]:
+        part = pc.struct_field(found, name)
+        part = pc.if_else(pc.equal(part, ""), None, part)
+        part = pc.replace_substring_regex(part, pattern=r"^\+", replacement="")
+        return np.asarray(pc.fill_null(part.cast(pa.int64()), default))
+
+    return matched, number, found
+
+
+def _days_of(number: Callable[[str, int], npt.NDArray[np.int64]]) -> tuple[Days, BoolMask]:
+    year, month, day = number("year", 1970), number("month", 1), number("day", 1)
+    legal = (month >= 1) & (month <= 12) & (day >= 1)
+    months = (year - 1970) * 12 + np.where(legal, month, 1) - 1
+    start = first_day(months)
+    legal &= day <= first_day(months + 1) - start
+    return start + day - 1, legal
+
+
+def _time_of(
+    number: Callable[[str, int], npt.NDArray[np.int64]], found: pa.Array, digits: int
+) -> tuple[npt.NDArray[np.int64], BoolMask]:
+    hour, minute, second = number("hour", 0), number("minute", 0), number("second", 0)
+    text = pc.fill_null(pc.struct_field(found, "fraction"), "")
+    fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(text, width=digits, padding="0"), 0, digits)
+    legal = (hour <= 23) & (minute <= 59) & (second <= 59)
+    ticks = ((hour * 60 + minute) * 60 + second) * 10**digits + np.asarray(fraction.cast(pa.int64()))
+    return ticks, legal
+
+
+def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    """Dates in Spark's notations, and which strings are one."""
+    matched, number, _ = _parts(text, DATE_TEXT)
+    days, legal = _days_of(number)
+    matched &= legal & (days >= INT_RANGE[0]) & (days <= INT_RANGE[1])
+    return array_of(np.where(matched, days, 0), ~matched, target), matched
+
+
+def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    """Timestamps in Spark's notations with UTC offsets, and which strings are one."""
+    digits = 9 if name_of(target).endswith("_ns") else 6
+    matched, number, found = _parts(text, TIMESTAMP_TEXT)
+    days, legal_day = _days_of(number)
+    ticks, legal_time = _time_of(number, found, digits)
+    matched &= legal_day & legal_time
+    limit = LONG_RANGE[1] // (DAY_MICROS * (1000 if digits == 9 else 1)) - 1
+    matched &= (days <= limit) & (days >= -limit)
+    values = np.where(matched, days, 0) * (86_400 * 10**digits) + ticks
+    if "tz" in name_of(target):
+        offset = (number("zone_hour", 0) * 60 + number("zone_minute", 0)) * 60 * 10**digits
+        negative = np.asarray(pc.fill_null(pc.equal(pc.struct_field(found, "sign"), "-"), False))
+        values = np.where(negative, values + offset, values - offset)
+    return array_of(values, ~matched, target), matched
+
+
+def times_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    """Times of day, and which strings are one."""
+    matched, number, found = _parts(text, TIME_TEXT)
+    ticks, legal = _time_of(number, found, 6)
+    matched &= legal
+    return array_of(ticks, ~matched, target), matched
+
+
+def timestamps_to_text(array: pa.Array, source: Type) -> pa.Array:
+    """Spark's text of timestamps and times: fractions without trailing zeros."""
+    target = arrow_type(source)
+    naive = array.cast(pa.timestamp(target.unit)) if pa.types.is_timestamp(target) else array
+    text = naive.cast(pa.string())
+    text = pc.replace_substring_regex(text, pattern=r"(\.\d*?)0+Z?$", replacement=r"\1")
+    return pc.replace_substring_regex(text, pattern=r"\.$", replacement="")
+
+
+KERNELS: Mapping[str, Kernel] = {
+    **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
+    "hour": _time_part("hour", 24),
+    "minute": _time_part("minute", 60),
+    "second": _time_part("second", 60),
+    "date_trunc": _date_trunc,
+    "trunc": _trunc,
+    "date_add": _add_days(1),
+    "date_sub": _add_days(-1),
+    "add_months": _add_months,
+    "datediff": _difference,
+    "last_day": _last_day,
+    "timestamp_add": _timestamp_add,
+}

@@ -1,0 +1,139 @@
+"""What evaluation computes with: Arrow arrays as NumPy views, truth values as masks, rows that failed.
+
+No expression is known here. Masks hold one byte per row; a mask that could only be all False is None, so that no
+bookkeeping happens where no NULL and no failure can occur.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.schema import Type, arrow_type
+
+BoolMask = npt.NDArray[np.bool_]
+Operand: TypeAlias = pa.Array | pa.Scalar
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vector:
+    """Values, one per row or one scalar for all. Rows in `failed` hold NULL; `reason` says why the first one failed."""
+
+    values: Operand
+    failed: BoolMask | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """Truth values: `true`, `unknown` (NULL) and `failed` are disjoint; all other rows are false.
+
+    `unknown` is left out (None) where the caller does not need to tell NULL from false.
+    """
+
+    true: BoolMask
+    unknown: BoolMask | None = None
+    failed: BoolMask | None = None
+    reason: str = ""
+
+
+def union(left: BoolMask | None, right: BoolMask | None) -> BoolMask | None:
+    """Rows in either mask."""
+    if left is None:
+        return right
+    return left if right is None else left | right
+
+
+def minus(mask: BoolMask | None, removed: BoolMask | None) -> BoolMask | None:
+    """Rows of `mask` that are not in `removed`."""
+    return mask if mask is None or removed is None else mask & ~removed
+
+
+def bits(buffer: pa.Buffer, offset: int, length: int) -> BoolMask:
+    """One byte per bit of an Arrow bitmap."""
+    first = offset // 8
+    packed = np.frombuffer(buffer, dtype=np.uint8)[first : (offset + length + 7) // 8]
+    return np.unpackbits(packed, count=offset - 8 * first + length, bitorder="little")[offset - 8 * first :].view(
+        np.bool_
+    )
+
+
+def valid_mask(array: pa.Array) -> BoolMask | None:
+    """Rows that are not NULL; None if there is no NULL."""
+    if array.null_count == 0:
+        return None
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), dtype=np.bool_)
+    buffer = array.buffers()[0]
+    if buffer is None:  # dictionaries may hold the NULLs instead of the indices
+        return np.asarray(array.is_valid())
+    return bits(buffer, array.offset, len(array))
+
+
+def null_mask(array: pa.Array) -> BoolMask | None:
+    """Rows that are NULL; None if there is none."""
+    valid = valid_mask(array)
+    return None if valid is None else ~valid
+
+
+def fixed_values(array: pa.Array) -> npt.NDArray[np.generic]:
+    """The values of an array of fixed width as a view; what stands under NULL is arbitrary."""
+    dtype = _VIEW_DTYPES[array.type.bit_width] if pa.types.is_temporal(array.type) else array.type.to_pandas_dtype()
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype=dtype)
+    return np.frombuffer(buffer, dtype=dtype)[array.offset : array.offset + len(array)]
+
+
+_VIEW_DTYPES = {32: np.int32, 64: np.int64}
+
+
+def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The unscaled values of a decimal128 of at most 18 digits: the low words of its 16 bytes."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype=np.int64)
+    words = np.frombuffer(buffer, dtype=np.int64)
+    return words[2 * array.offset : 2 * (array.offset + len(array)) : 2]
+
+
+def boolean_values(array: pa.Array) -> BoolMask:
+    """The values of a boolean array; what stands under NULL is arbitrary."""
+    buffer = array.buffers()[1]
+    return np.zeros(len(array), dtype=np.bool_) if buffer is None else bits(buffer, array.offset, len(array))
+
+
+def array_of(values: npt.NDArray[np.generic], null: BoolMask | None, type_: Type) -> pa.Array:
+    """An array of a primitive type of fixed width from values in its representation."""
+    target = arrow_type(type_)
+    if pa.types.is_boolean(target):
+        data = np.packbits(values.astype(np.bool_, copy=False), bitorder="little")
+    else:
+        dtype = _VIEW_DTYPES[target.bit_width] if pa.types.is_temporal(target) else target.to_pandas_dtype()
+        data = np.ascontiguousarray(values, dtype=dtype)
+    validity = None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(target, len(values), [validity, pa.py_buffer(data)])
+
+
+def with_nulls(array: pa.Array, null: BoolMask | None) -> pa.Array:
+    """The array with NULL in the rows of `null`, too."""
+    if null is None or not null.any():
+        return array
+    import pyarrow.compute as pc  # keeps this module's import light
+
+    return pc.if_else(pa.array(null), pa.scalar(None, array.type), array)
+
+
+def truth_of(array: pa.Array) -> Truth:
+    """A boolean array as truth values."""
+    values, null = boolean_values(array), null_mask(array)
+    return Truth(values if null is None else values & ~null, null)
+
+
+def array_of_truth(truth: Truth) -> pa.Array:
+    """Truth values as a boolean array; NULL where unknown or failed."""
+    from scan_core.expr.coercion import BOOLEAN
+
+    return array_of(truth.true, union(truth.unknown, truth.failed), BOOLEAN)
