@@ -1,7 +1,8 @@
 """One 64-bit hash per row over key columns, seeded so that nobody can craft keys that collide.
 
-A row's hash is the sum over its words of a keyed mix, each position with its own secret, then a finaliser. For one
-fixed word the whole is a bijection: different keys have different hashes. `kernels.py` computes the same numbers
+A row's hash is the sum over its words of a keyed mix, each position with its own two secrets, then a finaliser. (With
+one multiplier for all positions, differences in the top bits of two words cancel under every seed.) For one fixed word
+the whole is a bijection: different keys have different hashes. `kernels.py` computes the same numbers
 compiled; what hashes collide is found out and verified in `hash_table.py`.
 """
 
@@ -23,25 +24,29 @@ _WORD_MASK = 0xFFFFFFFFFFFFFFFF
 _TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
 _LENGTH_POSITION = 1 << 40
 _NULL_POSITION = 1 << 41
+_MULTIPLIERS = 1 << 42
 _COLUMN_STRIDE = 1 << 44
 
 
 @dataclass(frozen=True, slots=True)
 class HashSeed:
-    """Two secret odd multipliers and the root of the per-position secrets."""
+    """A secret odd multiplier and the root of the per-position secrets."""
 
     root: int
     first: int
-    second: int
 
     def secret(self, column: int, position: int) -> np.uint64:
-        """The secret of one word position of one column."""
+        """What the word at one position of one column is masked with."""
         return np.uint64(_splitmix(self.root + column * _COLUMN_STRIDE + position))
+
+    def multiplier(self, column: int, position: int) -> np.uint64:
+        """The odd number that the masked word is multiplied with."""
+        return np.uint64(_splitmix(self.root + column * _COLUMN_STRIDE + _MULTIPLIERS + position) | 1)
 
 
 def hash_seed(number: int) -> HashSeed:
     """The seed that grows from a (random) number."""
-    return HashSeed(_splitmix(number), _splitmix(number + 1) | 1, _splitmix(number + 2) | 1)
+    return HashSeed(_splitmix(number), _splitmix(number + 1) | 1)
 
 
 def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
@@ -90,7 +95,7 @@ def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, b
     if isinstance(column, FixedColumn):
         total = np.zeros(end - begin, np.uint64)
         for position, words in enumerate(column.words):
-            total += _mix(words[begin:end], seed.secret(index, position), seed)
+            total += _mix(words[begin:end], index, position, seed)
     else:
         total = _hash_bytes(column, index, seed, begin, end)
     if column.valid is not None:
@@ -102,34 +107,44 @@ def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, b
 def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
     starts, lengths = column.starts[begin:end], column.lengths[begin:end]
     view = column.word_view
-    total = _mix(lengths.view(np.uint64), seed.secret(index, _LENGTH_POSITION), seed)
+    total = _mix(lengths.view(np.uint64), index, _LENGTH_POSITION, seed)
     longest = int(lengths.max(initial=0))
     shortest = int(lengths.min(initial=0)) if len(lengths) else 0
     for position in range(min(-(-longest // 8), LOOP_WORDS)):
         done = 8 * position
-        secret = seed.secret(index, position)
         if shortest >= done + 8:
-            total += _mix(view[starts + done], secret, seed)
+            total += _mix(view[starts + done], index, position, seed)
         elif shortest > done:
-            total += _mix(view[starts + done] & _TAIL_MASKS[np.minimum(lengths - done, 8)], secret, seed)
+            total += _mix(view[starts + done] & _TAIL_MASKS[np.minimum(lengths - done, 8)], index, position, seed)
         else:
             rows = np.flatnonzero(lengths > done)
             words = view[starts[rows] + done] & _TAIL_MASKS[np.minimum(lengths[rows] - done, 8)]
-            total[rows] += _mix(words, secret, seed)
+            total[rows] += _mix(words, index, position, seed)
     if longest > 8 * LOOP_WORDS:
         rows = np.flatnonzero(lengths > 8 * LOOP_WORDS)
         words, positions = flat_words(column, rows + begin, LOOP_WORDS)
-        mixed = _mix(words, _secrets(seed, index, positions), seed)
+        mixed = _mix_each(words, index, positions, seed)
         firsts = np.flatnonzero(positions == LOOP_WORDS)
         total[rows] += np.add.reduceat(mixed, firsts)
     return total
 
 
-def _mix(words: Words, secret: np.uint64 | Words, seed: HashSeed) -> Words:
-    mixed = words ^ secret
+def _mix(words: Words, column: int, position: int, seed: HashSeed) -> Words:
+    mixed: Words = words ^ seed.secret(column, position)
     mixed *= np.uint64(seed.first)
     mixed ^= mixed >> np.uint64(32)
-    mixed *= np.uint64(seed.second)
+    mixed *= seed.multiplier(column, position)
+    return mixed
+
+
+def _mix_each(words: Words, column: int, positions: Rows, seed: HashSeed) -> Words:
+    """`_mix` for words at many positions."""
+    root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
+    numbers = positions.view(np.uint64) + root
+    mixed: Words = words ^ _splitmix_words(numbers)
+    mixed *= np.uint64(seed.first)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= _splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
     return mixed
 
 
@@ -137,12 +152,6 @@ def _finish(block: Words, seed: HashSeed) -> None:
     block ^= block >> np.uint64(29)
     block *= np.uint64(seed.first)
     block ^= block >> np.uint64(32)
-
-
-def _secrets(seed: HashSeed, column: int, positions: Rows) -> Words:
-    """`HashSeed.secret` for many positions."""
-    root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
-    return _splitmix_words(positions.view(np.uint64) + root)
 
 
 def _splitmix(number: int) -> int:
