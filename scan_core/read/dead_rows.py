@@ -48,7 +48,7 @@ def _removed_by(deletes: DeleteFilter, projection: FileProjection, columns: Lazy
     dead = ~to_mask(deletes.position_selection(group.first_row_position, group.num_rows))
     for equality in deletes.equality:
         step = DeleteStep(equality, [projection.leaf(i) for i in equality.key_ids])
-        dead |= ~step.keep(columns, everything)
+        dead |= ~step.judge(columns, everything).keep
     return dead
 
 

@@ -18,7 +18,7 @@ from scan_core.read.conversion import repeat
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.projection import FileProjection, FromFile
 from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
-from scan_core.schema import NestedField, PrimitiveType, StructType, arrow_type
+from scan_core.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.snapshot import DataFile, PartitionSpec
 from scan_core.split import ScanContext
 
@@ -76,6 +76,16 @@ def metadata_fields(
                 members[member_id] = NestedField(member_id, field.name, result)
     partition = NestedField(PARTITION_ID, "_partition", StructType(tuple(members.values())), required=True)
     return {f.name: f for f in (FILE, POS, partition, SPEC_ID, ROW_ID, LAST_UPDATED, DELETED, DELETE_FILE)}
+
+
+def partition_member(field_id: int, data_file: DataFile, spec: PartitionSpec, member_type: Type) -> pa.Scalar | None:
+    """The value of a member of `_partition` in one data file; None if the id is of no such member."""
+    if field_id < _PARTITION_MEMBER_IDS or not isinstance(member_type, PrimitiveType):
+        return None
+    for field, value in zip(spec.fields, data_file.partition, strict=True):
+        if _PARTITION_MEMBER_IDS + field.field_id == field_id:
+            return partition_scalar(value, member_type)
+    return pa.scalar(None, type=arrow_type(member_type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +153,9 @@ class MetadataSource:
     def _partition(self, num_rows: int) -> pa.Array:
         target = arrow_type(self.field.type)
         spec = self.specs[self.data_file.spec_id]
-        values = {
-            _PARTITION_MEMBER_IDS + f.field_id: value
-            for f, value in zip(spec.fields, self.data_file.partition, strict=False)
-        }
         members = self.field.type.fields if isinstance(self.field.type, StructType) else ()
-        children = [
-            repeat(partition_scalar(values.get(m.field_id), m.type), num_rows)
-            for m in members
-            if isinstance(m.type, PrimitiveType)
-        ]
+        found = [partition_member(m.field_id, self.data_file, spec, m.type) for m in members]
+        children = [repeat(value, num_rows) for value in found if value is not None]
         if not children:
             return pa.Array.from_buffers(target, num_rows, [None], children=[])
         return pa.StructArray.from_arrays(children, fields=list(target))

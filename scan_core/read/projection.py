@@ -4,7 +4,7 @@ A column that the file lacks is resolved in the order of the specification: iden
 `initial-default`, NULL, else an error. Turning arrays into other types is the business of `conversion.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from scan_core.read.constants import default_scalar, partition_scalar
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
 from scan_core.read.file_reader import field_id_of
 from scan_core.read.name_mapping import apply_name_mapping
-from scan_core.schema import NestedField, PrimitiveType, StructType, arrow_type
+from scan_core.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.snapshot import ContentFile
 from scan_core.split import ScanContext
 
@@ -87,17 +87,23 @@ class FileProjection:
             return Constant(self.missing(field))
         return FromFile(index, compile_conversion(self.schema.field(index), field, self._context))
 
-    def leaf(self, field_id: int) -> ColumnSource:
-        """Where the values of a key field come from, inside structs too; a NULL parent makes the leaf NULL.
+    def leaf(self, field_id: int, value_type: Type | None = None) -> ColumnSource:
+        """Where the values of a field come from, inside structs too; a NULL parent makes the leaf NULL.
+
+        Args:
+            field_id: of a column or struct member of any schema of the table.
+            value_type: of the values; None for that of the newest schema.
 
         Raises:
             MalformedTableError: the table never had this field, or it lies inside a list or map.
         """
         path = self._paths.get(field_id)
         if path is None:
-            raise MalformedTableError(f"{self._path}: no schema of the table has the key field {field_id}")
+            raise MalformedTableError(f"{self._path}: no schema of the table has the field {field_id}")
         if any(not isinstance(f.type, StructType) for f in path[:-1]):
-            raise MalformedTableError(f"{self._path}: key field {field_id} lies inside a list or map")
+            raise MalformedTableError(f"{self._path}: field {field_id} lies inside a list or map")
+        if value_type is not None:
+            path = (*path[:-1], replace(path[-1], type=value_type))
         if len(path) == 1:
             return self.column(path[0])
         index = self._by_id.get(path[0].field_id)

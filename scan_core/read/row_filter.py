@@ -15,21 +15,36 @@ import pyarrow as pa
 from scan_core.deletes.delete_filter import EqualityFilter
 from scan_core.errors import EvaluationError
 from scan_core.expr.bound import BoundExpr
-from scan_core.expr.kernels import evaluate
+from scan_core.expr.kernels import evaluation_error, judge
 from scan_core.metrics import ScanMetrics
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.conversion import repeat
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import MetadataSource
 from scan_core.read.projection import ColumnSource, Constant, FromFile
-from scan_core.rows.selection import RowSelection, refine, selected_count
+from scan_core.rows.selection import RowSelection, intersect, refine, selected_count
 
 Keep = npt.NDArray[np.bool_]
 ValueSource = ColumnSource | MetadataSource
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What a step says of the selected rows.
+
+    Attributes:
+        keep: whether each stays.
+        failed: rows it could not judge, which stay for now; None if there is none.
+        error: the error to raise if such a row survives everything else.
+    """
+
+    keep: Keep
+    failed: Keep | None = None
+    error: EvaluationError | None = None
+
+
 class RefineStep(Protocol):
-    """One step. `keep` answers for each row of `selection`, in order, whether it stays."""
+    """One step. `judge` answers for each row of `selection`, in order, whether it stays."""
 
     @property
     def key(self) -> object:
@@ -46,14 +61,14 @@ class RefineStep(Protocol):
         """Rows it removes are removed by deletes, not by the filter."""
         ...
 
-    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
+    def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """Whether each selected row stays."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PredicateStep:
-    """One conjunct of the predicate."""
+    """One conjunct of the predicate; `sources` by id of the column or struct member."""
 
     conjunct: BoundExpr
     sources: Mapping[int, ValueSource]
@@ -70,10 +85,13 @@ class PredicateStep:
         """Conjuncts over fewer columns are cheaper, and cheaper than delete sets."""
         return float(len(self.sources))
 
-    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
-        """True where the conjunct is true; false and NULL are not."""
+    def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if the conjunct is true; false and NULL are not."""
         values = {i: values_of(source, columns, selection) for i, source in self.sources.items()}
-        return evaluate(self.conjunct, values, selected_count(selection))
+        outcome = judge(self.conjunct, values, selected_count(selection))
+        if outcome.failed is None:
+            return Verdict(outcome.passed)
+        return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.conjunct, outcome))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +112,13 @@ class DeleteStep:
         """Behind conjuncts, which mostly let fewer rows pass."""
         return 10.0 * len(self.sources)
 
-    def keep(self, columns: LazyColumns, selection: RowSelection) -> Keep:
-        """False where the row's key is deleted."""
+    def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if its key is not deleted."""
         if all(isinstance(source, Constant) for source in self.sources):
             keys = [source.value for source in self.sources if isinstance(source, Constant)]
-            return np.full(selected_count(selection), self.deletes.keep([repeat(key, 1) for key in keys])[0])
-        return self.deletes.keep([values_of(source, columns, selection) for source in self.sources])
+            stays = bool(self.deletes.keep([repeat(key, 1) for key in keys])[0])
+            return Verdict(np.full(selected_count(selection), stays))
+        return Verdict(self.deletes.keep([values_of(source, columns, selection) for source in self.sources]))
 
 
 def refine_rows(
@@ -114,24 +133,25 @@ def refine_rows(
     Raises:
         EvaluationError: a conjunct fails on a row that every other step keeps.
     """
-    postponed: list[RefineStep] = []
+    failures: list[tuple[RowSelection, EvaluationError]] = []
     for index in order.order(steps):
         if selected_count(selection) == 0:
-            return selection
-        try:
-            selection = _run(steps[index], columns, selection, order, metrics)
-        except EvaluationError:
-            postponed.append(steps[index])  # perhaps only on rows that a later step drops
-    while postponed and selected_count(selection):
-        failed: list[RefineStep] = []
-        for step in postponed:
-            try:
-                selection = _run(step, columns, selection, order, metrics)
-            except EvaluationError:
-                if len(failed) + 1 == len(postponed):
-                    raise
-                failed.append(step)
-        postponed = failed
+            break
+        step = steps[index]
+        started, rows_in = order.start(), selected_count(selection)
+        verdict = step.judge(columns, selection)
+        if verdict.failed is not None and verdict.error is not None:
+            failures.append((refine(selection, verdict.failed), verdict.error))
+        selection = refine(selection, verdict.keep)
+        rows_out = selected_count(selection)
+        order.record(step, started, rows_in, rows_out)
+        if step.is_delete:
+            metrics.rows_removed_by_equality_deletes += rows_in - rows_out
+        else:
+            metrics.rows_removed_by_filter += rows_in - rows_out
+    for failed, error in failures:
+        if selected_count(intersect(failed, selection)):
+            raise error
     return selection
 
 
@@ -144,21 +164,6 @@ def values_of(source: ValueSource, columns: LazyColumns, selection: RowSelection
             return repeat(value, selected_count(selection))
         case MetadataSource():
             return source.values(columns, selection)
-
-
-def _run(
-    step: RefineStep, columns: LazyColumns, selection: RowSelection, order: ConjunctOrder, metrics: ScanMetrics
-) -> RowSelection:
-    started = order.start()
-    rows_in = selected_count(selection)
-    narrowed = refine(selection, step.keep(columns, selection))
-    rows_out = selected_count(narrowed)
-    order.record(step, started, rows_in, rows_out)
-    if step.is_delete:
-        metrics.rows_removed_by_equality_deletes += rows_in - rows_out
-    else:
-        metrics.rows_removed_by_filter += rows_in - rows_out
-    return narrowed
 
 
 def file_columns_of(source: ValueSource) -> frozenset[int]:

@@ -6,11 +6,11 @@ survivors become batches in `output.py`.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
 from scan_core.errors import UnsupportedError
-from scan_core.expr.bound import Column, walk
+from scan_core.expr.bound import BoundExpr, Column, Member, walk
+from scan_core.expr.nodes import leaf_ids
 from scan_core.metrics import ScanMetrics
 from scan_core.prune.bounds import match_bounds
 from scan_core.prune.match import Match
@@ -18,8 +18,14 @@ from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows
 from scan_core.read.file_reader import ColumnStatistics, FileReader, RowGroup, open_file
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, keeps_dead_rows, metadata_fields
-from scan_core.read.projection import FileProjection
+from scan_core.read.metadata_columns import (
+    METADATA_IDS,
+    MetadataSource,
+    keeps_dead_rows,
+    metadata_fields,
+    partition_member,
+)
+from scan_core.read.projection import Constant, FileProjection
 from scan_core.read.row_filter import (
     DeleteStep,
     PredicateStep,
@@ -77,8 +83,12 @@ class TaskReader:
             reader.arrow_schema, has_field_ids=reader.has_field_ids, context=context, file=task.data_file
         )
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
-        self._columns = self._predicate_columns()
-        self._predicate_types = {i: column.type for i, column in self._columns.items()}
+        self._predicate_types = {
+            node.field_id: node.type
+            for conjunct in (context.predicate.conjuncts if context.predicate is not None else ())
+            for node in walk(conjunct)
+            if isinstance(node, Column)
+        }
         self._predicate_steps = self._plan_predicate()
         self._delete_steps = [
             DeleteStep(deletes, [self.projection.leaf(i) for i in deletes.key_ids])
@@ -180,28 +190,24 @@ class TaskReader:
 
         return statistics_of
 
-    def _predicate_columns(self) -> dict[int, Column]:
-        conjuncts = self._context.predicate.conjuncts if self._context.predicate is not None else ()
-        return {n.field_id: n for conjunct in conjuncts for n in walk(conjunct) if isinstance(n, Column)}
-
     def _plan_predicate(self) -> list[PredicateStep]:
-        if self._context.predicate is None:
+        predicate = self._context.predicate
+        if predicate is None:
             return []
-        sources = {column.field_id: self._source(column) for column in self._columns.values()}
         return [
-            PredicateStep(
-                conjunct, {n.field_id: sources[n.field_id] for n in walk(conjunct) if isinstance(n, Column)}, index
-            )
-            for index, conjunct in enumerate(self._context.predicate.conjuncts)
+            PredicateStep(conjunct, {i: self._source(i, conjunct) for i in leaf_ids(conjunct)}, index)
+            for index, conjunct in enumerate(predicate.conjuncts)
         ]
 
-    def _source(self, column: Column) -> ValueSource:
-        """Where a column of the predicate comes from, in the type of the schema that the predicate is bound to."""
-        if column.field_id in METADATA_IDS:
-            field = metadata_fields(self._context.specs, self._context.field_paths)[column.name]
+    def _source(self, field_id: int, conjunct: BoundExpr) -> ValueSource:
+        """Where a column or member comes from, in the type of the schema that the predicate is bound to."""
+        node = next(n for n in walk(conjunct) if isinstance(n, Column | Member) and n.field_id == field_id)
+        if field_id in METADATA_IDS:
+            field = metadata_fields(self._context.specs, self._context.field_paths)[node.name]
             return MetadataSource(field, self._task.data_file, self.projection, self._context.specs)
-        field = self._context.field_paths[column.field_id][0]
-        return self.projection.column(replace(field, type=column.type))
+        data_file = self._task.data_file
+        member = partition_member(field_id, data_file, self._context.specs[data_file.spec_id], node.type)
+        return self.projection.leaf(field_id, node.type) if member is None else Constant(member)
 
     def _step_columns(self) -> set[int]:
         sources = [s for step in self._predicate_steps for s in step.sources.values()]

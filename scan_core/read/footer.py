@@ -1,0 +1,273 @@
+"""The footer of a Parquet file as checked facts: row groups, column chunks, statistics, where the page index lies.
+
+pyarrow's own metadata objects end the process on a footer that contradicts itself, so they are not asked; here such a
+footer is refused. Decoding pages is pyarrow's, which reports what it cannot read.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.read.thrift import (
+    LIST,
+    STRUCT,
+    ReadField,
+    Struct,
+    ThriftError,
+    read_list_header,
+    read_struct,
+    read_value,
+)
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+MAX_FOOTER_BYTES = 512 * 1024**2
+"""The largest footers seen are some 100 MB."""
+_TAIL_BYTES = 64 * 1024
+"""Read at once from the end of a file: most footers fit."""
+
+PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY = 0, 2, 8
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+REPEATED = 2
+_REPEATING_FIELDS = (2, 3, 13, 16)
+"""Of column metadata: encodings, path, encoding statistics, size statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of the schema. `type_length` is that of fixed-length byte arrays, else 0."""
+
+    path: tuple[str, ...]
+    physical_type: int
+    type_length: int
+    max_definition_level: int
+    max_repetition_level: int
+    element: Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column chunk; `metadata` is its ColumnMetaData by field id, `pages` its page index by (offset, length)."""
+
+    metadata: Struct
+    offset_index: tuple[int, int] | None
+    column_index: tuple[int, int] | None
+    start: int
+    num_bytes: int
+    num_values: int
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Of all its pages."""
+        return int(self.metadata[6])
+
+    @property
+    def dictionary_page_offset(self) -> int | None:
+        """Where its dictionary page begins, if it has one."""
+        return None if self.start == self.metadata[9] else self.start
+
+    @property
+    def null_count(self) -> int | None:
+        """Of its statistics, where they tell and it can be."""
+        found = (self.statistics or {}).get(3)
+        return found if isinstance(found, int) and 0 <= found <= self.num_values else None
+
+    @property
+    def has_dictionary(self) -> bool:
+        """True if some page is dictionary-encoded."""
+        encodings = self.metadata.get(2)
+        return isinstance(encodings, list) and (PLAIN_DICTIONARY in encodings or RLE_DICTIONARY in encodings)
+
+    @property
+    def statistics(self) -> Struct | None:
+        """Statistics by field id."""
+        found = self.metadata.get(12)
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupFacts:
+    """A row group: one chunk per leaf of the schema."""
+
+    num_rows: int
+    chunks: tuple[Chunk, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The facts of one file."""
+
+    num_rows: int
+    leaves: tuple[Leaf, ...]
+    row_groups: tuple[RowGroupFacts, ...]
+    has_column_orders: bool
+
+
+def read_footer(source: pa.NativeFile, path: str) -> Footer:
+    """Read and check the footer.
+
+    Raises:
+        MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
+        UnsupportedError: encrypted.
+    """
+    size = source.size()
+    if size < 12:
+        raise MalformedTableError(f"{path}: footer: {size} bytes are no Parquet file")
+    tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+    if tail[-4:] == ENCRYPTED_MAGIC:
+        raise UnsupportedError(f"{path}: encrypted Parquet files are not supported")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] != MAGIC or not 0 < length <= min(size - 12, MAX_FOOTER_BYTES):
+        raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
+    data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
+    try:
+        document, _ = read_struct(data, readers={4: _row_groups_reader()})
+        return _footer(document, size)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: footer: {error}") from error
+    except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
+
+
+def _row_groups_reader() -> ReadField:
+    """Reads the row groups. What a column says in one row group it mostly says in the next, byte for byte."""
+    columns: list[ReadField] = []
+
+    def read_columns(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
+        size, _, position = _structs(data, position, kind)
+        found = []
+        for index in range(size):
+            if index == len(columns):
+                columns.append(_column_reader())
+            column, position = columns[index](data, position, STRUCT, depth + 1)
+            found.append(column)
+        return found, position
+
+    def read_groups(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
+        size, _, position = _structs(data, position, kind)
+        found = []
+        for _ in range(size):
+            group, position = read_struct(data, position, depth + 1, {1: read_columns})
+            found.append(group)
+        return found, position
+
+    return read_groups
+
+
+def _structs(data: bytes, position: int, kind: int) -> tuple[int, int, int]:
+    if kind != LIST:
+        raise ThriftError(f"a list has the wire type {kind}")
+    size, element, position = read_list_header(data, position)
+    if size and element != STRUCT:
+        raise ThriftError(f"structs have the wire type {element}")
+    return size, element, position
+
+
+def _column_reader() -> ReadField:
+    inside = {field_id: _remembering() for field_id in _REPEATING_FIELDS}
+
+    def read_metadata(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+        if kind != STRUCT:
+            raise ThriftError(f"column metadata has the wire type {kind}")
+        return read_struct(data, position, depth + 1, inside)
+
+    readers: dict[int, ReadField] = {3: read_metadata}
+    return lambda data, position, _, depth: read_struct(data, position, depth, readers)
+
+
+def _remembering() -> ReadField:
+    """Reads a value, and knows it again by its bytes: an encoded value is never the beginning of another."""
+    raw, value, wire = b"", None, 0
+
+    def read(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+        nonlocal raw, value, wire
+        if wire == kind and data.startswith(raw, position):
+            return value, position + len(raw)
+        value, end = read_value(data, position, kind, depth)
+        raw, wire = data[position:end], kind
+        return value, end
+
+    return read
+
+
+def _footer(document: Struct, size: int) -> Footer:
+    if 8 in document:
+        raise UnsupportedError("encrypted Parquet files are not supported")
+    leaves = _leaves(document[2])
+    groups = tuple(_row_group(group, leaves, size, index) for index, group in enumerate(document.get(4, [])))
+    num_rows = document[3]
+    if num_rows != sum(g.num_rows for g in groups):
+        raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
+    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves))
+
+
+def _leaves(elements: Sequence[Struct]) -> tuple[Leaf, ...]:
+    """Walk the flattened tree of schema elements."""
+    leaves: list[Leaf] = []
+    open_nodes = [[elements[0].get(5, 0), (), 0, 0]]
+    for element in elements[1:]:
+        while open_nodes and open_nodes[-1][0] == 0:
+            open_nodes.pop()
+        if not open_nodes:
+            raise ValueError("schema elements outside of the schema")
+        node = open_nodes[-1]
+        node[0] -= 1
+        repetition = element.get(3, 0)
+        path = (*node[1], element[4].decode())
+        definition, repetitions = node[2] + (repetition != 0), node[3] + (repetition == REPEATED)
+        if element.get(5):
+            open_nodes.append([element[5], path, definition, repetitions])
+        elif 1 in element:
+            leaves.append(Leaf(path, element[1], element.get(2, 0), definition, repetitions, element))
+    while open_nodes and open_nodes[-1][0] == 0:
+        open_nodes.pop()
+    if open_nodes:
+        raise ValueError("the schema lacks elements")
+    return tuple(leaves)
+
+
+def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:
+    columns, num_rows = group[1], group[3]
+    if len(columns) != len(leaves):
+        raise ValueError(f"row group {index} has {len(columns)} of {len(leaves)} columns")
+    if num_rows < 0:
+        raise ValueError(f"row group {index} has {num_rows} rows")
+    chunks = tuple(_chunk(column, leaf, size, num_rows, index) for column, leaf in zip(columns, leaves, strict=True))
+    return RowGroupFacts(num_rows, chunks, sum(c.uncompressed_bytes for c in chunks))
+
+
+def _chunk(column: Struct, leaf: Leaf, size: int, num_rows: int, index: int) -> Chunk:
+    if 8 in column or 9 in column:
+        raise UnsupportedError(f"column {'.'.join(leaf.path)} is encrypted, which is not supported")
+    if column.get(1):
+        raise UnsupportedError(f"column {'.'.join(leaf.path)} lies in another file, which is not supported")
+    metadata = column[3]
+    where = f"row group {index}: column {'.'.join(leaf.path)}"
+    if metadata[1] != leaf.physical_type:
+        raise ValueError(f"{where} has physical type {metadata[1]}, the schema {leaf.physical_type}")
+    data_start, length, num_values = metadata[9], metadata[7], metadata[5]
+    dictionary = metadata.get(11)
+    start = dictionary if dictionary is not None and 4 <= dictionary < data_start else data_start
+    outside = start < 4 or start + length > size
+    if length < 0 or metadata[6] < 0 or (outside and num_rows):  # an empty row group has no bytes to point at
+        raise ValueError(f"{where} at {start}, {length} bytes, lies outside of the file of {size} bytes")
+    if num_values < 0 or (leaf.max_repetition_level == 0 and num_values != num_rows):
+        raise ValueError(f"{where} has {num_values} values in {num_rows} rows")
+    return Chunk(metadata, _range(column, 4, 5, size), _range(column, 6, 7, size), start, length, num_values)
+
+
+def _range(column: Struct, offset_id: int, length_id: int, size: int) -> tuple[int, int] | None:
+    """An index outside of the file is as good as none: it only ever saves work."""
+    offset, length = column.get(offset_id), column.get(length_id)
+    if offset is None or length is None or offset < 4 or length <= 0 or offset + length > size:
+        return None
+    return offset, length
+
+
+def _reason(error: Exception) -> Any:
+    return f"lacks field {error}" if isinstance(error, KeyError) else error
