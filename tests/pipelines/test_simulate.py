@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+from pipelines.simulate import SMALLEST_ROWS, simulate
+
+KEYS = {"customers": ("id",), "orders": ("id",), "order_lines": ("order_id", "line_no")}
+
+
+def state_after(landing: Path, table: str) -> dict[tuple[int, ...], dict[str, object]]:
+    """The table's rows after all events, checking each event's before-image on the way."""
+    rows: dict[tuple[int, ...], dict[str, object]] = {}
+    for path in sorted((landing / table).glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            before, after = event["before"], event["after"]
+            if before is not None:
+                assert rows.pop(tuple(before[k] for k in KEYS[table])) == before
+            if after is not None:
+                key = tuple(after[k] for k in KEYS[table])
+                assert key not in rows
+                rows[key] = after
+    return rows
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_before_images_are_the_rows_as_they_were(tmp_path: Path, table: str) -> None:
+    files = list(simulate(tmp_path, seed=5, rows=4_000, batches=3))
+
+    assert len(files) == 9
+    assert len(state_after(tmp_path, table)) > 50
+
+
+def test_the_feed_holds_every_kind_of_change_and_nulls(tmp_path: Path) -> None:
+    files = list(simulate(tmp_path, seed=1, rows=10_000))
+
+    kinds = {kind for file in files for kind in file.events}
+    assert kinds == {"insert", "update", "delete", "re-insert", "key change"}
+    assert any(row["email"] is None for row in state_after(tmp_path, "customers").values())
+    assert any(row["gift"] is None for row in state_after(tmp_path, "order_lines").values())
+
+
+def test_the_same_seed_writes_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
+    first, again, other = (
+        [f.path.read_bytes() for f in simulate(tmp_path / name, seed=seed, rows=1_000)]
+        for name, seed in (("first", 3), ("again", 3), ("other", 4))
+    )
+
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(("rows", "batches"), [(SMALLEST_ROWS - 1, 2), (1_000, 0)])
+def test_too_small_a_shop_is_refused(tmp_path: Path, rows: int, batches: int) -> None:
+    with pytest.raises(ValueError, match=f"not {rows} and {batches}"):
+        list(simulate(tmp_path, seed=1, rows=rows, batches=batches))
+    assert not list(tmp_path.iterdir())
