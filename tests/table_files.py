@@ -51,7 +51,7 @@ def write_file(
         return
     schema = arrow_schema(present, _ID_KEYS[file_format] if field_ids else None)
     if file_format == "orc":
-        schema = pa.schema([f.with_type(_orc_type(f.type)) for f in schema])
+        schema = pa.schema([_orc_field(f) for f in schema])
         orc.write_table(_as(table, schema), path, **options)
         return
     stored = _as(table, schema)
@@ -67,13 +67,15 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _orc_type(kind: pa.DataType) -> pa.DataType:
-    """ORC has no time and no fixed-size binary: Iceberg stores microseconds and plain bytes."""
-    if pa.types.is_time(kind):
-        return pa.int64()
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    return kind
+def _orc_field(field: pa.Field) -> pa.Field:
+    """ORC has no time and no fixed-size binary: Iceberg stores microseconds and plain bytes, with attributes."""
+    if pa.types.is_time(field.type):
+        return field.with_type(pa.int64()).with_metadata((field.metadata or {}) | {b"iceberg.long-type": b"TIME"})
+    if pa.types.is_fixed_size_binary(field.type):
+        length = str(field.type.byte_width).encode()
+        attributes = {b"iceberg.binary-type": b"FIXED", b"iceberg.length": length}
+        return field.with_type(pa.binary()).with_metadata((field.metadata or {}) | attributes)
+    return field
 
 
 def _write_avro(path: Path, table: pa.Table, columns: Sequence[Column], *, field_ids: bool) -> None:
