@@ -22,6 +22,7 @@ from pipelines.catalog import (
 from pipelines.change_batch import TIMESTAMP, ChangeBatch
 from pipelines.commit import Committed, RowDelta, retry_conflicts
 from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
+from pipelines.row_shape import without_extensions
 from pipelines.schema_evolution import evolve, iceberg_fields
 from pipelines.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type
@@ -171,7 +172,7 @@ class ChangeLog:
         from scan_core import open_table
 
         scan = open_table(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
-        return scan.to_table().sort_by(ORDINAL)
+        return without_extensions(scan.to_table().sort_by(ORDINAL))
 
 
 def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:

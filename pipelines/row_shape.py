@@ -38,6 +38,31 @@ def conform(rows: pa.Table, schema: Schema) -> pa.Table:
     return pa.table(arrays, schema=wanted)
 
 
+def without_extensions(rows: pa.Table) -> pa.Table:
+    """`rows` with uuid as 16 bytes, at every depth: how values are held between reading and writing."""
+    wanted = pa.schema([f.with_type(_storage_type(f.type)) for f in rows.schema])
+    if wanted.equals(rows.schema):
+        return rows
+    columns = [
+        pa.chunked_array([_relabelled(chunk, f.type) for chunk in column.chunks], f.type)
+        for column, f in zip(rows.columns, wanted, strict=True)
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_storage_type(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_storage_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        item = kind.item_field.with_type(_storage_type(kind.item_type))
+        return pa.map_(kind.key_field.with_type(_storage_type(kind.key_type)), item)
+    return kind
+
+
 def _parquet_field(f: NestedField) -> pa.Field:
     metadata = {"PARQUET:field_id": str(f.field_id)}
     return pa.field(f.name, _parquet_type(f.type), nullable=not f.required, metadata=metadata)
@@ -113,6 +138,8 @@ def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
         return array
     if isinstance(target, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(target, array)
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
     if pa.types.is_struct(target):
         children = [_relabelled(array.field(i), target.field(i).type) for i in range(target.num_fields)]
         fields = [target.field(i) for i in range(target.num_fields)]

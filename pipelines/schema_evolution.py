@@ -148,6 +148,8 @@ def takes(have: PrimitiveType, feed: PrimitiveType) -> bool:
                 feed.parameters[1] <= have.parameters[1] and feed.parameters[0] - feed.parameters[1] <= integer_digits
             )
         return _INTEGER_DIGITS.get(feed.name, integer_digits + 1) <= integer_digits
+    if feed.name == "uuid":  # how the engine holds 16 bytes of either type
+        return have in {PrimitiveType("fixed", (16,)), PrimitiveType("binary")}
     return have.name == "binary" and feed.name == "fixed"
 
 
@@ -208,7 +210,7 @@ def _primitive(kind: pa.DataType, path: str) -> PrimitiveType:  # noqa: C901 - o
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return PrimitiveType("string")
     if types.is_fixed_size_binary(kind):
-        return PrimitiveType("fixed", (kind.byte_width,))
+        return PrimitiveType("uuid") if kind.byte_width == 16 else PrimitiveType("fixed", (kind.byte_width,))
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return PrimitiveType("binary")
     if types.is_date(kind):

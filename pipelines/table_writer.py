@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.errors import SchemaConflictError
@@ -169,8 +170,7 @@ def _write_delete_file(
     part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema
 ) -> WrittenFile:
     names = list(key_schema.names)
-    keys = part.rows.select(names)
-    keys = keys.sort_by([(name, "ascending") for name in names])
+    keys = _sorted(part.rows.select(names))
     path = _file_path(target, part.folder, "-eq-deletes")
     encodings = {f.name: _delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
     footer, size = _write_parquet(
@@ -193,6 +193,16 @@ def _write_delete_file(
         equality_ids=ids,
         sort_order_id=0,
     )
+
+
+def _sorted(keys: pa.Table) -> pa.Table:
+    """Ascending, NULL last; uuid by its bytes."""
+    plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
+    return keys.take(pc.sort_indices(plain, [(name, "ascending") for name in keys.column_names]))
+
+
+def _sortable(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _delta_encoding(kind: PrimitiveType) -> str | None:

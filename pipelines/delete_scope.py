@@ -1,0 +1,145 @@
+"""Under which spec and partition each delete is written (SEMANTICS rule 27): reach every copy, touch as little as can be.
+
+A delete is scoped to a partition only where that is known to be where the row is: the partition is a function of the
+key, or a before-image tells it, or the row was looked up. Otherwise it is global, or refused by config.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipelines.commit import RowDelta
+from pipelines.errors import GlobalDeleteError
+from pipelines.live_keys import LiveKeys
+from pipelines.mirror_lookup import SPEC_ID, find_rows
+from scan_core.snapshot import PartitionSpec
+
+Mask = npt.NDArray[np.bool_]
+
+AFFORDABLE_ROWS = 5_000_000
+"""A table of so many rows is always looked up rather than burdened with global deletes."""
+AFFORDABLE_RATIO = 100
+"""So are this many rows per key to delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedDeletes:
+    """Keys to delete under one spec, with the source columns of its partition fields."""
+
+    spec: PartitionSpec
+    keys: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteKeys:
+    """Keys to delete, and what is known of the rows they have now.
+
+    Attributes:
+        keys: key columns.
+        before: per key the row as the source had it before the batch, NULL where unknown; columns by name.
+    """
+
+    keys: pa.Table
+    before: pa.Table
+
+    def take(self, chosen: Mask) -> "DeleteKeys":
+        """Only these."""
+        rows = pa.array(chosen)
+        return DeleteKeys(self.keys.filter(rows), self.before.filter(rows))
+
+
+def scope_deletes(
+    delta: RowDelta, deletes: DeleteKeys, live: LiveKeys, policy: Literal["allow", "refuse"]
+) -> list[ScopedDeletes]:
+    """The deletes of a commit by spec.
+
+    Raises:
+        GlobalDeleteError: a delete must be global and `policy` refuses it.
+    """
+    if deletes.keys.num_rows == 0:
+        return []
+    spec = delta.default_spec
+    if spec.is_unpartitioned:
+        return [ScopedDeletes(spec, deletes.keys)]
+    if not live.spec_ids <= {spec.spec_id}:
+        return _looked_up(delta, deletes, policy)
+    scoped, known = _by_known_partition(delta, deletes, spec)
+    parts = [ScopedDeletes(spec, scoped.filter(pa.array(known)))] if known.any() else []
+    return parts if known.all() else parts + _looked_up(delta, deletes.take(~known), policy)
+
+
+def _by_known_partition(delta: RowDelta, deletes: DeleteKeys, spec: PartitionSpec) -> tuple[pa.Table, Mask]:
+    """Keys with the partition's source columns from key or before-image, and where all of these are known.
+
+    NULL in a before-image may mean that the source did not tell, so it is not known.
+    """
+    keys = deletes.keys
+    known: Mask = np.ones(keys.num_rows, np.bool_)
+    for name in _source_columns(delta, spec):
+        if name in keys.column_names:
+            continue
+        if name not in deletes.before.column_names:
+            return keys, np.zeros(keys.num_rows, np.bool_)
+        column = deletes.before.column(name)
+        known &= np.asarray(column.is_valid(), np.bool_)
+        keys = keys.append_column(name, column)
+    return keys, known
+
+
+def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:
+    return tuple(
+        dict.fromkeys(delta.schema.field(f.source_id).name for f in spec.fields if f.source_id in delta.schema)
+    )
+
+
+def _looked_up(delta: RowDelta, deletes: DeleteKeys, policy: Literal["allow", "refuse"]) -> list[ScopedDeletes]:
+    names = deletes.keys.column_names
+    if policy == "allow" and not _is_affordable(delta.table, deletes.keys.num_rows):
+        return [ScopedDeletes(delta.unpartitioned_spec(), deletes.keys)]
+    specs = [s for s in delta.specs.values() if _is_computable(delta, s)]
+    sources = {name for s in specs for name in _source_columns(delta, s)} & set(_base_columns(delta))
+    found = find_rows(delta.table, deletes.keys, (*sorted({*names, *sources}), SPEC_ID))
+    spec_of = np.asarray(found.rows.column(SPEC_ID))
+    parts = []
+    for spec_id in np.unique(spec_of).tolist():
+        rows = found.rows.filter(pa.array(spec_of == spec_id)).drop_columns([SPEC_ID])
+        spec = delta.specs[spec_id]
+        if spec.is_unpartitioned or spec not in specs:
+            _refuse(delta, rows.num_rows, policy)
+            spec = delta.unpartitioned_spec()
+        parts.append(ScopedDeletes(spec, _distinct(rows, spec, names)))
+    return parts
+
+
+def _distinct(rows: pa.Table, spec: PartitionSpec, names: Sequence[str]) -> pa.Table:
+    kept = rows.select(list(names)) if spec.is_unpartitioned else rows
+    return kept.group_by(kept.column_names).aggregate([])
+
+
+def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:
+    """Whether every partition field's source column is still there."""
+    return all(f.source_id in delta.schema for f in spec.fields)
+
+
+def _base_columns(delta: RowDelta) -> list[str]:
+    """Columns that the table had before this commit."""
+    return [f.name for f in delta.table.schema().fields]
+
+
+def _is_affordable(table: Any, keys: int) -> bool:
+    snapshot = table.current_snapshot()
+    total = snapshot.summary["total-records"] if snapshot is not None and snapshot.summary is not None else None
+    return total is not None and int(total) <= max(AFFORDABLE_ROWS, AFFORDABLE_RATIO * keys)
+
+
+def _refuse(delta: RowDelta, count: int, policy: Literal["allow", "refuse"]) -> None:
+    if policy == "refuse":
+        raise GlobalDeleteError(
+            f"{'.'.join(delta.table.name())}: {count} rows to delete lie in files without a partition that can be "
+            "named, so their deletes would reach every partition, which global_deletes: refuse forbids; compact the "
+            "table under its current spec, or allow global deletes"
+        )

@@ -1,0 +1,113 @@
+"""What manifests say about the keys of a table's live files: enough to leave a delete away, never a guess.
+
+An insert needs no delete row where no live file can hold its key (SEMANTICS rule 26).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.schema import PrimitiveType, Schema
+from scan_core.single_value import decode_bound
+from scan_core.snapshot import DataFile
+
+Mask = npt.NDArray[np.bool_]
+MOST_FILES = 20_000
+"""Above this the bounds are not looked at: reading them would cost more than the delete rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The values a key column may have in live files: between `lower` and `upper`, or NULL if `may_be_null`."""
+
+    lower: Any
+    upper: Any
+    may_be_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKeys:
+    """Facts of the live data files.
+
+    Attributes:
+        num_files: how many there are.
+        spec_ids: the specs under which they were written.
+        ranges: per key column; a missing one means anything.
+    """
+
+    num_files: int
+    spec_ids: frozenset[int]
+    ranges: Mapping[str, KeyRange]
+
+    def may_hold(self, keys: pa.Table) -> Mask:
+        """Per key, whether some live file may hold it."""
+        if self.num_files == 0:
+            return np.zeros(keys.num_rows, np.bool_)
+        possible = np.ones(keys.num_rows, np.bool_)
+        for name, known in self.ranges.items():
+            column = _comparable(keys.column(name))
+            inside = pc.and_(pc.greater_equal(column, known.lower), pc.less_equal(column, known.upper))
+            possible &= np.asarray(pc.fill_null(inside, known.may_be_null), np.bool_)
+        return possible
+
+
+def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
+    """The facts of a PyIceberg table at its loaded snapshot; `schema` is its current one."""
+    from scan_core import open_table
+    from scan_core.manifests import DATA_MANIFEST, read_data_manifest, snapshot_manifests
+
+    opened = open_table(table)
+    snapshot = opened.metadata.current_snapshot
+    if snapshot is None:
+        return LiveKeys(0, frozenset(), {})
+    manifests = [m for m in snapshot_manifests(snapshot, opened.io) if m.content == DATA_MANIFEST]
+    expected = sum(m.live_files or 0 for m in manifests)
+    spec_ids = frozenset(m.spec_id for m in manifests if m.spec_id is not None and m.live_files != 0)
+    if expected > MOST_FILES:
+        return LiveKeys(expected, spec_ids, {})
+    files = [f for m in manifests for f in read_data_manifest(m, opened.metadata, opened.io)]
+    ranges = {}
+    for name in key:
+        column = schema.find(name)
+        if isinstance(column.type, PrimitiveType) and (known := _range(files, column.field_id, column.type)):
+            ranges[name] = known
+    return LiveKeys(len(files), frozenset(f.spec_id for f in files), ranges)
+
+
+def _range(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
+    """The range over all files; None if some file does not tell."""
+    lower, upper, may_be_null = None, None, False
+    for file in files:
+        nulls = file.null_value_counts.get(field_id)
+        may_be_null |= nulls is None or nulls > 0
+        if nulls is not None and nulls == file.value_counts.get(field_id):
+            continue
+        low = decode_bound(file.lower_bounds.get(field_id), kind)
+        high = decode_bound(file.upper_bounds.get(field_id), kind)
+        if low is None or high is None:
+            return None
+        lower = low if lower is None else min(lower, low)
+        upper = high if upper is None else max(upper, high)
+    if lower is None or not _is_ordered(kind):
+        return None
+    return KeyRange(lower, upper, may_be_null)
+
+
+def _is_ordered(kind: PrimitiveType) -> bool:
+    """Types whose Arrow comparison is that of their bounds."""
+    return kind.name not in {"boolean", "fixed", "uuid", "float", "double"}
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Temporal values as the integers that bounds are."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return column.cast(pa.int32())
+    if pa.types.is_temporal(kind):
+        return column.cast(pa.int64())
+    return column

@@ -1,0 +1,140 @@
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import change_log_name, config_template, load, parse, partition_field, quarantine_name
+from pipelines.errors import ConfigError
+
+LEAST = """
+tables:
+  shop.products:
+    source: {path: "landing/*.jsonl"}
+    key: [id]
+"""
+
+
+def with_lines(*lines: str) -> str:
+    return LEAST + "".join(f"    {line}\n" for line in lines)
+
+
+def test_least_config_has_an_embedded_catalog_beside_it(tmp_path: Path) -> None:
+    config = parse(LEAST, tmp_path / "nevermore.yaml")
+    assert config.catalog.uri == f"sqlite:///{tmp_path}/warehouse/catalog.db"
+    assert config.catalog.warehouse == f"file://{tmp_path}/warehouse"
+    table = config.tables["shop.products"]
+    assert table.source.path == (f"{tmp_path}/landing/*.jsonl",)
+    assert table.source.format is None
+    assert table.key == ("id",)
+    assert (table.inserts, table.global_deletes, table.identity) == ("checked", "allow", "key")
+
+
+def test_template_is_a_valid_config(tmp_path: Path) -> None:
+    file = tmp_path / "nevermore.yaml"
+    file.write_text(config_template())
+    assert list(load(file).tables) == ["shop.products"]
+
+
+def test_every_option_of_the_documentation_is_read(tmp_path: Path) -> None:
+    config = parse(
+        """
+catalog: {type: rest, uri: "http://localhost:8181", warehouse: shop, s3.endpoint: "http://s3"}
+tables:
+  shop.products:
+    source: {type: files, path: [a/*.json, "s3://bucket/b/*.json"], format: debezium-json}
+    key: [id]
+    order_by: [source.ts_ms, source.row]
+    types: {weight: double, price: "decimal(10,2)"}
+    partition_by: [day(created_at), "bucket(16, id)", region]
+    rename: {a: b}
+    cast: {quantity: long}
+    inserts: trusted
+    soft_delete: true
+    global_deletes: refuse
+    commit_rows: 1000
+    commit_interval: 5m
+    memory_limit_bytes: 512MiB
+    max_quarantine_ratio: 0.1
+published:
+  shop.daily: {partition: day, sql: "select 1"}
+""",
+        tmp_path / "nevermore.yaml",
+    )
+    table = config.tables["shop.products"]
+    assert config.catalog.properties["s3.endpoint"] == "http://s3"
+    assert config.catalog.uri == "http://localhost:8181"
+    assert config.catalog.warehouse == "shop"
+    assert table.source.path == (f"{tmp_path}/a/*.json", "s3://bucket/b/*.json")
+    assert table.order_by == ("source.ts_ms", "source.row")
+    assert table.commit_interval == 300.0
+    assert table.memory_limit_bytes == 512 * 1024**2
+    assert config.published["shop.daily"].partition == "day"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (with_lines("ordr_by: position"), "nevermore.yaml:6: unknown key 'ordr_by'; did you mean 'order_by'?"),
+        ("tabels: {}", "unknown key 'tabels'; did you mean 'tables'?"),
+        ("tables:\n  shop.t:\n    key: [id]\n", "nevermore.yaml:2: 'source' is missing"),
+        ("tables:\n  shop.t:\n    source: {pth: x}\n", "unknown key 'pth'; did you mean 'path'?"),
+        ("tables:\n  products:\n    source: {path: x}\n", "'products' must be namespace.table"),
+        (with_lines("types: {weight: dubble}"), "nevermore.yaml:6: tables.shop.products.types: column weight"),
+        (with_lines("partition_by: [dy(created_at)]"), "transforms are identity"),
+        (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
+        (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
+        (with_lines("max_quarantine_ratio: 2"), "less than or equal to 1"),
+        (with_lines("exclude: [id]"), "key columns cannot be excluded: id"),
+        (with_lines("identity: full"), "leave out one of the two"),
+        (with_lines("key: [other]"), "nevermore.yaml:6: 'key' is given twice"),
+        ("tables: [", "not YAML"),
+        ("just text", "a config has the sections"),
+        (LEAST.replace("landing/", "${NO_SUCH_VARIABLE}/"), "nevermore.yaml:4: environment variable NO_SUCH_VARIABLE"),
+        (
+            LEAST + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
+            "would share the change log change_log.shop_products_x",
+        ),
+    ],
+)
+def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    assert message in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_several_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(with_lines("ordr_by: position", "inserts: sometimes"))
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANDING", "/in")
+    config = parse(LEAST.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
+    assert config.tables["shop.products"].source.path == ("/in/json/*",)
+
+
+def test_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nevermore init"):
+        load(tmp_path / "nevermore.yaml")
+
+
+def test_names_of_log_and_quarantine() -> None:
+    assert change_log_name("shop.products") == "change_log.shop_products"
+    assert quarantine_name("shop.products") == "quarantine.shop_products"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("region", ("identity", "region")),
+        ("days(created_at)", ("day", "created_at")),
+        ("hour(at)", ("hour", "at")),
+        ("bucket(16, id)", ("bucket[16]", "id")),
+        ("bucket(id, 16)", ("bucket[16]", "id")),
+        ("truncate(4, sku)", ("truncate[4]", "sku")),
+    ],
+)
+def test_partition_fields_in_every_spelling(text: str, expected: tuple[str, str]) -> None:
+    assert partition_field(text) == expected
