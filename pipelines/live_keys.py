@@ -12,6 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.catalog import storage_of
+from scan_core.manifests import DATA_MANIFEST, read_data_manifest, snapshot_manifests
+from scan_core.metadata import read_metadata
 from scan_core.schema import PrimitiveType, Schema
 from scan_core.single_value import decode_bound
 from scan_core.snapshot import DataFile
@@ -58,19 +61,17 @@ class LiveKeys:
 
 def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     """The facts of a PyIceberg table at its loaded snapshot; `schema` is its current one."""
-    from scan_core import open_table
-    from scan_core.manifests import DATA_MANIFEST, read_data_manifest, snapshot_manifests
-
-    opened = open_table(table)
-    snapshot = opened.metadata.current_snapshot
+    io = storage_of(table).io
+    metadata, _ = read_metadata(table.metadata_location, io)
+    snapshot = metadata.current_snapshot
     if snapshot is None:
         return LiveKeys(0, frozenset(), {})
-    manifests = [m for m in snapshot_manifests(snapshot, opened.io) if m.content == DATA_MANIFEST]
+    manifests = [m for m in snapshot_manifests(snapshot, io) if m.content == DATA_MANIFEST]
     expected = sum(m.live_files or 0 for m in manifests)
     spec_ids = frozenset(m.spec_id for m in manifests if m.spec_id is not None and m.live_files != 0)
     if expected > MOST_FILES:
         return LiveKeys(expected, spec_ids, {})
-    files = [f for m in manifests for f in read_data_manifest(m, opened.metadata, opened.io)]
+    files = [f for m in manifests for f in read_data_manifest(m, metadata, io)]
     ranges = {}
     for name in key:
         column = schema.find(name)

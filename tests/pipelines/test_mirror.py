@@ -1,0 +1,291 @@
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.errors import GlobalDeleteError, PositionLostError, SchemaConflictError
+from pipelines.positions import LOG_ORDINAL, newest_property
+from tests.pipelines.change_batches import Pipeline, batch_of, change
+from tests.pipelines.iceberg_tables import catalog_in, rows_of
+
+COLUMNS = {"id": pa.int64(), "name": pa.string()}
+DAYS = {**COLUMNS, "day": pa.date32()}
+
+
+def row(key: int, name: str | None = "a", **more: Any) -> dict[str, Any]:
+    return {"id": key, "name": name, **more}
+
+
+def day(number: int) -> dt.date:
+    return dt.date(2026, 1, number)
+
+
+def specs_of_deletes(pipeline: Pipeline) -> list[int]:
+    manifests = pipeline.table.current_snapshot().manifests(pipeline.table.io)
+    return sorted(m.partition_spec_id for m in manifests if m.content == 1)
+
+
+def test_inserts_updates_and_deletes_lead_to_the_last_state(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("c", row(2)), change("c", row(3)))
+    (applied,) = pipeline.run(change("u", row(2, "B")), change("d", row(1)), change("c", row(4)), change("d", row(4)))
+    assert pipeline.rows == [row(2, "B"), row(3)]
+    assert applied.committed.operation == "overwrite"
+    assert applied.delete_rows == 2
+    assert applied.num_changes == 4
+
+
+def test_rule_01_key_deleted_and_inserted_in_one_batch_stays(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)))
+    pipeline.run(change("d", row(1)), change("c", row(1, "again")))
+    assert pipeline.rows == [row(1, "again")]
+
+
+def test_rule_26_first_batch_and_keys_beyond_all_files_write_no_deletes(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    (first,) = pipeline.run(change("r", row(1)), change("c", row(5)))
+    (second,) = pipeline.run(change("c", row(6)), change("c", row(9)))
+    assert (first.delete_rows, second.delete_rows) == (0, 0)
+    assert second.committed.operation == "append"
+
+
+def test_rule_26_checked_insert_of_a_live_key_replaces_the_row(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("c", row(5)))
+    (applied,) = pipeline.run(change("c", row(5, "again")), change("c", row(3)))
+    assert applied.delete_rows == 2
+    assert pipeline.rows == [row(1), row(3), row(5, "again")]
+
+
+def test_rule_26_trusted_inserts_write_no_deletes_but_updates_do(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"inserts": "trusted"})
+    pipeline.run(change("c", row(1)), change("c", row(5)))
+    (applied,) = pipeline.run(change("c", row(3)), change("u", row(5, "B")))
+    assert applied.delete_rows == 1
+    assert pipeline.rows == [row(1), row(3), row(5, "B")]
+
+
+def test_rule_28_key_change_moves_the_row(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("c", row(2)))
+    pipeline.run(change("u", row(7, "moved"), before=row(1)))
+    assert pipeline.rows == [row(2), row(7, "moved")]
+
+
+def test_rule_28_truncate_removes_only_what_came_before_in_one_snapshot(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("c", row(2)))
+    before = len(pipeline.table.metadata.snapshots)
+    pipeline.run(change("c", row(3)), change("t"), change("c", row(4)))
+    assert pipeline.rows == [row(4)]
+    assert len(pipeline.table.metadata.snapshots) == before + 1
+    (applied,) = pipeline.run(change("t"))
+    assert pipeline.rows == []
+    assert applied.committed.operation == "delete"
+
+
+def test_rule_09_null_in_a_multi_column_key_is_a_value(tmp_path: Path) -> None:
+    columns = {"id": pa.int64(), "part": pa.string(), "v": pa.int32()}
+    pipeline = Pipeline(tmp_path, columns, key=("id", "part"))
+    rows = [{"id": 1, "part": p, "v": 0} for p in (None, "x")]
+    pipeline.run(*(change("c", r) for r in rows))
+    pipeline.run(change("u", {"id": 1, "part": None, "v": 5}))
+    assert sorted(pipeline.rows, key=str) == sorted([rows[1], {"id": 1, "part": None, "v": 5}], key=str)
+    pipeline.run(change("d", {"id": 1, "part": None, "v": 5}))
+    assert pipeline.rows == [rows[1]]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.list_(pa.int32())])
+def test_rule_25_illegal_key_is_refused_before_anything_is_written(tmp_path: Path, kind: pa.DataType) -> None:
+    pipeline = Pipeline(tmp_path, {"id": kind}, key=("id",))
+    value: Any = [1] if pa.types.is_list(kind) else 1.0
+    with pytest.raises(SchemaConflictError, match="key"):
+        pipeline.run(change("c", {"id": value}))
+
+
+def test_rule_28_table_without_key_is_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.log(change("c", row(1)))
+    pipeline.key = ()
+    with pytest.raises(SchemaConflictError, match="identity: full"):
+        pipeline.catch_up()
+
+
+# -- rule 26: columns that were not sent ------------------------------------------------------------------------------
+
+
+def test_rule_26_unsent_column_is_taken_from_the_table(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(1, big="kept")), change("c", row(2, big="other")))
+    pipeline.run(change("u", row(1, "B", big=None), unchanged=["big"]), change("u", row(2, "C", big="new")))
+    assert pipeline.rows == [row(1, "B", big="kept"), row(2, "C", big="new")]
+
+
+def test_rule_26_unsent_column_follows_a_key_change(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(1, big="kept")))
+    pipeline.run(
+        change("u", row(7, "B", big=None), before=row(1), unchanged=["big"]),
+        change("u", row(7, "C", big=None), unchanged=["big"]),
+    )
+    assert pipeline.rows == [row(7, "C", big="kept")]
+
+
+def test_rule_26_unsent_column_of_an_unknown_row_is_rejected_and_the_rest_goes_on(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(1, big="kept")))
+    pipeline.run(change("u", row(9, "B", big=None), unchanged=["big"]), change("u", row(1, "C", big="x")))
+    assert pipeline.rows == [row(1, "C", big="x")]
+    (rejected,) = pipeline.rejected
+    assert rejected.table.column("source_offset").to_pylist() == [1]
+    assert "big" in rejected.table.column("reason")[0].as_py()
+
+
+# -- rule 27: partitioned tables ------------------------------------------------------------------------------------
+
+
+def test_rule_27_partition_that_is_a_function_of_the_key_scopes_its_deletes(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"partition_by": ["bucket(4, id)"], "global_deletes": "refuse"})
+    pipeline.run(*(change("c", row(i)) for i in range(20)))
+    pipeline.run(*(change("u", row(i, "B")) for i in range(0, 20, 2)), change("d", row(3)))
+    assert pipeline.rows == [row(i, "a" if i % 2 else "B") for i in range(20) if i != 3]
+    assert specs_of_deletes(pipeline) == [0]
+
+
+def test_rule_27_before_image_tells_the_old_partition(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
+    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
+    pipeline.run(change("u", row(1, "moved", day=day(2)), before=row(1, day=day(1))), change("d", row(2, day=day(2))))
+    assert pipeline.rows == [row(1, "moved", day=day(2))]
+    assert specs_of_deletes(pipeline) == [0]
+
+
+def test_rule_27_old_partition_is_looked_up_where_nothing_tells_it(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"], "global_deletes": "refuse"})
+    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=None)), change("c", row(3, day=day(3))))
+    (applied,) = pipeline.run(
+        change("u", row(1, "moved", day=day(3))), change("u", row(2, "B", day=day(1))), change("d", key={"id": 3})
+    )
+    assert pipeline.rows == [row(1, "moved", day=day(3)), row(2, "B", day=day(1))]
+    assert specs_of_deletes(pipeline) == [0]
+    assert applied.delete_rows == 3
+
+
+def test_rule_27_looking_up_is_left_out_where_it_would_cost_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.delete_scope.AFFORDABLE_ROWS", 0)
+    monkeypatch.setattr("pipelines.delete_scope.AFFORDABLE_RATIO", 0)
+    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
+    pipeline.run(change("c", row(1, day=day(1))), change("c", row(3, day=day(3))))
+    pipeline.run(change("u", row(1, "moved", day=day(3))))
+    assert pipeline.rows == [row(1, "moved", day=day(3)), row(3, day=day(3))]
+    assert specs_of_deletes(pipeline) == [1]
+    assert pipeline.table.spec().spec_id == 0
+
+
+def test_rule_27_deletes_reach_rows_under_older_specs(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
+    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
+    with pipeline.table.update_spec() as update:
+        update.add_field("id", "bucket[4]", "id_bucket")
+    pipeline.run(change("c", row(3, day=day(1))))
+    pipeline.run(*(change("u", row(i, "B", day=day(i)), before=row(i, day=day(i))) for i in (1, 2)))
+    pipeline.run(change("d", key={"id": 1}), change("u", row(3, "C", day=day(3))))
+    assert pipeline.rows == [row(2, "B", day=day(2)), row(3, "C", day=day(3))]
+
+
+def test_rule_27_rows_in_unpartitioned_files_need_global_deletes(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, DAYS)
+    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
+    with pipeline.table.update_spec() as update:
+        update.add_field("day", "day", "day_day")
+    pipeline.options["global_deletes"] = "refuse"
+    with pytest.raises(GlobalDeleteError, match="global_deletes: refuse"):
+        pipeline.run(change("d", row(1, day=day(1))))
+    pipeline.options["global_deletes"] = "allow"
+    pipeline.catch_up()
+    assert pipeline.rows == [row(2, day=day(2))]
+    assert specs_of_deletes(pipeline) == [0]
+
+
+# -- schema changes -------------------------------------------------------------------------------------------------
+
+
+def test_new_wider_and_dropped_columns_come_with_the_rows(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {"id": pa.int32(), "name": pa.string()})
+    pipeline.run(change("c", row(1)), change("c", row(2)))
+    pipeline.row_type = {"id": pa.int64(), "note": pa.string()}
+    before = len(pipeline.table.metadata.snapshots)
+    pipeline.run(change("u", {"id": 2, "note": "n"}), change("c", {"id": 2**40, "note": None}))
+    assert len(pipeline.table.metadata.snapshots) == before + 1
+    assert pipeline.rows == [
+        row(1, note=None),
+        {"id": 2, "name": None, "note": "n"},
+        {"id": 2**40, "name": None, "note": None},
+    ]
+
+
+def test_column_without_values_is_added_with_its_first_value(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {"id": pa.int64(), "note": pa.null()})
+    pipeline.run(change("c", {"id": 1, "note": None}))
+    assert pipeline.rows == [{"id": 1}]
+    pipeline.row_type = {"id": pa.int64(), "note": pa.string()}
+    pipeline.run(change("u", {"id": 1, "note": "x"}))
+    assert pipeline.rows == [{"id": 1, "note": "x"}]
+
+
+def test_type_clash_stops_the_table_with_its_column(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)))
+    pipeline.row_type = {"id": pa.int64(), "name": pa.int64()}
+    with pytest.raises(SchemaConflictError, match=r"'after\.name'"):
+        pipeline.run(change("c", {"id": 2, "name": 5}))
+
+
+# -- rule 29: positions ---------------------------------------------------------------------------------------------
+
+
+def test_rule_29_mirror_catches_up_from_the_log_in_batches(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"commit_rows": 2})
+    pipeline.log(change("c", row(1)), change("c", row(2)), change("u", row(1, "B")))
+    pipeline.log(change("d", row(2)), change("c", row(3)))
+    applied = pipeline.catch_up()
+    assert [a.last_ordinal for a in applied] == [2, 4, 5]
+    assert pipeline.rows == [row(1, "B"), row(3)]
+    assert newest_property(pipeline.table, LOG_ORDINAL) == "5"
+    assert pipeline.catch_up() == []
+
+
+def test_rule_29_table_with_rows_and_no_position_is_an_error(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)))
+    catalog = catalog_in(tmp_path)
+    catalog.drop_table("shop.t")
+    table = catalog.create_table("shop.t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    with pytest.raises(PositionLostError, match=r"shop\.t"):
+        pipeline.run(change("c", row(2)))
+
+
+def test_rule_29_mirror_ahead_of_its_log_is_an_error(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("c", row(2)))
+    catalog_in(tmp_path).drop_table("change_log.shop_t")
+    with pytest.raises(PositionLostError, match="re-made"):
+        pipeline.run(change("c", row(3)))
+
+
+def test_change_log_keeps_every_change_with_rising_ordinals(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.run(change("c", row(1)), change("u", row(1, "B")))
+    pipeline.run(change("d", row(1)))
+    table = catalog_in(tmp_path).load_table("change_log.shop_t")
+    logged = rows_of(table, order="ordinal")
+    assert [(r["ordinal"], r["op"]) for r in logged] == [(1, "c"), (2, "u"), (3, "d")]
+    assert [r["after"] for r in logged] == [row(1), row(1, "B"), None]
+    assert table.spec().fields[0].name == "ingested_at_hour"
+    assert batch_of([], COLUMNS).num_rows == 0
