@@ -1,0 +1,228 @@
+"""What partition values say about a predicate: of one file, and of all files of a manifest.
+
+A partition value narrows what its source column can be in the file; predicates are then decided as by bounds. So every
+transform works for every expression: `year(ts) = 2026` on a table partitioned by `day(ts)`, too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.expr.coercion import FLOATING, name_of
+from scan_core.expr.literals import INT_RANGE
+from scan_core.expr.nodes import BoundPredicate
+from scan_core.partition import partition_value
+from scan_core.prune.bounds import combined, match_facts
+from scan_core.prune.domain import Domain, constant, intersection, of_statistics, prefix_end, unknown
+from scan_core.prune.match import Match
+from scan_core.read.file_reader import ColumnStatistics
+from scan_core.schema import PrimitiveType, Schema, Type, arrow_type
+from scan_core.single_value import decimal_of, decode_bound, unscaled_value
+from scan_core.snapshot import PartitionField, PartitionSpec
+from scan_core.transforms import Transform, parse_transform
+
+_MICROS_PER_HOUR = 3_600_000_000
+_STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_000_000), "hour": ("h", 2_500_000_000)}
+"""NumPy's unit of each time transform, and the largest value that a 64-bit timestamp can have."""
+
+
+_FITS = {"int": INT_RANGE, "date": INT_RANGE}
+
+
+class Summary(Protocol):
+    """The summary of one partition field in a manifest list; bounds are single values of the transform's result."""
+
+    @property
+    def contains_null(self) -> bool:
+        """Has some file NULL."""
+        ...
+
+    @property
+    def contains_nan(self) -> bool | None:
+        """Has some file NaN; None if unknown."""
+        ...
+
+    @property
+    def lower_bound(self) -> bytes | None:
+        """Smallest value that is neither NULL nor NaN."""
+        ...
+
+    @property
+    def upper_bound(self) -> bytes | None:
+        """Largest such value."""
+        ...
+
+
+def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> Match:
+    """Does the predicate hold for no row, all rows or perhaps some rows of a file with this partition tuple?
+
+    Args:
+        predicate: bound to the schema in force.
+        spec: the file's partition spec.
+        partition: one value per field of the spec, in canonical form (`partition.py`).
+        schema: for the types of source columns; fields it lacks say nothing.
+    """
+    return _verdict(predicate, partition_domains(spec, partition, schema))
+
+
+def match_manifest(
+    predicate: BoundPredicate, spec: PartitionSpec, summaries: Sequence[Summary] | None, schema: Schema
+) -> Match:
+    """Does the predicate hold for no row, all rows or perhaps some rows of the files of a manifest?
+
+    Args:
+        predicate: bound to the schema in force.
+        spec: the manifest's partition spec.
+        summaries: one per field of the spec, None where the manifest list has none.
+        schema: for the types of source columns.
+    """
+    if summaries is None or len(summaries) != len(spec.fields):
+        return Match.MAYBE
+
+    def of_field(index: int, transform: Transform, source: Type) -> Domain:
+        return _of_summary(transform, source, summaries[index])
+
+    return _verdict(predicate, _domains(spec, schema, of_field))
+
+
+def match_file(
+    predicate: BoundPredicate,
+    domains: Mapping[int, Domain],
+    statistics_of: Callable[[int], ColumnStatistics | None],
+) -> Match:
+    """The verdict from partition values and column bounds of a file together: OR may need both.
+
+    Args:
+        predicate: bound to the schema in force.
+        domains: from `partition_domains`.
+        statistics_of: bounds of the file by field id, in the table's types.
+    """
+
+    def facts(field_id: int, type_: Type) -> Domain:
+        by_bounds = of_statistics(statistics_of(field_id), type_)
+        by_partition = domains.get(field_id)
+        return by_bounds if by_partition is None else intersection(by_partition, by_bounds)
+
+    return combined(tuple(match_facts(c, facts) for c in predicate.conjuncts))
+
+
+def partition_domains(spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> dict[int, Domain]:
+    """What a partition tuple says about each source column, by field id."""
+    if len(partition) != len(spec.fields):
+        return {}
+
+    def of_field(index: int, transform: Transform, source: Type) -> Domain:
+        return _of_value(transform, source, partition_value(partition[index], transform.result_type(source)))
+
+    return _domains(spec, schema, of_field)
+
+
+def _domains(
+    spec: PartitionSpec, schema: Schema, of_field: Callable[[int, Transform, Type], Domain]
+) -> dict[int, Domain]:
+    known: dict[int, Domain] = {}
+    for index, field in enumerate(spec.fields):
+        if not _has_one_source(field) or field.source_id not in schema:
+            continue
+        source = schema.field(field.source_id).type
+        if not isinstance(source, PrimitiveType):
+            continue
+        domain = of_field(index, parse_transform(field.transform), source)
+        before = known.get(field.source_id)
+        known[field.source_id] = domain if before is None else intersection(before, domain)
+    return known
+
+
+def _has_one_source(field: PartitionField) -> bool:
+    return field.source_ids in {(), (field.source_id,)}
+
+
+def _verdict(predicate: BoundPredicate, known: Mapping[int, Domain]) -> Match:
+    def facts(field_id: int, type_: Type) -> Domain:
+        return known.get(field_id) or unknown(type_)
+
+    return combined(tuple(match_facts(c, facts) for c in predicate.conjuncts))
+
+
+def _of_value(transform: Transform, source: Type, value: Any) -> Domain:
+    if transform.kind in {"void", "unknown"}:
+        return unknown(source)
+    if value is None:
+        return constant(None)
+    match transform.kind:
+        case "identity":
+            return _of_identity(source, value)
+        case "bucket":
+            excludes = _bucket_test(transform, source, value, value)
+            return Domain(may_be_null=False, may_be_nan=False, excludes=excludes)
+        case "truncate":
+            domain = _of_truncated(transform.parameter, source, value)
+        case _:
+            domain = _of_time(transform.kind, source, value)
+    return replace(domain, may_be_null=False, may_be_nan=False)
+
+
+def _of_identity(source: Type, value: Any) -> Domain:
+    low, high = _FITS.get(name_of(source), (None, None))
+    if low is not None and high is not None and not low <= value <= high:
+        return unknown(source)  # promoted since: time travel shows the column in a narrower type
+    return constant(value)
+
+
+def _of_summary(transform: Transform, source: Type, summary: Summary) -> Domain:
+    if transform.kind in {"void", "unknown"}:
+        return unknown(source)
+    result = transform.result_type(source)
+    may_be_nan = name_of(source) in FLOATING and summary.contains_nan is not False
+    low, high = decode_bound(summary.lower_bound, result), decode_bound(summary.upper_bound, result)
+    if low is None or high is None or low > high:
+        return Domain(may_be_null=summary.contains_null, may_be_nan=may_be_nan)
+    if transform.kind == "bucket":
+        excludes = _bucket_test(transform, source, low, high)
+        return Domain(may_be_null=summary.contains_null, may_be_nan=False, excludes=excludes)
+    lower, upper = _of_value(transform, source, low).lower, _of_value(transform, source, high).upper
+    return Domain(lower, upper, may_be_null=summary.contains_null, may_be_nan=may_be_nan)
+
+
+def _bucket_test(transform: Transform, source: Type, low: Any, high: Any) -> Callable[[Any], bool] | None:
+    if not isinstance(low, int) or not isinstance(high, int):
+        return None
+    return lambda value: not low <= _bucket(transform, source, value) <= high
+
+
+@lru_cache(maxsize=65_536)
+def _bucket(transform: Transform, source: Type, value: Any) -> int:
+    return int(transform.apply(pa.array([value], type=arrow_type(source)), source)[0].as_py())
+
+
+def _of_truncated(width: int, source: Type, value: Any) -> Domain:
+    match source:
+        case PrimitiveType("int" | "long"):
+            return Domain(value, value + width - 1)
+        case PrimitiveType("decimal", (_, scale)):
+            return Domain(value, decimal_of(unscaled_value(value, scale) + width - 1, scale))
+        case PrimitiveType("string" | "binary"):
+            return Domain(value, value if len(value) < width else prefix_end(value))
+        case _:
+            return Domain()
+
+
+def _of_time(kind: str, source: Type, value: Any) -> Domain:
+    unit, limit = _STEPS[kind]
+    if not isinstance(value, int) or abs(value) > limit:
+        return Domain()
+    # early Iceberg wrote values before 1970 rounded toward it: 0 and less may hold the step before, too
+    first = value - 1 if value <= 0 else value
+    if kind == "hour":
+        lower, upper = first, value + 1
+    else:
+        days = np.array([first, value + 1], dtype=f"datetime64[{unit}]").astype("datetime64[D]").astype(np.int64)
+        lower, upper = int(days[0]) * 24, int(days[1]) * 24
+    if name_of(source) == "date":
+        return Domain(lower // 24, upper // 24 - 1)
+    ticks = _MICROS_PER_HOUR * (1000 if name_of(source).endswith("_ns") else 1)
+    return Domain(lower * ticks, upper * ticks - 1)
