@@ -16,7 +16,7 @@ from checks.oracle import types
 from checks.oracle.candidates import Workspace, candidates
 from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
-from checks.oracle.replay import deleted_keys, replay
+from checks.oracle.replay import deleted_keys, replay, replay_rows
 
 __all__ = ["Folded", "RefusedError", "fold_changes", "fold_log", "live_rows"]
 
@@ -109,7 +109,8 @@ def fold_log(
 
     Args:
         location: the change log's metadata file or directory.
-        key: names of the key columns, members of the log's `key`.
+        key: names of the key columns, members of the log's `key`; empty for a table without a key, where the whole
+            old row is the identity and equal rows are counted.
         columns: members of the log's `after` to return; all by default.
         snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
@@ -118,6 +119,8 @@ def fold_log(
     table = read_table_facts(location, relocate)
     snapshot, schema = table.snapshot(snapshot_id)
     fields = {f["name"]: f for f in schema["fields"]}
+    if "after" not in fields:
+        return Folded(pa.table({}), pa.table({}))
     members = {f["name"]: f["type"] for f in fields["after"]["type"]["fields"]}
     wanted = list(columns) if columns is not None else list(members)
     key_types = {f["name"]: f["type"] for f in fields["key"]["type"]["fields"]}
@@ -130,7 +133,7 @@ def fold_log(
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
         within = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
         connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){within}")
-        return _folded(connection, key, row_schema, key_schema)
+        return _folded(connection, list(key_types), row_schema, key_schema)
 
 
 def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
@@ -140,12 +143,16 @@ def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
     with open_connection() as connection:
         connection.register("changes", changes.select(_LOG_COLUMNS))
-        return _folded(connection, key, row_schema, key_schema)
+        return _folded(connection, [f.name for f in keys], row_schema, key_schema)
 
 
 def _folded(
-    connection: duckdb.DuckDBPyConnection, key: Sequence[str], row_schema: pa.Schema, key_schema: pa.Schema
+    connection: duckdb.DuckDBPyConnection, old_columns: Sequence[str], row_schema: pa.Schema, key_schema: pa.Schema
 ) -> Folded:
+    key = key_schema.names
+    if not key:
+        found = connection.sql(replay_rows("changes", row_schema.names, old_columns)).to_arrow_table()
+        return Folded(_in_types(found, row_schema), key_schema.empty_table())
     rows = connection.sql(replay(connection, "changes", key, row_schema.names)).to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key)).to_arrow_table()
     return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))

@@ -121,3 +121,28 @@ def deleted_keys(log: str, key: Sequence[str]) -> str:
         f"SELECT DISTINCT {keys} FROM ({gone} UNION ALL {truncated} UNION ALL {truncated_new}) AS g "
         f"WHERE NOT EXISTS (SELECT 1 FROM replay_actions AS a WHERE a.recency = 1 AND a.upsert AND {same})"
     )
+
+
+def replay_rows(log: str, columns: Sequence[str], key: Sequence[str]) -> str:
+    """As `replay`, for a table whose rows have no key: `key` is the whole old row, and equal rows are counted.
+
+    A delete of a row that is not there removes nothing.
+    """
+    new = ", ".join(f"after.{quoted(c)} AS v{i}" for i, c in enumerate(columns))
+    old = ", ".join(f"key.{quoted(c)} AS v{i}" if c in key else f"NULL AS v{i}" for i, c in enumerate(columns))
+    values = ", ".join(f"v{i}" for i in range(len(columns)))
+    return f"""
+        WITH kept AS (
+            SELECT * FROM {log}
+            WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')
+        ), steps AS (
+            SELECT ordinal, 1 AS weight, {new} FROM kept WHERE op <> 'd'
+            UNION ALL SELECT ordinal, -1 AS weight, {old} FROM kept WHERE op IN ('u', 'd')
+        ), counted AS (
+            SELECT *, sum(weight) OVER (PARTITION BY {values} ORDER BY ordinal, weight) AS running FROM steps
+        ), copies AS (
+            SELECT {values}, CAST(sum(weight) - least(0, min(running)) AS BIGINT) AS num_copies
+            FROM counted GROUP BY {values}
+        )
+        SELECT {values} FROM (SELECT *, unnest(range(num_copies)) FROM copies)
+    """

@@ -276,3 +276,16 @@ def test_rule_28_fold_reuses_the_old_key_and_truncates_only_what_came_before() -
         ("c", 2, (2, "n", "")),
     )
     assert (rows, gone) == ([(2, "n", ""), (3, "y", "")], [1])
+
+
+def test_rule_28_fold_without_a_key_counts_equal_rows() -> None:
+    events = changes(
+        ("d", 1, None),
+        ("c", None, (1, "x", "b")),
+        ("c", None, (1, "x", "b")),
+        ("c", None, (2, "y", None)),
+        ("d", 1, None),
+    )
+    whole = pa.array([{"id": 1, "a": "x", "big": "b"} if op == "d" else None for op in events["op"].to_pylist()], ROW)
+    found = fold_changes(events.set_column(events.schema.get_field_index("key"), "key", whole), [])
+    assert sorted(tuple(r.values()) for r in found.rows.to_pylist()) == [(1, "x", "b"), (2, "y", None)]
