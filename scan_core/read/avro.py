@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.errors import UnsupportedError
 from scan_core.file_io import open_input
 from scan_core.read.avro_container import (
     MAX_BLOCK_BYTES,
@@ -113,14 +113,14 @@ class AvroFileReader:
             start = offset + used
             end = start + num_bytes
             if num_bytes < 0 or end + SYNC_BYTES > self._size:
-                raise MalformedTableError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
+                raise ValueError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
             most = _MAX_EMPTY_RECORDS
             if self._least_bytes:
                 most = min(num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
             if not 0 <= num_rows <= most:
-                raise MalformedTableError(f"block at {offset} claims {num_rows} records in {num_bytes} bytes")
+                raise ValueError(f"block at {offset} claims {num_rows} records in {num_bytes} bytes")
             if self._source.read_at(SYNC_BYTES, end) != sync:
-                raise MalformedTableError(f"block at {offset} does not end with the file's sync marker")
+                raise ValueError(f"block at {offset} does not end with the file's sync marker")
             blocks.append(_Block(start, num_bytes, num_rows))
             offset = end + SYNC_BYTES
         return blocks
@@ -141,11 +141,9 @@ class AvroFileReader:
         try:
             records: list[dict[str, Any]] = schemaless_reader(stream, self._schema, None)
         except (EOFError, RecursionError) as error:
-            raise MalformedTableError(f"{self.path}: block at {block.offset}: {error}") from error
+            raise ValueError(f"block at {block.offset}: {error}") from error
         if stream.read(1) or len(records) != block.num_rows:
-            raise MalformedTableError(
-                f"{self.path}: block at {block.offset} holds more than its {block.num_rows} records"
-            )
+            raise ValueError(f"block at {block.offset} holds more than its {block.num_rows} records")
         return records
 
     def _column(self, blocks: Sequence[list[dict[str, Any]]], index: int) -> pa.Array:

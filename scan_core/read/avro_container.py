@@ -10,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError
-
 _MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
 _HEADER_WINDOW_BYTES = 64 * 1024
@@ -27,17 +25,17 @@ def read_header(source: pa.NativeFile, size: int) -> tuple[dict[str, bytes], byt
     while True:
         data = source.read_at(min(window, size), 0)
         if data[:4] != _MAGIC:
-            raise MalformedTableError("not an Avro file: the magic is missing")
+            raise ValueError("not an Avro file: the magic is missing")
         try:
             metadata, position = _metadata(data, 4)
         except (IndexError, EOFError) as error:
             if window >= size:
-                raise MalformedTableError("the file ends inside its header") from error
+                raise ValueError("the file ends inside its header") from error
         else:
             if position + SYNC_BYTES <= len(data):
                 return metadata, data[position : position + SYNC_BYTES], position + SYNC_BYTES
             if window >= size:
-                raise MalformedTableError("the file ends inside its header")
+                raise ValueError("the file ends inside its header")
         window *= 16
 
 
@@ -58,7 +56,7 @@ def _metadata(data: bytes, position: int) -> tuple[dict[str, bytes], int]:
 def _bytes(data: bytes, position: int) -> tuple[bytes, int]:
     length, position = read_long(data, position)
     if length < 0:
-        raise MalformedTableError(f"negative length {length} in the header")
+        raise ValueError(f"negative length {length} in the header")
     if position + length > len(data):
         raise EOFError("header")
     return data[position : position + length], position + length
@@ -72,7 +70,7 @@ def read_long(data: bytes, position: int) -> tuple[int, int]:
         result |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return (result >> 1) ^ -(result & 1), position + index + 1
-    raise MalformedTableError("a number of more than ten bytes")
+    raise ValueError("a number of more than ten bytes")
 
 
 def encode_long(number: int) -> bytes:
@@ -90,7 +88,7 @@ def decompress(data: bytes, codec: str) -> bytes:
     """A block's plain bytes, at most MAX_BLOCK_BYTES; nothing is allocated from a length that the data claims.
 
     Raises:
-        MalformedTableError: broken, truncated, too large, or with a checksum that does not match.
+        ValueError: broken, truncated, too large, or with a checksum that does not match.
     """
     match codec:
         case "null":
@@ -109,30 +107,33 @@ def decompress(data: bytes, codec: str) -> bytes:
 
 
 def _bounded(decompressor: Any, data: bytes) -> bytes:
-    plain = _checked(decompressor.decompress(data, MAX_BLOCK_BYTES + 1))
+    try:
+        plain = _checked(decompressor.decompress(data, MAX_BLOCK_BYTES + 1))
+    except (zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"a compressed block is broken: {error}") from error
     if not decompressor.eof:
-        raise MalformedTableError("the compressed block ends early")
+        raise ValueError("the compressed block ends early")
     return plain
 
 
 def _checked(plain: bytes) -> bytes:
     if len(plain) > MAX_BLOCK_BYTES:
-        raise MalformedTableError(f"a block of more than {MAX_BLOCK_BYTES} bytes")
+        raise ValueError(f"a block of more than {MAX_BLOCK_BYTES} bytes")
     return plain
 
 
 def _snappy(data: bytes) -> bytes:
     """Raw snappy (its length first), then the big-endian CRC-32 of the plain bytes."""
     if len(data) < 5:
-        raise MalformedTableError("a snappy block without checksum")
+        raise ValueError("a snappy block without checksum")
     length = 0
     for index, byte in enumerate(data[:5]):
         length |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             break
     if length > min(len(data) * MAX_EXPANSION["snappy"], MAX_BLOCK_BYTES):
-        raise MalformedTableError(f"a snappy block of {len(data)} bytes claims {length}")
+        raise ValueError(f"a snappy block of {len(data)} bytes claims {length}")
     plain: bytes = pa.Codec("snappy").decompress(data[:-4], length, asbytes=True)
     if zlib.crc32(plain) != int.from_bytes(data[-4:], "big"):
-        raise MalformedTableError("the CRC-32 of a snappy block does not match")
+        raise ValueError("the CRC-32 of a snappy block does not match")
     return plain

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.read.avro_values import decimal_from_bytes, uuid_from_text
 from scan_core.read.file_reader import FIELD_ID_KEY
 from scan_core.schema import MAX_TYPE_DEPTH
@@ -78,11 +77,11 @@ def parse_record(document: Any) -> tuple[tuple[AvroField, ...], Any, int]:
     """The fields of a file's top-level record, its rewritten schema, and the fewest bytes of a row.
 
     Raises:
-        MalformedTableError: no record, a type that does not exist, recursion, or a schema that expands too far.
+        ValueError: no record, a type that does not exist, recursion, or a schema that expands too far.
     """
     parser = _Parser()
     if not isinstance(document, Mapping) or document.get("type") != "record":
-        raise MalformedTableError(f"the top-level schema must be a record, not {document!r:.80}")
+        raise ValueError(f"the top-level schema must be a record, not {document!r:.80}")
     fields = parser.fields(document, 0)
     plain = {
         "type": "record",
@@ -106,7 +105,7 @@ class _Parser:
     def fields(self, record: Mapping[str, Any], depth: int) -> tuple[AvroField, ...]:
         members = record.get("fields")
         if not isinstance(members, list) or not all(isinstance(m, Mapping) and "type" in m for m in members):
-            raise MalformedTableError(f"a record without fields: {record!r:.80}")
+            raise ValueError(f"a record without fields: {record!r:.80}")
         return tuple(
             AvroField(str(m.get("name")), f"f{i}", _field_id(m, "field-id"), self.type(m["type"], depth + 1))
             for i, m in enumerate(members)
@@ -115,13 +114,13 @@ class _Parser:
     def type(self, schema: Any, depth: int) -> AvroType:
         self._nodes += 1
         if depth > MAX_TYPE_DEPTH or self._nodes > MAX_SCHEMA_NODES:
-            raise MalformedTableError(f"the schema nests deeper than {MAX_TYPE_DEPTH} levels or grows without end")
+            raise ValueError(f"the schema nests deeper than {MAX_TYPE_DEPTH} levels or grows without end")
         if isinstance(schema, list):
             return self._union(schema, depth)
         if isinstance(schema, str):
             return self._reference(schema, depth) if schema in self._named else self._primitive(schema, {})
         if not isinstance(schema, Mapping):
-            raise MalformedTableError(f"{schema!r:.80} is not an Avro schema")
+            raise TypeError(f"{schema!r:.80} is not an Avro schema")
         kind = schema.get("type")
         if kind in {"record", "enum", "fixed"}:
             return self._definition(schema, depth)
@@ -135,7 +134,7 @@ class _Parser:
 
     def _reference(self, name: str, depth: int) -> AvroType:
         if name in self._open:
-            raise MalformedTableError(f"the schema type {name!r} contains itself")
+            raise ValueError(f"the schema type {name!r} contains itself")
         return self._definition(self._named[name], depth)
 
     def _definition(self, schema: Mapping[str, Any], depth: int) -> AvroType:
@@ -187,17 +186,18 @@ class _Parser:
         items = self._items(schema.get("items"), depth)
         meant = pa.list_(_arrow_field("element", items, _field_id(schema, "element-id")))
         stored = pa.list_(items.stored)
-        finish = None if items.finish is None else lambda array: _finish_list(array, items, meant)
-        return AvroType({"type": "array", "items": items.plain}, stored, meant, finish, 1)
+        return AvroType(
+            {"type": "array", "items": items.plain}, stored, meant, lambda array: _finish_list(array, items, meant), 1
+        )
 
     def _pairs(self, schema: Mapping[str, Any], depth: int) -> AvroType:
         """A map with keys that are no strings: an array of records of key and value."""
         items = schema.get("items")
         if not isinstance(items, Mapping):
-            raise MalformedTableError(f"a map stored as array without key and value: {schema!r:.80}")
+            raise TypeError(f"a map stored as array without key and value: {schema!r:.80}")
         fields = self.fields(items, depth + 1)
         if len(fields) != 2:
-            raise MalformedTableError(f"a map stored as array of {len(fields)} fields")
+            raise ValueError(f"a map stored as array of {len(fields)} fields")
         return self._map_of(fields[0], fields[1])
 
     def _map(self, schema: Mapping[str, Any], depth: int) -> AvroType:
@@ -211,7 +211,7 @@ class _Parser:
 
     def _map_of(self, key: AvroField, value: AvroField) -> AvroType:
         if key.type.least_bytes + value.type.least_bytes == 0:
-            raise MalformedTableError("a map whose entries take no bytes")
+            raise ValueError("a map whose entries take no bytes")
         fields = (key, value)
         plain = {
             "type": "record",
@@ -230,7 +230,7 @@ class _Parser:
     def _items(self, schema: Any, depth: int, least_bytes: int = 0) -> AvroType:
         items = self.type(schema, depth + 1)
         if items.least_bytes + least_bytes == 0:
-            raise MalformedTableError("an array whose elements take no bytes: its length cannot be trusted")
+            raise ValueError("an array whose elements take no bytes: its length cannot be trusted")
         return items
 
     def _primitive(self, kind: str, schema: Mapping[str, Any]) -> AvroType:
@@ -242,7 +242,7 @@ class _Parser:
                 return AvroType("bytes", pa.binary(), pa.binary(16), uuid_from_text, 1)
             return AvroType("bytes", pa.binary(), pa.string(), lambda array: array.cast(pa.string()), 1)
         if kind not in _PLAIN:
-            raise MalformedTableError(f"{kind!r:.80} is not an Avro type")
+            raise ValueError(f"{kind!r:.80} is not an Avro type")
         stored, least = _PLAIN[kind]
         meant = _TIMES.get((kind, str(logical)), stored)
         if kind == "long" and isinstance(logical, str) and "timestamp-" in logical:
@@ -255,7 +255,7 @@ class _Parser:
     def _fixed(self, schema: Mapping[str, Any]) -> AvroType:
         size = schema.get("size")
         if not isinstance(size, int) or not 0 <= size < 2**31:
-            raise MalformedTableError(f"a fixed type of size {size!r:.40}")
+            raise ValueError(f"a fixed type of size {size!r:.40}")
         plain = {"type": "fixed", "name": self.new_name(), "size": size}
         stored = pa.binary(size)
         if schema.get("logicalType") == "decimal":
@@ -274,7 +274,7 @@ def _timestamp(logical: str, schema: Mapping[str, Any]) -> pa.DataType:
 def _decimal(plain: Any, stored: pa.DataType, schema: Mapping[str, Any], least: int) -> AvroType:
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38 or scale < 0:
-        raise MalformedTableError(f"decimal of precision {precision!r:.20} and scale {scale!r:.20}")
+        raise ValueError(f"decimal of precision {precision!r:.20} and scale {scale!r:.20}")
     meant = pa.decimal128(precision, scale)
     return AvroType(plain, stored, meant, lambda array: decimal_from_bytes(array, meant), least)
 
@@ -284,7 +284,7 @@ def _field_id(schema: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int):
-        raise MalformedTableError(f"{name} is {value!r:.40}")
+        raise TypeError(f"{name} is {value!r:.40}")
     return value
 
 
@@ -320,4 +320,4 @@ def _finish_map(array: pa.ListArray, key: AvroField, value: AvroField, meant: pa
 
 
 def _refuse_union(array: pa.Array) -> pa.Array:
-    raise UnsupportedError(f"a union of several types is not supported ({len(array)} values)")
+    raise pa.ArrowNotImplementedError(f"a union of several types is not supported ({len(array)} values)")

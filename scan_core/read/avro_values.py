@@ -4,14 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.errors import MalformedTableError
-
 
 def uuid_from_text(array: pa.Array) -> pa.Array:
     """The 16 bytes of UUIDs written as text."""
     digits = pc.replace_substring(array.cast(pa.string()), "-", "")
     if not pc.all(pc.equal(pc.binary_length(digits), 32), min_count=0).as_py():
-        raise MalformedTableError("a UUID that has not 32 hexadecimal digits")
+        raise ValueError("a UUID that has not 32 hexadecimal digits")
     raw = bytes.fromhex("".join(digits.fill_null("0" * 32).to_pylist()))
     validity = None if not array.null_count else pc.is_valid(array).buffers()[1]
     return pa.Array.from_buffers(pa.binary(16), len(array), [validity, pa.py_buffer(raw)])
@@ -33,7 +31,7 @@ def decimal_from_bytes(array: pa.Array, meant: pa.DataType) -> pa.Array:
         lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     longest = int(lengths.max(initial=0))
     if longest > 16:
-        raise MalformedTableError(f"a decimal of {longest} bytes")
+        raise ValueError(f"a decimal of {longest} bytes")
     result = np.zeros((num_rows, 16), np.uint8)
     first = data[np.minimum(starts, len(data) - 1)] if num_rows else np.zeros(0, np.uint8)
     result[(lengths > 0) & (first >= 0x80)] = 0xFF

@@ -10,7 +10,6 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.orc as po
 
-from scan_core.errors import MalformedTableError
 from scan_core.file_io import open_input
 from scan_core.read.file_reader import FIELD_ID_KEY, ColumnStatistics, RowGroup, refusing_malformed
 from scan_core.read.orc_tail import column_statistics, parse_stripe_statistics, parse_tail
@@ -48,7 +47,7 @@ class OrcFileReader:
             self._stored_schema: pa.Schema = self._file.schema
             self.arrow_schema: pa.Schema = pa.schema([_with_ids(f, 0) for f in self._stored_schema])
             if len(self._tail.stripes) != self._file.nstripes:
-                raise MalformedTableError(f"{len(self._tail.stripes)} stripes, but {self._file.nstripes} can be read")
+                raise ValueError(f"{len(self._tail.stripes)} stripes, but {self._file.nstripes} can be read")
             self.row_groups: Sequence[RowGroup] = self._row_groups()
         self.num_rows: int = self._tail.num_rows
         self.has_field_ids = any((f.metadata or {}).get(FIELD_ID_KEY) for f in self.arrow_schema)
@@ -67,7 +66,8 @@ class OrcFileReader:
             arrays = self._decode(row_group.index, column_indices)
             for array in arrays:
                 if len(array) != row_group.num_rows:
-                    raise MalformedTableError(f"{self.path}: stripe {row_group.index} has {len(array)} rows")
+                    raise ValueError(f"{len(array)} of {row_group.num_rows} rows")
+                array.validate(full=True)  # the decoder does not check that strings are UTF-8
             typed = [a if a.type == f.type else a.view(f.type) for a, f in zip(arrays, fields, strict=True)]
         return select_rows(typed, selection)
 
@@ -114,7 +114,7 @@ class OrcFileReader:
         position = 0
         for index, stripe in enumerate(self._tail.stripes):
             if stripe.num_rows > min(MAX_STRIPE_ROWS, _MAX_ROWS_PER_BYTE * stripe.num_bytes):
-                raise MalformedTableError(f"stripe {index} claims {stripe.num_rows} rows in {stripe.num_bytes} bytes")
+                raise ValueError(f"stripe {index} claims {stripe.num_rows} rows in {stripe.num_bytes} bytes")
             groups.append(RowGroup(index, position, stripe.num_rows, stripe.offset, stripe.num_bytes))
             position += stripe.num_rows
         return tuple(groups)
@@ -142,7 +142,7 @@ def _type_count(kind: pa.DataType) -> int:
 def _with_ids(field: pa.Field, depth: int) -> pa.Field:
     """The field with its id where readers expect it, and with the Iceberg type that its attributes name."""
     if depth > MAX_TYPE_DEPTH:
-        raise MalformedTableError(f"schema nests deeper than {MAX_TYPE_DEPTH} levels")
+        raise ValueError(f"schema nests deeper than {MAX_TYPE_DEPTH} levels")
     attributes = field.metadata or {}
     field_id = attributes.get(b"iceberg.id")
     kind = _with_ids_below(field.type, depth + 1)

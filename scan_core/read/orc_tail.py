@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError
 from scan_core.read.file_reader import ColumnStatistics
 
 _MAX_SECTION_BYTES = 64 * 1024**2
@@ -46,7 +45,7 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
     """From the message `FileTail`.
 
     Raises:
-        MalformedTableError: broken protobuf, stripes outside of the file, row counts that contradict each other.
+        ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
     """
     message = _first_of_each(tail)
     postscript, footer = _message(message, 1), bytes(message.get(2, b""))
@@ -58,7 +57,7 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
         elif number == 6:
             num_rows = int(value)
     if sum(s.num_rows for s in stripes) != num_rows:
-        raise MalformedTableError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
+        raise ValueError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
     metadata_length = int(postscript.get(5, 0))
     end = file_size - 1 - int(message.get(4, 0)) - int(postscript.get(1, 0))
     return OrcTail(tuple(stripes), num_rows, int(postscript.get(2, 0)), max(end - metadata_length, 0), metadata_length)
@@ -110,9 +109,7 @@ def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:
     offset, num_rows = int(fields.get(1, 0)), int(fields.get(5, 0))
     num_bytes = sum(int(fields.get(n, 0)) for n in (2, 3, 4))
     if offset + num_bytes > file_size:
-        raise MalformedTableError(
-            f"stripe at {offset}, {num_bytes} bytes, lies outside of the file of {file_size} bytes"
-        )
+        raise ValueError(f"stripe at {offset}, {num_bytes} bytes, lies outside of the file of {file_size} bytes")
     return Stripe(offset, num_bytes, num_rows)
 
 
@@ -134,13 +131,13 @@ def _fields(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
                 case 2:
                     length, position = _varint(view, position)
                     if position + length > len(view):
-                        raise MalformedTableError(f"protobuf field of {length} bytes in {len(view)}")
+                        raise ValueError(f"protobuf field of {length} bytes in {len(view)}")
                     yield tag >> 3, view[position : position + length]
                     position += length
                 case wire:
-                    raise MalformedTableError(f"protobuf wire type {wire}")
+                    raise ValueError(f"protobuf wire type {wire}")
     except IndexError as error:
-        raise MalformedTableError("protobuf message ends early") from error
+        raise ValueError("protobuf message ends early") from error
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
@@ -150,7 +147,7 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
         result |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return result & 0xFFFFFFFFFFFFFFFF, position + index + 1
-    raise MalformedTableError("protobuf varint of more than ten bytes")
+    raise ValueError("protobuf varint of more than ten bytes")
 
 
 def _first_of_each(message: bytes | memoryview) -> dict[int, Any]:
@@ -163,7 +160,7 @@ def _first_of_each(message: bytes | memoryview) -> dict[int, Any]:
 def _message(fields: dict[int, Any], number: int) -> dict[int, Any]:
     value = fields.get(number, b"")
     if isinstance(value, int):
-        raise MalformedTableError(f"protobuf field {number} is a number, not a message")
+        raise TypeError(f"protobuf field {number} is a number, not a message")
     return _first_of_each(value)
 
 
@@ -202,7 +199,7 @@ def _decompress(section: bytes, compression: int) -> bytes | None:
         if is_original:
             parts.append(chunk)
         elif compression == _COMPRESSION_ZLIB:
-            parts.append(zlib.decompressobj(-15).decompress(chunk, _MAX_SECTION_BYTES))
+            parts.append(_inflate(chunk))
         elif compression in {_COMPRESSION_SNAPPY, _COMPRESSION_ZSTD}:
             codec = "snappy" if compression == _COMPRESSION_SNAPPY else "zstd"
             if codec == "snappy":
@@ -218,6 +215,13 @@ def _decompress(section: bytes, compression: int) -> bytes | None:
         if sum(map(len, parts)) > _MAX_SECTION_BYTES:
             return None
     return b"".join(parts)
+
+
+def _inflate(chunk: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(-15).decompress(chunk, _MAX_SECTION_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a compressed section is broken: {error}") from error
 
 
 def _chunks(section: bytes) -> Sequence[tuple[bool, bytes]]:
