@@ -1,0 +1,179 @@
+"""Each check fails when it should: engine or data are broken on purpose, one fault at a time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.deleted_rows import no_deleted_row_reappears, no_rows_lost
+from checks.equality import mirror_equals_reference
+from checks.health import delete_debt, quarantine_is_small, schema_matches
+from checks.keys import key_is_unique
+from checks.result import CheckResult
+from checks.subject import Subject
+from scan_core.deletes.delete_filter import EqualityFilter
+from scan_core.plan import equality_groups, planner
+from tests.checks.mirror_tables import MirrorTables, shop
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
+
+CHECKS: dict[str, Callable[[Subject], CheckResult]] = {
+    "equals": mirror_equals_reference,
+    "deleted": no_deleted_row_reappears,
+    "unique": key_is_unique,
+    "lost": no_rows_lost,
+}
+
+
+def failing(subject: Subject) -> dict[str, CheckResult]:
+    results = {name: check(subject) for name, check in CHECKS.items()}
+    return {name: result for name, result in results.items() if not result.passed}
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_all_checks_pass_on_a_right_mirror(tmp_path: Path, *, partitioned: bool) -> None:
+    tables, _ = shop(tmp_path, partitioned=partitioned)
+    assert failing(tables.subject()) == {}
+    assert schema_matches(tables.subject()).passed
+    assert mirror_equals_reference(tables.subject()).compared == {
+        "rows from engine": 4,
+        "rows in files": 4,
+        "rows by log": 4,
+    }
+
+
+def test_dropped_delete_file_is_found_by_all_checks_but_loss(tmp_path: Path) -> None:
+    tables, batches = shop(tmp_path)
+    tables.mirror.commit(remove=[f for f in batches[1] if f.is_delete])
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "deleted", "unique"}
+    assert found["unique"].offending_keys == [{"id": 2, "region": "eu", "occurrences": 2}]
+    assert found["deleted"].offending_keys == [{"id": None, "region": "eu"}]
+    assert {"id": None, "region": "eu"} in found["equals"].offending_keys
+
+
+def test_engine_that_loses_delete_files_differs_from_both_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, _ = shop(tmp_path)
+    monkeypatch.setattr(planner, "read_delete_manifest", lambda *_: [])
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "deleted", "unique"}
+    assert [d for d in found["equals"].details if "its own files" in d]
+    assert [d for d in found["equals"].details if "its change log" in d]
+
+
+def test_engine_that_deletes_rows_of_the_same_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, _ = shop(tmp_path)
+    read = planner.read_delete_manifest
+
+    def one_later(*arguments: Any) -> Any:
+        return [replace(f, data_sequence_number=f.data_sequence_number + 1) for f in read(*arguments)]
+
+    monkeypatch.setattr(planner, "read_delete_manifest", one_later)
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "lost"}
+    assert {"id": 4, "region": "us"} in found["lost"].offending_keys
+
+
+def test_engine_that_ignores_scope_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, _ = shop(tmp_path, partitioned=True)
+    monkeypatch.setattr(equality_groups, "scope_of", lambda *_: None)
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "lost"}
+    assert found["lost"].offending_keys == [{"id": 1, "region": "us"}]
+
+
+def test_engine_for_which_null_does_not_equal_null_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, _ = shop(tmp_path)
+    keep = EqualityFilter.keep
+
+    def null_is_unknown(self: EqualityFilter, keys: Any) -> Any:
+        kept = keep(self, keys)
+        for key in keys:
+            kept = kept | key.is_null().to_numpy(zero_copy_only=False)
+        return kept
+
+    monkeypatch.setattr(EqualityFilter, "keep", null_is_unknown)
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "deleted"}
+    assert found["deleted"].offending_keys == [{"id": None, "region": "eu"}]
+
+
+def test_compaction_that_resurrects_rows_is_found(tmp_path: Path) -> None:
+    tables, batches = shop(tmp_path)
+    rewritten = tables.mirror.data(
+        {"id": [1, 2, None, 1, 3], "region": ["eu"] * 3 + ["us"] * 2, "qty": [10, 20, 30, 40, 50]}
+    )
+    tables.mirror.commit(rewritten, remove=[batches[0][0]], operation="replace")
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "deleted", "unique"}
+    assert found["deleted"].offending_keys == [{"id": 3, "region": "us"}, {"id": None, "region": "eu"}]
+
+
+def test_compaction_with_the_oldest_sequence_number_is_found_to_lose_rows(tmp_path: Path) -> None:
+    tables, batches = shop(tmp_path)
+    rewritten = tables.mirror.data({"id": [1, 4], "region": ["eu", "us"], "qty": [11, 60]})
+    rewritten.sequence_number = 1
+    tables.mirror.commit(rewritten, remove=[batches[2][0]], operation="replace")
+    found = failing(tables.subject())
+    assert found.keys() == {"equals", "lost"}
+
+
+def test_changed_value_and_changed_type_are_found(tmp_path: Path) -> None:
+    tables, batches = shop(tmp_path)
+    wrong = tables.mirror.data({"id": [4, 1], "region": ["us", "eu"], "qty": [61, 11]})
+    tables.mirror.commit(wrong, remove=[batches[2][0]], operation="replace")
+    found = failing(tables.subject())
+    assert found.keys() == {"equals"}
+    assert found["equals"].offending_keys == [{"id": 4, "region": "us"}]
+    tables.mirror.evolve(Column(1, "id", "long"), Column(2, "region", "string"), Column(3, "qty", "long"))
+    assert any("types differ" in d for d in mirror_equals_reference(tables.subject()).details)
+    assert schema_matches(tables.subject()).details == ["column qty is long, the log has int"]
+
+
+def test_mirror_that_lags_is_compared_with_what_it_claims_to_contain(tmp_path: Path) -> None:
+    tables, _ = shop(tmp_path)
+    behind = tables.mirror.metadata_path.read_bytes()
+    tables.apply([(9, "eu", 1)], deletes=[(4, "us")])
+    tables.mirror.metadata_path.write_bytes(behind)
+    assert failing(tables.subject()) == {}
+    ahead = replace(tables.subject(), up_to_ordinal=tables.ordinal)
+    assert failing(ahead).keys() == {"equals", "deleted", "lost"}
+
+
+def test_soft_deleted_rows_count_as_gone_only_when_flagged(tmp_path: Path) -> None:
+    tables = MirrorTables(tmp_path)
+    tables.apply([(1, "eu", 1), (2, "eu", 2)], deletes=[])
+    tables.log.commit(tables.log.data(tables._changes([("d", (1, "eu"), None)])))
+    flagged = [*tables.mirror.columns, Column(4, "_deleted", "boolean")]
+    tables.mirror.evolve(*flagged)
+    rows = {"id": [1], "region": ["eu"], "qty": [1]}
+    delete = {"id": [1], "region": ["eu"]}
+    summary = {"nevermore.change-log-ordinal": str(tables.ordinal)}
+    for flag, wrong in ((True, set()), (False, {"equals", "deleted"})):
+        data = tables.mirror.data(rows | {"_deleted": [flag]})
+        tables.mirror.commit(data, tables.mirror.equality_delete(delete, ids=[1, 2]), summary=summary)
+        assert failing(replace(tables.subject(), soft_delete=True)).keys() == wrong
+
+
+def test_delete_debt_counts_what_scans_meet(tmp_path: Path) -> None:
+    tables, _ = shop(tmp_path)
+    location = str(tables.mirror.metadata_path)
+    found = delete_debt(location, most_share=1)
+    assert found.compared == {"delete files": 2, "delete rows": 6, "rows in data files": 8}
+    assert found.passed
+    assert not delete_debt(location, most_files=1).passed
+    assert not delete_debt(location, most_share=0.5).passed
+
+
+def test_quarantine_share_decides(tmp_path: Path) -> None:
+    tables, _ = shop(tmp_path)
+    log = str(tables.log.metadata_path)
+    assert quarantine_is_small(None, log).passed
+    quarantine = TableBuilder(tmp_path / "q", [Column(1, "reason", "string")])
+    quarantine.commit(quarantine.data({"reason": ["bad"] * 2}))
+    assert not quarantine_is_small(str(quarantine.metadata_path), log).passed
+    assert quarantine_is_small(str(quarantine.metadata_path), log, most_share=0.5).passed
