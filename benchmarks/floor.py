@@ -14,7 +14,7 @@ def decode_floor(table: Any, columns: Sequence[str], dictionaries: Sequence[str]
 
     Low-cardinality strings in `dictionaries` stay dictionaries: it is the faster way, so the lower floor.
     """
-    paths = [path for path in table.inspect.data_files()["file_path"].to_pylist()]
+    paths = table.inspect.data_files()["file_path"].to_pylist()
     jobs = [
         (path.removeprefix("file://"), group)
         for path in paths

@@ -10,7 +10,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
-BLOCK = re.compile(r"^```(?P<language>python|bash|yaml)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(?P<language>python|bash|yaml)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+)
 
 
 def examples(page: Path) -> list[tuple[str, str, str]]:
@@ -35,9 +37,16 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
             _run(["bash", "-euo", "pipefail", "-c", code], demo_project, environment, f"{page.name}: {code}")
         else:
             script.append(code)
-            _run([sys.executable, "-W", "ignore", "-c", "\n".join(script)], demo_project, environment, f"{page.name}: {code}")
+            _run(
+                [sys.executable, "-W", "ignore", "-c", "\n".join(script)],
+                demo_project,
+                environment,
+                f"{page.name}: {code}",
+            )
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str], what: str) -> None:
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -6,6 +6,7 @@ from uuid import UUID
 import orjson
 import pyarrow as pa
 import pytest
+
 from pipelines.rendering import json_lines, render_rows
 
 UTC_MICROS = pa.timestamp("us", "UTC")

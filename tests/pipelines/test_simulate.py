@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from pipelines.simulate import SMALLEST_ROWS, simulate
 
 KEYS = {"customers": ("id",), "orders": ("id",), "order_lines": ("order_id", "line_no")}
