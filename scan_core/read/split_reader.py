@@ -37,9 +37,8 @@ def read_split(split: Split, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
         with open_task(task, split.context, metrics, order) as reader:
             output = OutputColumns(reader.projection, split.context, task.data_file)
             reader.plan_to_read(output.file_columns)
-            for row_group in reader.row_groups():
-                columns = reader.columns(row_group)
-                selection = reader.refine(columns)
+            for columns, conjuncts in reader.row_groups():
+                selection = reader.refine(columns, conjuncts)
                 for batch in output.batches(columns, selection):
                     metrics.rows_out += batch.num_rows
                     yield batch
@@ -56,9 +55,8 @@ def count_split(split: Split, metrics: ScanMetrics) -> int:
             total += task.data_file.record_count
             continue
         with open_task(task, split.context, metrics, order) as reader:
-            for row_group in reader.row_groups():
-                columns = reader.columns(row_group)
-                total += selected_count(reader.refine(columns))
+            for columns, conjuncts in reader.row_groups():
+                total += selected_count(reader.refine(columns, conjuncts))
                 reader.count_bytes(columns)
     metrics.rows_out += total
     return total

@@ -4,7 +4,7 @@ Everything between a task and a final selection is here in order; how single ste
 survivors become batches in `output.py`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
@@ -12,7 +12,7 @@ from scan_core.errors import UnsupportedError
 from scan_core.expr.bound import BoundExpr, Column, Member, walk
 from scan_core.expr.nodes import leaf_ids
 from scan_core.metrics import ScanMetrics
-from scan_core.prune.bounds import match_bounds
+from scan_core.prune.bounds import match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows
@@ -83,6 +83,7 @@ class TaskReader:
             reader.arrow_schema, has_field_ids=reader.has_field_ids, context=context, file=task.data_file
         )
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
+        self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
         self._predicate_types = {
             node.field_id: node.type
             for conjunct in (context.predicate.conjuncts if context.predicate is not None else ())
@@ -101,47 +102,38 @@ class TaskReader:
         """Columns that will be read, so that what deletes and filters save can be told."""
         self._wanted.update(file_columns)
 
-    def row_groups(self) -> Iterator[RowGroup]:
-        """The row groups that belong to the task and may hold rows of the result."""
-        predicate = self._context.predicate
-        may_prune = predicate is not None and self._context.options.prune_row_groups
+    def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[PredicateStep]]]:
+        """Row groups of the task that may hold rows of the result, and the conjuncts that statistics do not decide."""
         for row_group in self._reader.row_groups:
             if not self._owns(row_group):
                 continue
             self._metrics.rows_in_files += row_group.num_rows
             if row_group.num_rows == 0:
                 continue
-            if (
-                may_prune
-                and predicate is not None
-                and match_bounds(predicate, self._statistics_of(row_group, self._predicate_types)) is Match.NEVER
-            ):
+            steps = self._undecided(row_group)
+            if steps is None:
                 self._metrics.row_groups_pruned += 1
                 self._metrics.rows_removed_by_filter += row_group.num_rows
                 self._metrics.bytes_skipped += self._reader.compressed_bytes(row_group, sorted(self._wanted))
                 continue
             self._metrics.row_groups_read += 1
-            yield row_group
+            yield LazyColumns(self._reader, row_group), steps
 
-    def columns(self, row_group: RowGroup) -> LazyColumns:
-        """The columns of a row group, none decoded yet."""
-        return LazyColumns(self._reader, row_group)
-
-    def refine(self, columns: LazyColumns) -> RowSelection:
+    def refine(self, columns: LazyColumns, conjuncts: Sequence[PredicateStep]) -> RowSelection:
         """The rows that fulfil the predicate and that no delete removes; dead ones too where they are asked for."""
         num_rows = columns.row_group.num_rows
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
-            return refine_rows(self._predicate_steps, columns, All(num_rows), self._order, self._metrics)
+            return refine_rows(conjuncts, columns, All(num_rows), self._order, self._metrics)
         selection = self._deletes.position_selection(columns.row_group.first_row_position, num_rows)
         self._metrics.rows_removed_by_position_deletes += num_rows - selected_count(selection)
         if not self._context.options.lazy_columns:
             columns.load(sorted(self._wanted), All(num_rows))
-        steps = self._steps_for(columns.row_group)
-        if steps is None:
+        deletes = self._deletes_that_touch(columns.row_group)
+        if deletes is None:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)
             return nothing(num_rows)
-        return refine_rows(steps, columns, selection, self._order, self._metrics)
+        return refine_rows([*conjuncts, *deletes], columns, selection, self._order, self._metrics)
 
     def count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""
@@ -159,13 +151,22 @@ class TaskReader:
             is_last or row_group.byte_offset < end
         )
 
-    def _steps_for(self, row_group: RowGroup) -> list[RefineStep] | None:
-        """The steps that can remove rows of this row group; None if deletes remove them all."""
-        steps: list[RefineStep] = list(self._predicate_steps)
+    def _undecided(self, row_group: RowGroup) -> Sequence[PredicateStep] | None:
+        """The conjuncts that may be untrue for some row; None if one of them is true for no row."""
+        predicate = self._context.predicate
+        if predicate is None or not self._context.options.prune_row_groups:
+            return self._predicate_steps
+        verdicts = match_conjuncts(predicate, self._statistics_of(row_group, self._predicate_types))
+        if Match.NEVER in verdicts:
+            return None
+        return [s for s, verdict in zip(self._predicate_steps, verdicts, strict=True) if verdict is not Match.ALWAYS]
+
+    def _deletes_that_touch(self, row_group: RowGroup) -> list[RefineStep] | None:
+        """The delete sets that can remove rows of this row group; None if one removes them all."""
         if not self._context.options.prune_deletes:
-            return [*steps, *self._delete_steps]
-        types = {i: path[0].type for i, path in self._context.field_paths.items() if len(path) == 1}
-        statistics_of = self._statistics_of(row_group, types)
+            return list(self._delete_steps)
+        steps: list[RefineStep] = []
+        statistics_of = self._statistics_of(row_group, self._key_types)
         for step in self._delete_steps:
             match step.deletes.may_touch(statistics_of):
                 case Match.NEVER:

@@ -1,0 +1,157 @@
+"""What is known of a Parquet file once its footer is read, remembered across the splits and scans of a process.
+
+Facts only: an entry holds no open file. Reading columns is the business of `parquet.py`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyarrow._parquet import ParquetReader
+
+from scan_core.errors import MalformedTableError
+from scan_core.read.file_reader import RowGroup, field_id_of, refusing_malformed
+from scan_core.read.footer import Footer, read_footer
+
+_FIRST_BYTE = 4
+_REMEMBERED_CHUNKS = 100_000
+"""Column chunks whose facts are kept: some 100 MB at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParquetLayout:
+    """The facts of one file.
+
+    Attributes:
+        footer: as checked by us.
+        metadata: the same as pyarrow has it, so that it need not parse again; never asked for facts.
+        arrow_schema: with field ids as metadata.
+        leaves: for each top-level column the indices of its leaf columns.
+        string_columns: top-level columns of strings, which may be worth reading as dictionaries.
+        row_groups: in file order.
+        has_field_ids: some field at some depth has an id.
+    """
+
+    footer: Footer
+    metadata: Any
+    arrow_schema: pa.Schema
+    leaves: tuple[range, ...]
+    string_columns: tuple[int, ...]
+    row_groups: tuple[RowGroup, ...]
+    has_field_ids: bool
+
+
+class FooterCache:
+    """Layouts of recently opened files, bounded by the number of their column chunks."""
+
+    def __init__(self, max_chunks: int) -> None:
+        self._max_chunks = max_chunks
+        self._num_chunks = 0
+        self._layouts: OrderedDict[Hashable, ParquetLayout] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
+        """The layout under `key`, read if it is not known; two threads may both read it."""
+        with self._lock:
+            if (known := self._layouts.get(key)) is not None:
+                self._layouts.move_to_end(key)
+                return known
+        layout = read()
+        with self._lock:
+            if key not in self._layouts:
+                self._layouts[key] = layout
+                self._num_chunks += _num_chunks(layout)
+            while self._num_chunks > self._max_chunks:
+                _, dropped = self._layouts.popitem(last=False)
+                self._num_chunks -= _num_chunks(dropped)
+        return layout
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._layouts.clear()
+            self._num_chunks = 0
+
+
+FOOTERS = FooterCache(_REMEMBERED_CHUNKS)
+
+
+def read_layout(source: pa.NativeFile, path: str) -> ParquetLayout:
+    """Read and check the footer of an open file.
+
+    Raises:
+        MalformedTableError: truncated, or a footer that contradicts itself.
+        UnsupportedError: encrypted.
+    """
+    with refusing_malformed(path, "footer"):
+        footer = read_footer(source, path)
+        reader = open_decoder(source, None, ())
+        schema: pa.Schema = reader.schema_arrow
+        leaves = _leaf_ranges(schema)
+        if len(footer.leaves) != (leaves[-1].stop if leaves else 0):
+            raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
+        return ParquetLayout(
+            footer,
+            reader.metadata,
+            schema,
+            leaves,
+            tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
+            _row_groups(footer),
+            any(_has_id(field) for field in schema),
+        )
+
+
+def open_decoder(source: pa.NativeFile, metadata: Any, dictionary_leaves: Sequence[int]) -> Any:
+    """A decoder of the file, reading these leaf columns as dictionaries."""
+    reader = ParquetReader()
+    reader.open(
+        source,
+        metadata=metadata,
+        read_dictionary=list(dictionary_leaves),
+        pre_buffer=not isinstance(source, pa.MemoryMappedFile | pa.OSFile | pa.BufferReader),
+        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap outside of 1677..2262
+        page_checksum_verification=True,
+    )
+    return reader
+
+
+def _row_groups(footer: Footer) -> tuple[RowGroup, ...]:
+    groups: list[RowGroup] = []
+    position = 0
+    for index, facts in enumerate(footer.row_groups):
+        offset = max(facts.chunks[0].start, _FIRST_BYTE) if facts.chunks else _FIRST_BYTE
+        groups.append(RowGroup(index, position, facts.num_rows, offset, facts.num_bytes))
+        position += facts.num_rows
+    return tuple(groups)
+
+
+def _leaf_ranges(schema: pa.Schema) -> tuple[range, ...]:
+    ranges: list[range] = []
+    start = 0
+    for field in schema:
+        stop = start + _leaf_count(field.type)
+        ranges.append(range(start, stop))
+        start = stop
+    return tuple(ranges)
+
+
+def _leaf_count(data_type: pa.DataType) -> int:
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _leaf_count(data_type.storage_type)
+    if pt.is_nested(data_type):
+        return sum(_leaf_count(data_type.field(i).type) for i in range(data_type.num_fields))
+    return 1
+
+
+def _has_id(field: pa.Field) -> bool:
+    if field_id_of(field) is not None:
+        return True
+    return pt.is_nested(field.type) and any(_has_id(field.type.field(i)) for i in range(field.type.num_fields))
+
+
+def _num_chunks(layout: ParquetLayout) -> int:
+    return 1 + len(layout.footer.leaves) * len(layout.row_groups)
