@@ -11,7 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from scan_core.deletes.equality import DeleteKeys
-from scan_core.errors import MalformedTableError
+from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion
 from scan_core.read.file_reader import field_id_of, open_file
@@ -80,6 +80,8 @@ def _load_files(
 def load_file(file: DeleteFile, key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
     """The keys of one delete file, by row group, key columns in the order of `key_ids`."""
     fields = key_fields(key_ids, context, file.path)
+    if file.is_encrypted:
+        raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
     reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError
+from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import read_bytes
 from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
@@ -89,6 +89,8 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
     Raises:
         MalformedTableError: no `file_path` or `pos` column by their reserved ids, NULL or negative values.
     """
+    if delete_file.is_encrypted:
+        raise UnsupportedError(f"{delete_file.path}: encrypted delete files are not supported")
     reader = open_file(delete_file.path, delete_file.format, io, delete_file.file_size_bytes)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += delete_file.file_size_bytes
