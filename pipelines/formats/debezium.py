@@ -18,7 +18,7 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
 from pipelines.formats.events import Declared, Events, letters, milliseconds, strings, table_names
 from pipelines.formats.image import DEFAULT_PLACEHOLDER
-from pipelines.formats.json_events import broken_documents, counted, paths_of, refusal, tombstones
+from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary, no_documents, scan_objects
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
@@ -101,7 +101,10 @@ def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: 
             *refusal(odd, "no change event: neither op with before or after, nor a known control event"),
         ),
         skipped=counted(
-            ("tombstone", tombstones(members)), ("control event", control), ("logical decoding message", message)
+            ("blank line", blank(members)),
+            ("tombstone", tombstones(members)),
+            ("control event", control),
+            ("logical decoding message", message),
         ),
     )
 
@@ -138,7 +141,7 @@ def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: Debez
         declared=declared,
         order=paths_of(rows),
         refusals=(*broken_documents(rows), *refusal(unknown, "unknown __op: r, c, u, d, t are known")),
-        skipped=counted(("tombstone", empty), ("control event", control)),
+        skipped=counted(("blank line", blank(rows)), ("tombstone", empty), ("control event", control)),
     )
 
 

@@ -17,7 +17,6 @@ Mask = NDArray[np.bool_]
 
 _STATUS_REASONS: Mapping[int, str] = {
     kernels.BROKEN: "not JSON",
-    kernels.EMPTY: "empty",
     kernels.NOT_CONTAINER: "JSON, but no object",
     kernels.TOO_MANY: "too many distinct member names",
 }
@@ -33,6 +32,12 @@ def broken_documents(members: Members) -> tuple[Refusal, ...]:
     if members.is_object.all():
         return ()
     return tuple(r for status, reason in _STATUS_REASONS.items() for r in refusal(members.status == status, reason))
+
+
+def blank(members: Members) -> Mask:
+    """Documents of nothing but white space: lines between events."""
+    mask: Mask = members.status == kernels.EMPTY
+    return mask
 
 
 def tombstones(members: Members) -> Mask:

@@ -392,22 +392,26 @@ def scan_elements(
 
 
 @njit(**_COMPILE)
-def split_documents(data: Bytes, start: int, end: int, out: Places, stack: Bytes) -> tuple[int, int]:
-    """Ends of the JSON values that follow each other in data[start:end], by white space or commas between them.
+def split_documents(
+    data: Bytes, start: int, end: int, out: NDArray[np.int64], stack: Bytes, separated: bool
+) -> tuple[int, int]:
+    """The JSON values that follow each other in data[start:end], with white space or (`separated`) commas between.
 
     Writes (begin, end) pairs to `out` and returns (pairs written, position reached): the end, or where a value is
-    broken, unfinished, or `out` is full.
+    broken or unfinished, or `out` is full.
     """
     found = 0
-    p = start
-    while True:
-        p = _skip_space(data, p, end)
-        if p >= end or found == len(out):
-            return found, p
+    p = _skip_space(data, start, end)
+    while p < end and found < len(out):
         q, _ = _skip_value(data, p, end, stack)
         if q < 0:
             return found, p
         out[found, 0] = p
         out[found, 1] = q
         found += 1
-        p = q
+        p = _skip_space(data, q, end)
+        if separated and p < end:
+            if data[p] != 0x2C:
+                return found, p
+            p = _skip_space(data, p + 1, end)
+    return found, p

@@ -67,7 +67,9 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
     )
     refused = [unreadable, *(reject(readable, r.rows, r.reason) for r in events.refusals)]
-    skipped = dict(raw.skipped) | dict(events.skipped)
+    skipped = dict(raw.skipped)
+    for reason, count in events.skipped.items():
+        skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
     is_change = events.op != 0
     codes, other = route(events, feed.tables)

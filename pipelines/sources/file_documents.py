@@ -1,0 +1,217 @@
+"""From the bytes of an event file to documents: lines, arrays, pretty-printed objects, `key TAB value` lines.
+
+Which layout a file has is seen from its first bytes. A leading comment block and blank lines are left out; whatever
+else is no JSON stays a document, which the decoder rejects with its bytes.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.json_spans import Documents, scan_objects
+
+Bytes = NDArray[np.uint8]
+Spans = NDArray[np.int64]
+
+NEWLINE, TAB = 0x0A, 0x09
+_SPACE = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ENVELOPE = ("op", "before", "after", "payload")
+
+
+class Layout(Enum):
+    """How documents lie in a file."""
+
+    LINES = "lines"
+    KEYED_LINES = "keyed-lines"
+    """`key TAB value`; a key without a TAB is a tombstone."""
+    DOCUMENTS = "documents"
+    """Objects one after the other, over several lines each."""
+    KEYED_DOCUMENTS = "keyed-documents"
+    """The same, keys and values in turn."""
+    ARRAY = "array"
+    PSQL = "psql"
+    """Output of psql: lines that hold an object, others are decoration."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Documents of one part of a file.
+
+    Attributes:
+        documents: of each event; NULL for a tombstone.
+        keys: of each event, or None where the layout has none.
+        offsets: line or number of each, from 1.
+        read_bytes: of the file up to the end of the last event.
+        lines: read up to there.
+        skipped: lines left out, by reason.
+    """
+
+    documents: pa.BinaryArray
+    keys: pa.BinaryArray | None
+    offsets: NDArray[np.int64]
+    read_bytes: int
+    lines: int
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+def sniff_layout(head: bytes) -> Layout:
+    """The layout of a file that begins with these bytes, its comment block already cut off."""
+    text = head.lstrip(_SPACE)
+    if text.startswith(b"["):
+        return Layout.ARRAY
+    first_line = text.split(b"\n", 1)[0].strip()
+    if not text.startswith(b"{"):
+        return Layout.LINES
+    data = np.frombuffer(text, np.uint8)
+    spans = np.zeros((2, 2), np.int64)
+    found, _ = kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
+    if not found:
+        return Layout.DOCUMENTS if first_line.endswith((b"{", b"[", b",", b":")) else Layout.LINES
+    first = text[: spans[0, 1]]
+    if b"\n" in first:
+        return Layout.KEYED_DOCUMENTS if found == 2 and _is_key_and_value(data, spans) else Layout.DOCUMENTS
+    return Layout.KEYED_LINES if text[spans[0, 1] : spans[0, 1] + 1] == b"\t" else Layout.LINES
+
+
+def _is_key_and_value(data: Bytes, spans: Spans) -> bool:
+    both = scan_objects(
+        Documents(data, spans[:, 0].astype(np.int32), spans[:, 1].astype(np.int32)), _ENVELOPE, learn=False
+    )
+    is_event = (both.kind != kernels.MISSING).any(axis=0)
+    return bool(both.is_object.all() and not is_event[0] and is_event[1])
+
+
+def comment_length(head: bytes) -> tuple[int, int]:
+    """(bytes, lines) of a byte-order mark, a leading `/* ... */` block and the blank lines around it."""
+    at = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
+    rest = head[at:].lstrip(_SPACE)
+    if not rest.startswith(b"/*"):
+        return at, 0
+    start = len(head) - len(rest)
+    end = head.find(b"*/", start)
+    if end < 0:
+        return at, 0
+    end = head.find(b"\n", end) + 1 or len(head)
+    return end, head.count(b"\n", 0, end)
+
+
+def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int) -> Piece:
+    """The events of the first `max_lines` whole lines; `first_line` is the number of the first."""
+    view = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(view == NEWLINE) + 1
+    if len(view) and (not len(ends) or ends[-1] != len(view)):
+        ends = np.r_[ends, len(view)]
+    ends = ends[:max_lines]
+    view = view[: ends[-1]] if len(ends) else view[:0]
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    count = len(ends)
+    lines = np.arange(first_line, first_line + count, dtype=np.int64)
+    documents = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), data])
+    lengths = np.diff(offsets)
+    blank = (lengths <= 2) & (view[ends - 1] == NEWLINE) & ((lengths == 1) | (view[ends - lengths] == 0x0D))
+    skipped = {"blank line": int(blank.sum())} if blank.any() else {}
+    keys = None
+    keep = ~blank
+    if layout is Layout.PSQL:
+        first = _first_characters(view, offsets)
+        skipped["psql output"] = int((~blank & (first != 0x7B)).sum())
+        keep = first == 0x7B
+    if not keep.all():
+        documents, lines = documents.filter(pa.array(keep)), lines[keep]
+    if layout is Layout.KEYED_LINES:
+        documents, keys = split_keys(documents)
+    return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped)
+
+
+def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """(values, keys) of `key TAB value` lines; a line without a TAB is a key whose value is NULL."""
+    _, offsets_buffer, data = lines.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    tabs = np.flatnonzero(view == TAB)
+    if not len(tabs):
+        return pa.nulls(len(lines), pa.binary()), lines
+    # A JSON string holds no bare TAB, so the first one of a line ends its key.
+    first = np.searchsorted(tabs, offsets[:-1])
+    tab = tabs[np.minimum(first, len(tabs) - 1)]
+    keyed = (first < len(tabs)) & (tab >= offsets[:-1]) & (tab < offsets[1:])
+    key_end = np.where(keyed, tab, offsets[1:]).astype(np.int32)
+    keys = _from_spans(data, offsets[:-1], key_end)
+    values = _from_spans(data, np.where(keyed, key_end + 1, offsets[1:]).astype(np.int32), offsets[1:])
+    return _null_where(values, ~keyed), keys
+
+
+def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
+    """The events of a whole file of documents, without the first `already` of them.
+
+    A document that is broken or unfinished takes the rest of the file with it: it stays one document.
+    """
+    view = np.frombuffer(data, np.uint8)
+    start, end = 0, len(view)
+    if layout is Layout.ARRAY:
+        stripped = bytes(view).rstrip(_SPACE)
+        start = bytes(view[:64]).find(b"[") + 1
+        end = len(stripped) - 1 if stripped.endswith(b"]") else len(stripped)
+    spans = _document_spans(view, start, end, separated=layout is Layout.ARRAY)
+    begins, ends = spans[:, 0].astype(np.int32), spans[:, 1].astype(np.int32)
+    keys = None
+    if layout is Layout.KEYED_DOCUMENTS:
+        keys = _from_spans(data, begins[0::2][: len(begins) // 2], ends[0::2][: len(ends) // 2])
+        begins, ends = begins[1::2], ends[1::2]
+    documents = _from_spans(data, begins, ends)
+    count = len(documents)
+    numbers = np.arange(1, count + 1, dtype=np.int64)
+    if keys is not None:
+        keys = keys.slice(already)
+    return Piece(documents.slice(already), keys, numbers[already:], len(view), max(count, already))
+
+
+def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Spans:
+    parts: list[Spans] = []
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    block = np.zeros((4096, 2), np.int64)
+    position = start
+    while True:
+        found, position = kernels.split_documents(view, position, end, block, stack, separated)
+        parts.append(block[:found].copy())
+        if found < len(block):
+            break
+    if position < end:
+        parts.append(np.array([[position, end]], np.int64))
+    return np.concatenate(parts)
+
+
+def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:
+    """The first character of each line that is no blank."""
+    solid = np.flatnonzero((view != 0x20) & (view != TAB) & (view != 0x0D) & (view != NEWLINE))
+    at = np.searchsorted(solid, offsets[:-1])
+    place = solid[np.minimum(at, len(solid) - 1)] if len(solid) else np.zeros(len(at), np.int64)
+    inside = (at < len(solid)) & (place < offsets[1:])
+    return np.where(inside, view[place] if len(view) else np.uint8(0), np.uint8(0))
+
+
+def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.BinaryArray:
+    """A binary array of spans that need not touch: the bytes between them are cut out."""
+    view = np.frombuffer(data, np.uint8)
+    lengths = ends - begins
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    marks = np.zeros(len(view) + 1, np.int8)
+    np.add.at(marks, begins, 1)
+    np.add.at(marks, ends, -1)
+    kept = view[np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
+
+
+def _null_where(values: pa.BinaryArray, mask: NDArray[np.bool_]) -> pa.BinaryArray:
+    if not mask.any():
+        return values
+    _, offsets, data = values.buffers()
+    bitmap = pa.py_buffer(np.packbits(~mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, offsets, data])

@@ -1,0 +1,58 @@
+"""How event files are read: layout, limits, comments, CSV."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pipelines.errors import ConfigError
+
+DEFAULT_BATCH_ROWS = 250_000
+"""Per-batch costs vanish, and the columns of a narrow batch still fit the caches of a small machine."""
+DEFAULT_BATCH_BYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are read.
+
+    Attributes:
+        layout: name of a `file_documents.Layout`; None looks at each file's first bytes.
+        batch_rows: most events of a batch.
+        batch_bytes: most bytes of a batch.
+        comments: prefixes of lines to leave out, beside a leading `/* */` block.
+        first_line: line to begin with.
+        last_line: line to end with; 0 is the last one.
+        delimiter: of CSV.
+        header: whether the first line of CSV names the columns.
+        columns: names of the columns of CSV without a header.
+        null_value: text that means NULL in CSV; an empty unquoted value always does.
+        report_incomplete: hand an unfinished last line on as it is (it is rejected, and read again once it has grown);
+            otherwise leave it for later.
+    """
+
+    layout: str | None = None
+    batch_rows: int = DEFAULT_BATCH_ROWS
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    comments: tuple[str, ...] = ()
+    first_line: int = 1
+    last_line: int = 0
+    delimiter: str = ","
+    header: bool = True
+    columns: tuple[str, ...] = ()
+    null_value: str | None = None
+    report_incomplete: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch_rows < 1 or self.batch_bytes < 1024:
+            raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
+
+    @classmethod
+    def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:
+        """The options of the source, and those left for the format."""
+        names = {f.name for f in fields(cls)}
+        own: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in options.items() if name in names
+        }
+        if isinstance(own.get("comments"), str):
+            own["comments"] = (own["comments"],)
+        return cls(**own), {name: value for name, value in options.items() if name not in names}

@@ -1,0 +1,177 @@
+"""How far a folder of event files has been read: a high-water mark and a ledger of bounded size (rule 29).
+
+`settled_ns` says: every file that had arrived by then is read. During a sweep, files that arrived by `until_ns` are
+read in name order and `swept` names the last finished one. The ledger knows the last files by name, with how much of
+them was read, and still more by fingerprint only: enough to tell late, growing, renamed and re-delivered files apart.
+A digest of what was listed reveals files that arrive with an old time.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+from pipelines.errors import PositionLostError
+
+VERSION = 1
+MAX_NAMED_FILES = 64
+"""Files that may still grow are among the last; a name costs some 100 bytes in every position."""
+MAX_FINGERPRINTS = 4_096
+"""8 bytes each: a re-delivery is recognised among so many files."""
+FINGERPRINT_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file as far as it is read.
+
+    Attributes:
+        name: relative to the folder of the source.
+        size: of the file when it was last looked at, in bytes.
+        read_bytes: bytes of whole events read, after decompression.
+        lines: lines, rows or documents read.
+        head: fingerprint of the first `head_bytes` bytes.
+        fingerprint: of size, head and tail.
+        finished: whether all that it had was read.
+    """
+
+    name: str
+    size: int
+    read_bytes: int
+    lines: int
+    head_bytes: int
+    head: str
+    fingerprint: str
+    finished: bool
+
+    def to_list(self) -> list[Any]:
+        """The members in order, for JSON."""
+        return [
+            self.name,
+            self.size,
+            self.read_bytes,
+            self.lines,
+            self.head_bytes,
+            self.head,
+            self.fingerprint,
+            self.finished,
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """An order-independent digest of a set of files: equal digests, equal sets."""
+
+    count: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class FilePosition:
+    """See the module."""
+
+    settled_ns: int = -1
+    until_ns: int = -1
+    swept: str = ""
+    highest: str = ""
+    named: tuple[ReadFile, ...] = ()
+    fingerprints: tuple[str, ...] = ()
+    listed: Digest = Digest()
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether a sweep is unfinished."""
+        return self.until_ns > self.settled_ns
+
+    def find(self, name: str) -> ReadFile | None:
+        """The file of this name, if it is among the last ones."""
+        return next((f for f in self.named if f.name == name), None)
+
+    def knows(self, fingerprint: str) -> bool:
+        """Whether a file of this fingerprint was read, as far as the ledger goes back."""
+        return fingerprint in self._fingerprint_set()
+
+    def _fingerprint_set(self) -> frozenset[str]:
+        return frozenset(self.fingerprints) | {f.fingerprint for f in self.named}
+
+    def with_file(self, file: ReadFile) -> "FilePosition":
+        """The position after reading so much of a file."""
+        others = [f for f in self.named if f.name != file.name]
+        named = [*others, file]
+        evicted = [f.fingerprint for f in named[:-MAX_NAMED_FILES]]
+        fingerprints = (*self.fingerprints, *evicted)[-MAX_FINGERPRINTS:]
+        swept = max(self.swept, file.name) if file.finished and self.is_sweeping else self.swept
+        return replace(
+            self,
+            named=tuple(named[-MAX_NAMED_FILES:]),
+            fingerprints=fingerprints,
+            swept=swept,
+            highest=max(self.highest, file.name) if file.finished else self.highest,
+        )
+
+    def sweeping(self, until_ns: int) -> "FilePosition":
+        """The position at the begin of a sweep over all files that arrived by `until_ns`."""
+        return replace(self, until_ns=until_ns, swept="")
+
+    def settled(self, listed: Digest) -> "FilePosition":
+        """The position at the end of a sweep."""
+        return replace(self, settled_ns=max(self.until_ns, self.settled_ns), swept="", listed=listed)
+
+    def to_json(self) -> str:
+        """The position as a small JSON text."""
+        packed = b64encode(b"".join(bytes.fromhex(f) for f in self.fingerprints)).decode()
+        document = {
+            "source": "files",
+            "version": VERSION,
+            "settled": self.settled_ns,
+            "until": self.until_ns,
+            "swept": self.swept,
+            "highest": self.highest,
+            "files": [f.to_list() for f in self.named],
+            "fingerprints": packed,
+            "listed": [self.listed.count, f"{self.listed.total:x}"],
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "FilePosition":
+        """The position in a JSON text.
+
+        Raises:
+            PositionLostError: not a position of files, or of a version that this one does not know.
+        """
+        try:
+            document = json.loads(text)
+            if document["source"] != "files" or document["version"] != VERSION:
+                raise PositionLostError(
+                    f"not a file position of version {VERSION}: {document['source']} version {document['version']}"
+                )
+            packed = b64decode(document["fingerprints"]).hex()
+            step = 2 * FINGERPRINT_BYTES
+            return cls(
+                settled_ns=document["settled"],
+                until_ns=document["until"],
+                swept=document["swept"],
+                highest=document["highest"],
+                named=tuple(ReadFile(*members) for members in document["files"]),
+                fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
+                listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise PositionLostError(f"unreadable file position {text[:80]!r}: {error}") from error
+
+
+def digest(files: Iterable[tuple[str, int]]) -> Digest:
+    """The digest of files by name and size."""
+    count, total = 0, 0
+    for name, size in files:
+        count += 1
+        total += hash_text(f"{size}:{name}")
+    return Digest(count, total % 2**64)
+
+
+def hash_text(text: str) -> int:
+    """64 bits of a text that are the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

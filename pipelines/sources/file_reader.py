@@ -1,0 +1,345 @@
+"""One event file in pieces: which layout and compression it has, from where to go on, and what it is known by."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats import json_kernels as kernels
+from pipelines.sources import file_rows
+from pipelines.sources.file_documents import Layout, Piece, comment_length, sniff_layout, split_documents, split_lines
+from pipelines.sources.file_listing import ListedFile, open_file
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_position import FINGERPRINT_BYTES, ReadFile
+
+HEAD_BYTES = 4096
+"""Enough for the schema envelope of most feeds and the first event's own values behind it."""
+SNIFFED_BYTES = 256 * 1024
+MAX_WHOLE_FILE_BYTES = 1024**3
+"""Arrays and pretty-printed documents are split in memory; larger files belong in lines."""
+MAX_LINE_BYTES = 512 * 1024**2
+QUIET_SECONDS = 60
+"""A file that was not written to for so long is memory-mapped: truncating a mapped file kills its readers."""
+MAPPED_BYTES = 4 * 1024**2
+
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """Events of a part of a file, or columns of some of its rows, and how far the file is read after them.
+
+    Attributes:
+        piece: documents; `rows` is set instead for Parquet, CSV and Avro.
+        after: the file as far as read; `finished` says whether that was all.
+    """
+
+    piece: Piece
+    rows: pa.Table | None
+    after: ReadFile
+
+
+def fingerprint_of(file: ListedFile, filesystem: Any = None) -> ReadFile:
+    """The file as known by its bytes, nothing of it read yet."""
+    with open_file(file, filesystem) as stream:
+        head = stream.read(min(HEAD_BYTES, file.size))
+        tail = b""
+        if file.size > HEAD_BYTES:
+            stream.seek(max(file.size - HEAD_BYTES, HEAD_BYTES))
+            tail = stream.read(HEAD_BYTES)
+    return ReadFile(
+        name=file.name,
+        size=file.size,
+        read_bytes=0,
+        lines=0,
+        head_bytes=len(head),
+        head=_hash(head),
+        fingerprint=_hash(b"%d:" % file.size + head + tail),
+        finished=False,
+    )
+
+
+def has_head(file: ListedFile, known: ReadFile, filesystem: Any = None) -> bool:
+    """Whether the file begins with the bytes that `known` began with."""
+    if file.size < known.head_bytes:
+        return False
+    with open_file(file, filesystem) as stream:
+        return _hash(stream.read(known.head_bytes)) == known.head
+
+
+def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any = None) -> Iterator[FilePiece]:
+    """The events of a file after those that are read already.
+
+    Raises:
+        SourceError: it cannot be read, or is too large for its layout.
+    """
+    suffix, compression = _suffixes(file.name)
+    try:
+        if suffix in file_rows.READERS:
+            yield from _read_rows(file, known, suffix, options, filesystem)
+            return
+        with _open(file, compression, filesystem) as stream:
+            yield from _read_text(_Chunks(stream, seekable=compression is None), known, options)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SourceError(f"cannot read {file.path}: {error}") from error
+
+
+def _read_rows(
+    file: ListedFile, known: ReadFile, suffix: str, options: FileOptions, filesystem: Any
+) -> Iterator[FilePiece]:
+    _, compression = _suffixes(file.name)
+    seen = 0
+    with _open(file, compression, filesystem) as stream:
+        for table in file_rows.READERS[suffix](stream, options):
+            first, seen = seen, seen + table.num_rows
+            if seen <= known.lines:
+                continue
+            fresh = table.slice(max(known.lines - first, 0))
+            numbers = np.arange(seen - fresh.num_rows + 1, seen + 1, dtype=np.int64)
+            known = replace(known, lines=seen, read_bytes=file.size)
+            yield FilePiece(Piece(pa.nulls(fresh.num_rows, pa.binary()), None, numbers, file.size, seen), fresh, known)
+    yield _end(known)
+
+
+def _read_text(chunks: "_Chunks", known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+    head = chunks.peek(SNIFFED_BYTES)
+    comment_bytes, comment_lines = comment_length(head)
+    layout = _layout(head[comment_bytes:], options)
+    if layout not in _LINE_LAYOUTS:
+        yield from _read_documents(chunks, known, layout, options, comment_bytes)
+        return
+    # Lines without a byte position are known from the change log: they are counted again and left out.
+    applied = known.lines if known.read_bytes == 0 else 0
+    if known.read_bytes == 0:
+        known = replace(known, read_bytes=comment_bytes, lines=comment_lines)
+    known = replace(known, read_bytes=chunks.skip(known.read_bytes))
+    while True:
+        data, is_last = chunks.lines(options.batch_bytes)
+        pending = is_last and chunks.seekable and _is_unfinished(data, layout)
+        whole = _after_last_newline(data) if pending else data.size
+        if whole:
+            piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
+            known = replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(_chosen(piece, options, applied), None, known)
+            if piece.read_bytes < whole:
+                chunks.give_back(data, piece.read_bytes)
+                continue
+        if pending and options.report_incomplete:
+            rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
+            yield FilePiece(_chosen(rest, options, applied), None, known)
+        if is_last or 0 < options.last_line <= known.lines:
+            break
+    yield _end(known)
+
+
+def _read_documents(
+    chunks: "_Chunks", known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
+) -> Iterator[FilePiece]:
+    data = chunks.whole().slice(skipped_bytes)
+    if options.comments:
+        data = _blanked(data, options.comments)
+    piece = split_documents(data, layout, known.lines)
+    pending = len(piece.documents) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
+    lines = piece.lines - 1 if pending else piece.lines
+    if pending and not options.report_incomplete:
+        count = len(piece.documents) - 1
+        keys = None if piece.keys is None else piece.keys.slice(0, count)
+        piece = replace(piece, documents=piece.documents.slice(0, count), keys=keys, offsets=piece.offsets[:count])
+    for first in range(0, len(piece.offsets), options.batch_rows):
+        part = _part(piece, first, options.batch_rows)
+        read = min(int(part.offsets[-1]), lines)
+        yield FilePiece(part, None, replace(known, lines=max(read, known.lines), read_bytes=known.size))
+    yield _end(replace(known, lines=max(lines, known.lines), read_bytes=known.size))
+
+
+def _part(piece: Piece, first: int, count: int) -> Piece:
+    keys = None if piece.keys is None else piece.keys.slice(first, count)
+    offsets = piece.offsets[first : first + count]
+    return replace(piece, documents=piece.documents.slice(first, count), keys=keys, offsets=offsets)
+
+
+def _end(known: ReadFile) -> FilePiece:
+    nothing = Piece(pa.array([], pa.binary()), None, np.zeros(0, np.int64), known.read_bytes, known.lines)
+    return FilePiece(nothing, None, replace(known, finished=True))
+
+
+def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
+    """The lines that the options ask for, after the `applied` first ones."""
+    keep = (piece.offsets >= max(options.first_line, applied + 1)) & (
+        (piece.offsets <= options.last_line) | (options.last_line == 0)
+    )
+    skipped = dict(piece.skipped)
+    for prefix in options.comments:
+        is_comment = np.asarray(pc.starts_with(piece.documents, prefix)) if len(keep) else keep
+        if (is_comment & keep).any():
+            skipped["comment"] = skipped.get("comment", 0) + int((is_comment & keep).sum())
+            keep &= ~is_comment
+    if keep.all():
+        return replace(piece, skipped=skipped)
+    mask = pa.array(keep)
+    keys = None if piece.keys is None else piece.keys.filter(mask)
+    return replace(
+        piece, documents=piece.documents.filter(mask), keys=keys, offsets=piece.offsets[keep], skipped=skipped
+    )
+
+
+def _layout(head: bytes, options: FileOptions) -> Layout:
+    if options.layout is not None:
+        try:
+            return Layout(options.layout)
+        except ValueError as error:
+            valid = ", ".join(layout.value for layout in Layout)
+            raise ConfigError(f"unknown layout {options.layout!r}; valid are {valid}") from error
+    for prefix in options.comments:
+        head = b"\n".join(line for line in head.split(b"\n") if not line.startswith(prefix.encode()))
+    return sniff_layout(head)
+
+
+def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
+    wanted = tuple(prefix.encode() for prefix in prefixes)
+    lines = data.to_pybytes().split(b"\n")
+    return pa.py_buffer(b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in lines))
+
+
+def _is_unfinished(data: pa.Buffer, layout: Layout) -> bool:
+    """Whether the last line may still grow: it has no newline and is no complete event."""
+    rest = data.slice(_after_last_newline(data)).to_pybytes()
+    if not rest.strip():
+        return False
+    if layout is Layout.KEYED_LINES:
+        _, tab, rest = rest.partition(b"\t")
+        return not tab or not _is_complete(rest)
+    return not _is_complete(rest)
+
+
+def _is_complete(document: bytes | None) -> bool:
+    if document is None:
+        return True
+    data = np.frombuffer(document, np.uint8)
+    spans = np.zeros((2, 2), np.int64)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    found, reached = kernels.split_documents(data, 0, len(data), spans, stack, False)
+    return bool(found == 1 and reached == len(data))
+
+
+def _after_last_newline(data: pa.Buffer) -> int:
+    # The last line is short beside the buffer: look at its end first.
+    for width in (64 * 1024, data.size):
+        start = max(data.size - width, 0)
+        found: int = data.slice(start).to_pybytes().rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+    return 0
+
+
+def _suffixes(name: str) -> tuple[str, str | None]:
+    """(suffix that tells the kind of file, compression) of a name."""
+    lower = name.lower()
+    compression = next((_COMPRESSIONS[s] for s in _COMPRESSIONS if lower.endswith(s)), None)
+    if compression is not None:
+        lower = lower.rsplit(".", 1)[0]
+    return "." + lower.rsplit(".", 1)[-1] if "." in lower else "", compression
+
+
+def _open(file: ListedFile, compression: str | None, filesystem: Any) -> Any:
+    quiet = time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
+    if compression is None and "://" not in file.path and filesystem is None and file.size > MAPPED_BYTES and quiet:
+        return pa.memory_map(file.path)
+    stream = open_file(file, filesystem)
+    return stream if compression is None else pa.CompressedInputStream(stream, compression)
+
+
+class _Chunks:
+    """A stream in runs of whole lines. Seekable streams go back to the begin of a cut line, others carry it."""
+
+    def __init__(self, stream: Any, *, seekable: bool) -> None:
+        self._stream = stream
+        self.seekable = seekable
+        self._carried = b""
+
+    def peek(self, size: int) -> bytes:
+        """The first bytes, to be read again."""
+        head: bytes = self._stream.read(size)
+        if self.seekable:
+            self._stream.seek(0)
+        else:
+            self._carried = head
+        return head
+
+    def skip(self, size: int) -> int:
+        """Go on behind the first `size` bytes, and behind the newline of a line that was read without it; where."""
+        if not self.seekable:
+            self._skip_carried(size)
+            return size
+        self._stream.seek(max(size - 1, 0))
+        border: bytes = self._stream.read(3)
+        past = 0
+        if size and border[:1] != b"\n":
+            past = 1 if border[1:2] == b"\n" else 2 if border[1:3] == b"\r\n" else 0
+        self._stream.seek(size + past)
+        return size + past
+
+    def _skip_carried(self, size: int) -> None:
+        while size > len(self._carried):
+            size -= len(self._carried)
+            self._carried = self._stream.read(1024 * 1024)
+            if not self._carried:
+                return
+        self._carried = self._carried[size:]
+
+    def lines(self, size: int) -> tuple[pa.Buffer, bool]:
+        """(about `size` bytes of whole lines, whether they are the last): the last line may lack its newline."""
+        wanted = size
+        while True:
+            data = self._read(wanted)
+            if data.size < wanted:
+                return data, True
+            whole = _after_last_newline(data)
+            if whole:
+                self.give_back(data, whole)
+                return data.slice(0, whole), False
+            if data.size > MAX_LINE_BYTES:
+                raise SourceError(f"a line of more than {MAX_LINE_BYTES} bytes")
+            self.give_back(data, 0)
+            wanted *= 2
+
+    def whole(self) -> pa.Buffer:
+        """All bytes."""
+        data = self._read(MAX_WHOLE_FILE_BYTES + 1)
+        if data.size > MAX_WHOLE_FILE_BYTES:
+            raise SourceError(
+                f"a file of documents of more than {MAX_WHOLE_FILE_BYTES} bytes; write one event per line"
+            )
+        return data
+
+    def _read(self, size: int) -> pa.Buffer:
+        if self.seekable:
+            return self._stream.read_buffer(size)
+        parts = [self._carried]
+        have = len(self._carried)
+        while have < size:
+            part = self._stream.read(size - have)
+            if not part:
+                break
+            parts.append(part)
+            have += len(part)
+        self._carried = b""
+        return pa.py_buffer(b"".join(parts))
+
+    def give_back(self, data: pa.Buffer, used: int) -> None:
+        """Read on behind the first `used` bytes of what was read last."""
+        if self.seekable:
+            self._stream.seek(self._stream.tell() - (data.size - used))
+        else:
+            self._carried = data.slice(used).to_pybytes()
+
+
+def _hash(data: bytes) -> str:
+    return blake2b(data, digest_size=FINGERPRINT_BYTES).hexdigest()

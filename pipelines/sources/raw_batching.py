@@ -1,0 +1,87 @@
+"""Pieces of files joined or cut to batches of raw events of bounded rows and bytes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.sources.file_position import ReadFile
+from pipelines.sources.file_reader import FilePiece
+from pipelines.sources.raw_events import RawEvents
+
+
+@dataclass
+class _Pending:
+    pieces: list[FilePiece] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def add(self, piece: FilePiece) -> None:
+        self.pieces.append(piece)
+        self.rows += len(piece.piece.offsets)
+        self.size += int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
+
+
+def gather(
+    pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int
+) -> Iterator[tuple[RawEvents, list[ReadFile]]]:
+    """(events, files as far as they are read after them) of pieces in order.
+
+    A batch ends where the next piece would take it over a limit, or has other columns. A piece is never cut: readers
+    keep pieces below the limits, as far as lines and documents allow.
+    """
+    pending = _Pending()
+    for piece in pieces:
+        count = len(piece.piece.offsets)
+        full = pending.rows + count > batch_rows or pending.size >= batch_bytes
+        if count and pending.rows and (full or not _joins(pending.pieces, piece)):
+            yield _batch(pending)
+            pending = _Pending()
+        pending.add(piece)
+    if pending.pieces:
+        yield _batch(pending)
+
+
+def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
+    last = next((p for p in reversed(pieces) if len(p.piece.offsets)), piece)
+    if (last.rows is None) != (piece.rows is None):
+        return False
+    return piece.rows is None or last.rows is None or piece.rows.schema.equals(last.rows.schema)
+
+
+def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:
+    full = [p for p in pending.pieces if len(p.piece.offsets)]
+    counts = [len(p.piece.offsets) for p in full]
+    names = list(dict.fromkeys(p.after.name for p in full))
+    codes = np.repeat(np.array([names.index(p.after.name) for p in full], np.int32), counts)
+    offsets = np.concatenate([p.piece.offsets for p in full]) if full else np.zeros(0, np.int64)
+    skipped: dict[str, int] = {}
+    for p in pending.pieces:
+        for reason, count in p.piece.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    columns = full[0].rows is not None if full else False
+    raw = RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
+        source_offset=pa.array(offsets),
+        documents=None if columns else _documents(full),
+        keys=None if columns else _keys(full),
+        rows=pa.concat_tables([p.rows for p in full]) if columns else None,
+        ingested_at=datetime.now(UTC),
+        skipped=skipped,
+    )
+    ends = {p.after.name: p.after for p in pending.pieces}
+    return raw, list(ends.values())
+
+
+def _documents(pieces: list[FilePiece]) -> pa.BinaryArray:
+    arrays = [p.piece.documents for p in pieces]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.array([], pa.binary())])
+
+
+def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
+    if all(p.piece.keys is None for p in pieces):
+        return None
+    parts = [pa.nulls(len(p.piece.offsets), pa.binary()) if p.piece.keys is None else p.piece.keys for p in pieces]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
