@@ -7,10 +7,11 @@ that of columns does. How an engine encodes a type (dictionary, large offsets, u
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from checks.oracle.connection import open_connection
 
 MOST_DIFFERENCES = 20
 
@@ -52,8 +53,7 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
         )
     names = [f"c{i}" for i in range(left.num_columns)]
     order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or "ALL"
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with open_connection() as connection:
         connection.register("left_rows", _as_bits(left).rename_columns(names))
         connection.register("right_rows", _as_bits(right).rename_columns(names))
         connection.execute(

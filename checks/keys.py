@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import duckdb
 import pyarrow as pa
 
 from checks.compare import canonical
+from checks.oracle.connection import open_connection
 from checks.result import MOST_OFFENDING_KEYS, CheckResult, sample
 from checks.subject import Subject
 
@@ -21,8 +21,7 @@ def key_is_unique(subject: Subject) -> CheckResult:
 def repeated_keys(keys: pa.Table) -> tuple[pa.Table, int]:
     """Up to 20 keys that occur more than once, each with `occurrences`, and how many there are."""
     names = [f"c{i}" for i in range(keys.num_columns)]
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with open_connection() as connection:
         connection.register("keys", canonical(keys).rename_columns(names))
         grouped = f"SELECT {', '.join(names)}, count(*) AS occurrences FROM keys GROUP BY ALL HAVING count(*) > 1"
         ((count,),) = connection.execute(f"SELECT count(*) FROM ({grouped})").fetchall()
@@ -43,8 +42,7 @@ def missing_keys(left: pa.Table, right: pa.Table) -> tuple[pa.Table, int]:
 def _matched(left: pa.Table, right: pa.Table, kind: str) -> tuple[pa.Table, int]:
     names: Sequence[str] = [f"c{i}" for i in range(left.num_columns)]
     on = " AND ".join(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in names)
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with open_connection() as connection:
         connection.register("left_keys", canonical(left).rename_columns(names))
         connection.register("right_keys", canonical(right.select(left.column_names)).rename_columns(names))
         query = f"SELECT DISTINCT l.* FROM left_keys AS l {kind} JOIN right_keys AS r ON {on}"

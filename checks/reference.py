@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from checks.oracle import types
 from checks.oracle.candidates import Workspace, candidates
+from checks.oracle.connection import open_connection
 from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
 from checks.oracle.replay import deleted_keys, replay, replay_rows
@@ -156,14 +157,6 @@ def _folded(
     rows = connection.sql(replay(connection, "changes", key, row_schema.names)).to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key)).to_arrow_table()
     return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
-
-
-def open_connection() -> duckdb.DuckDBPyConnection:
-    """A private in-memory DuckDB that hands Arrow its exact types."""
-    connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET arrow_lossless_conversion = true")
-    return connection
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:

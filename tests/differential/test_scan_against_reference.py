@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,11 +12,12 @@ from hypothesis import strategies as st
 
 import scan_core
 from checks.compare import canonical, compare
+from checks.oracle.connection import open_connection
 from checks.reference import live_rows
 from scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 
-EXAMPLES = 60
+EXAMPLES = 40
 MANY_EXAMPLES = 1500
 OPTIONS = [
     ScanOptions(),
@@ -104,8 +104,7 @@ def assert_equal(found: pa.Table, expected: pa.Table, context: str = "") -> None
 def filtered(rows: pa.Table, predicate: str, columns: list[str]) -> pa.Table:
     """The rows that fulfil the predicate, by DuckDB."""
     numbered = canonical(rows).append_column("row_number", pa.array(range(rows.num_rows), pa.int64()))
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with open_connection() as connection:
         connection.register("rows", numbered)
         kept = connection.execute(f"SELECT row_number FROM rows WHERE {predicate}").fetchall()
     return rows.select(columns).take(pa.array([k for (k,) in kept], pa.int64()))
