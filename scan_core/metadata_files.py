@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, ScanError, TableNotFoundError
 from scan_core.file_io import exists, is_folder, list_folder, read_bytes
+from scan_core.location import parse_location
 from scan_core.split import FileIOConfig
 
 MAX_METADATA_BYTES = 1 << 30
@@ -32,8 +33,8 @@ def find_metadata_file(location: str, io: FileIOConfig) -> str:
     """
     if not location.strip():
         raise TableNotFoundError("an empty location names no table")
-    unrelocated = FileIOConfig(properties=io.properties)
-    for config in (unrelocated, io):  # what a person types is usually a path of this machine
+    configs = (FileIOConfig(properties=io.properties), io)  # what a person types is usually a path of this machine
+    for config in configs if parse_location(location).is_local else (io,):
         if is_folder(location, config):
             return _newest(location.rstrip("/"), config)
         if exists(location, config):

@@ -9,6 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -133,22 +134,24 @@ def _check_size(size: int) -> None:
         raise AvroError(f"a block is larger than {MAX_BLOCK_BYTES} bytes when decompressed")
 
 
-def _deflate(payload: bytes) -> bytes:
-    block = zlib.decompressobj(wbits=-15).decompress(payload, MAX_BLOCK_BYTES + 1)
+def _decompressed(decompressor: Any, payload: bytes) -> bytes:
+    block: bytes = decompressor.decompress(payload, MAX_BLOCK_BYTES + 1)
     _check_size(len(block))
+    if not decompressor.eof:
+        raise AvroError("a compressed block ends early")
     return block
+
+
+def _deflate(payload: bytes) -> bytes:
+    return _decompressed(zlib.decompressobj(wbits=-15), payload)
 
 
 def _bzip2(payload: bytes) -> bytes:
-    block = bz2.BZ2Decompressor().decompress(payload, MAX_BLOCK_BYTES + 1)
-    _check_size(len(block))
-    return block
+    return _decompressed(bz2.BZ2Decompressor(), payload)
 
 
 def _xz(payload: bytes) -> bytes:
-    block = lzma.LZMADecompressor(memlimit=MAX_BLOCK_BYTES).decompress(payload, MAX_BLOCK_BYTES + 1)
-    _check_size(len(block))
-    return block
+    return _decompressed(lzma.LZMADecompressor(memlimit=MAX_BLOCK_BYTES), payload)
 
 
 def _zstandard(payload: bytes) -> bytes:

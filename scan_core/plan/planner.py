@@ -18,7 +18,7 @@ from scan_core.metadata import TableMetadata
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.explain import explain_plan
-from scan_core.plan.file_pruner import FilePruner
+from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner
 from scan_core.plan.splits import make_splits
 from scan_core.plan.trace import PlanTrace, total
 from scan_core.snapshot import DataFile, DeleteFile, Snapshot
@@ -87,7 +87,7 @@ class _Planner:
         kept: list[DataFile] = []
         for manifest in manifests:
             if not self.pruner.may_hold_rows(manifest):
-                self.trace.manifest_pruned("partition summaries against the filter", manifest.path)
+                self.trace.manifest_pruned(BY_SUMMARY, manifest.path)
                 continue
             self.trace.manifests_read += 1
             files = read_data_manifest(manifest, self.metadata, self.context.io)
@@ -135,5 +135,5 @@ class _Planner:
         if spec.spec_id not in specs_in_use:
             return "partition spec, which no data file has"
         if not self.pruner.may_hold_rows(manifest):
-            return "partition summaries against the filter"
+            return BY_SUMMARY
         return None

@@ -1,0 +1,366 @@
+"""Manifests: inheritance, formats v1 to v3, and entries that break the specification."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from scan_core import manifest_cache
+from scan_core.errors import MalformedTableError, MissingFileError, ScanError
+from scan_core.manifests import (
+    ManifestFile,
+    read_data_manifest,
+    read_delete_manifest,
+    read_manifest_list,
+    snapshot_manifests,
+)
+from scan_core.metadata import TableMetadata
+from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat
+from scan_core.split import FileIOConfig
+from tests.iceberg_json import Column, Partition
+from tests.plans import read
+from tests.table_builder import EXISTING, TableBuilder
+
+COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
+IO = FileIOConfig()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    return TableBuilder(tmp_path, COLUMNS)
+
+
+def current(table: TableBuilder) -> tuple[TableMetadata, tuple[ManifestFile, ...]]:
+    metadata, io = read(table.metadata_path)
+    assert metadata.current_snapshot is not None
+    return metadata, snapshot_manifests(metadata.current_snapshot, io)
+
+
+def data_files(table: TableBuilder) -> list[DataFile]:
+    metadata, manifests = current(table)
+    return [f for m in manifests if m.content == 0 for f in read_data_manifest(m, metadata, IO)]
+
+
+def delete_files(table: TableBuilder) -> list[DeleteFile]:
+    metadata, manifests = current(table)
+    return [f for m in manifests if m.content == 1 for f in read_delete_manifest(m, metadata, IO)]
+
+
+def rows(number: int = 2) -> dict[str, list[Any]]:
+    return {"id": list(range(number)), "name": [f"n{i}" for i in range(number)]}
+
+
+def rewrite(path: str, change: Callable[[list[Any], dict[str, Any]], None], **metadata: str) -> None:
+    """Read an Avro file, let `change` edit rows and schema, and write it back."""
+    with Path(path).open("rb") as file:
+        reader = fastavro.reader(file)
+        found, schema = list(reader), json.loads(reader.metadata["avro.schema"])
+        kept = {k: v for k, v in reader.metadata.items() if not k.startswith("avro.")}
+    change(found, schema)
+    with Path(path).open("wb") as file:
+        fastavro.writer(file, schema, found, metadata=kept | metadata)
+
+
+def test_everything_an_entry_says_is_kept(table: TableBuilder) -> None:
+    data = table.data(rows())
+    data.record["split_offsets"] = [4, 99]
+    data.record["key_metadata"] = b"k"
+    table.commit(data)
+    (file,) = data_files(table)
+    assert file.path == data.path
+    assert file.format is FileFormat.PARQUET
+    assert file.record_count == 2
+    assert file.file_size_bytes == data.local.stat().st_size
+    assert file.lower_bounds[1] == b"\0" * 8
+    assert file.upper_bounds[2] == b"n1"
+    assert file.value_counts == {1: 2, 2: 2}
+    assert file.null_value_counts[2] == 0
+    assert file.split_offsets == (4, 99)
+    assert file.is_encrypted
+
+
+def test_delete_files_keep_their_keys_and_references(table: TableBuilder) -> None:
+    data = table.data(rows())
+    table.commit(data)
+    table.commit(table.equality_delete(rows(1), ids=[2, 1]), table.position_delete([(data, 0)], referenced=data))
+    equality, position = sorted(delete_files(table), key=lambda f: f.content.value, reverse=True)
+    assert equality.content is DeleteContent.EQUALITY
+    assert equality.equality_ids == (2, 1)
+    assert position.content is DeleteContent.POSITION
+    assert position.referenced_data_file == data.path
+    assert not position.is_deletion_vector
+
+
+def test_deletion_vectors_keep_offset_and_size(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=3)
+    data = table.data(rows())
+    table.commit(data)
+    vector = table.deletion_vector(data, [1])
+    table.commit(vector)
+    (file,) = delete_files(table)
+    assert file.is_deletion_vector
+    assert (file.content_offset, file.content_size_bytes) == (
+        vector.record["content_offset"],
+        vector.record["content_size_in_bytes"],
+    )
+
+
+def test_rule_03_added_entries_inherit_and_explicit_numbers_stay(table: TableBuilder) -> None:
+    table.commit(table.data(rows()))
+    compacted = table.data(rows())
+    compacted.sequence_number = 1
+    table.commit(compacted, table.data(rows()))
+    assert sorted((f.data_sequence_number, f.file_sequence_number) for f in data_files(table)) == [
+        (1, 1),
+        (1, 1),
+        (2, 2),
+    ]
+
+
+def test_rule_03_existing_entries_keep_their_numbers(table: TableBuilder) -> None:
+    kept, gone = table.data(rows()), table.data(rows())
+    table.commit(kept, gone)
+    table.commit(remove=[gone])
+    (file,) = data_files(table)
+    assert (file.path, file.data_sequence_number) == (kept.path, 1)
+
+
+def test_rule_03_an_existing_entry_without_number_is_malformed(table: TableBuilder) -> None:
+    file = table.data(rows())
+    file.status = EXISTING
+    table.commit(file)
+    with pytest.raises(MalformedTableError, match=r"manifest.*sequence_number \(3\) is null in an existing entry"):
+        data_files(table)
+
+
+def test_rule_03_null_under_manifest_number_zero_is_zero_at_any_status(table: TableBuilder) -> None:
+    file = table.data(rows())
+    file.status = EXISTING
+    table.commit(file)
+    snapshot = table.snapshots[-1]
+    rewrite(snapshot["manifest-list"], lambda found, _: found[0].update(sequence_number=0, min_sequence_number=0))
+    assert data_files(table)[0].data_sequence_number == 0
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_rule_03_and_23_v1_manifests_have_number_zero(tmp_path: Path, inline: bool) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=1, partitions=[Partition("name", 2, "identity")])
+    table.commit(table.data(rows(), partition={"name": "a"}), inline_manifests=inline)
+    (file,) = data_files(table)
+    assert file.data_sequence_number == 0
+    assert file.partition == ("a",)
+
+
+def test_rule_21_null_first_row_ids_inherit_in_order_existing_ones_too(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=3)
+    table.commit(table.data(rows(3)), table.data(rows(4)), table.data(rows(5)))
+    assert [f.first_row_id for f in data_files(table)] == [0, 3, 7]
+    _, manifests = current(table)
+
+    def edit(found: list[Any], _: Any) -> None:
+        found[0]["data_file"]["first_row_id"] = 100
+        found[1].update(status=EXISTING, sequence_number=1)
+
+    rewrite(manifests[0].path, edit)
+    assert [f.first_row_id for f in data_files(table)] == [100, 0, 4]
+
+
+def test_rule_21_before_the_upgrade_there_are_no_row_ids(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=3)
+    table.commit(table.data(rows()))
+    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(first_row_id=None))
+    assert data_files(table)[0].first_row_id is None
+
+
+def test_manifests_without_key_value_metadata_take_spec_and_content_from_the_list(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, partitions=[Partition("b", 1, "bucket[4]")], manifest_metadata=False)
+    data = table.data(rows(), partition={"b": 3})
+    table.commit(data, table.equality_delete(rows(1), ids=[1], partition={"b": 3}))
+    assert data_files(table)[0].partition == (3,)
+    assert delete_files(table)[0].partition == (3,)
+
+
+def without_ids(schema: Any) -> None:
+    if isinstance(schema, dict):
+        schema.pop("field-id", None)
+        for value in schema.values():
+            without_ids(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            without_ids(value)
+
+
+def test_manifests_without_field_ids_are_read_by_name(table: TableBuilder) -> None:
+    table.commit(table.data(rows()))
+    _, manifests = current(table)
+    before = data_files(table)
+    rewrite(manifests[0].path, lambda _, schema: without_ids(schema))
+    rewrite(table.snapshots[-1]["manifest-list"], lambda _, schema: without_ids(schema))
+    assert data_files(table) == before
+
+
+def test_deleted_entries_are_not_live(table: TableBuilder) -> None:
+    gone = table.data(rows())
+    table.commit(gone, table.data(rows()))
+    table.commit(remove=[gone])
+    assert gone.path not in {f.path for f in data_files(table)}
+
+
+def test_rule_23_a_snapshot_without_manifests_is_empty(table: TableBuilder) -> None:
+    table.commit()
+    assert data_files(table) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        ("string", "x", "x"),
+        ("boolean", True, True),
+        ("int", 5, 5),
+        ("date", 19_000, 19_000),
+        ("timestamp", 10**15, 10**15),
+        ("binary", b"\0\1", b"\0\1"),
+        ("string", None, None),
+    ],
+)
+def test_partition_values_are_decoded_by_type(tmp_path: Path, kind: str, value: Any, stored: Any) -> None:
+    table = TableBuilder(tmp_path, [Column(1, "k", kind)], partitions=[Partition("k", 1, "identity")])
+    table.commit(table.data({"k": []}, partition={"k": value}))
+    assert data_files(table)[0].partition == (stored,)
+
+
+def test_equal_partitions_are_one_object(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, partitions=[Partition("name", 2, "identity")])
+    table.commit(*[table.data(rows(), partition={"name": "same"}) for _ in range(3)])
+    assert len({id(f.partition) for f in data_files(table)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("record_count", -1, r"record_count \(103\)"),
+        ("file_size_in_bytes", -5, "negative"),
+        ("file_format", "CSV", r"file_format \(101\) of .*: unknown format 'CSV'"),
+        ("content", 2, r"content \(134\) of .*: expected 0 in a data manifest, found 2"),
+    ],
+)
+def test_malformed_entries_name_file_and_field(table: TableBuilder, field: str, value: Any, message: str) -> None:
+    data = table.data(rows())
+    table.commit(data)
+    _, manifests = current(table)
+    rewrite(manifests[0].path, lambda found, _: found[0]["data_file"].update({field: value}))
+    with pytest.raises(MalformedTableError, match=message) as caught:
+        data_files(table)
+    assert manifests[0].path in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [3, -1])
+def test_an_unknown_status_is_malformed(table: TableBuilder, status: int) -> None:
+    table.commit(table.data(rows()))
+    _, manifests = current(table)
+    rewrite(manifests[0].path, lambda found, _: found[0].update(status=status))
+    with pytest.raises(MalformedTableError, match=rf"status \(0\).*found {status}"):
+        data_files(table)
+
+
+def test_data_content_in_a_delete_manifest_is_malformed(table: TableBuilder) -> None:
+    table.commit(table.equality_delete(rows(1), ids=[1]))
+    _, manifests = current(table)
+    rewrite(manifests[0].path, lambda found, _: found[0]["data_file"].update(content=0))
+    with pytest.raises(MalformedTableError, match="expected 1 or 2 in a delete manifest, found 0"):
+        delete_files(table)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"content": 2}, r"content \(517\)"),
+        ({"sequence_number": -1}, r"sequence_number \(515\)"),
+        ({"partition_spec_id": 9}, "no partition spec 9"),
+    ],
+)
+def test_a_malformed_manifest_list_names_file_and_field(
+    table: TableBuilder, changes: dict[str, Any], message: str
+) -> None:
+    table.commit(table.data(rows()))
+    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(changes))
+    with pytest.raises(MalformedTableError, match=message):
+        data_files(table)
+
+
+def test_an_encrypted_manifest_is_unsupported(table: TableBuilder) -> None:
+    table.commit(table.data(rows()))
+    with Path(table.snapshots[-1]["manifest-list"]).open("rb") as file:
+        has_key = "key_metadata" in str(fastavro.reader(file).writer_schema)
+    assert has_key
+    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(key_metadata=b"secret"))
+    with pytest.raises(ScanError, match="encrypted"):
+        current(table)
+
+
+def test_a_manifest_that_is_gone_is_named(table: TableBuilder) -> None:
+    table.commit(table.data(rows()))
+    _, manifests = current(table)
+    Path(manifests[0].path).unlink()
+    with pytest.raises(MissingFileError, match=r"manifest\.avro"):
+        data_files(table)
+    Path(table.snapshots[-1]["manifest-list"]).unlink()
+    with pytest.raises(MissingFileError, match="snap-"):
+        current(table)
+
+
+def test_mutated_manifests_never_crash(table: TableBuilder) -> None:
+    table.commit(table.data(rows()), table.data(rows()))
+    metadata, manifests = current(table)
+    path = Path(manifests[0].path)
+    list_path = Path(table.snapshots[-1]["manifest-list"])
+    for target in (path, list_path):
+        original = target.read_bytes()
+        for at in range(0, len(original), max(1, len(original) // 400)):
+            for data in (
+                original[:at],
+                original[:at] + bytes([original[at] ^ 0xFF]) + original[at + 1 :],
+                original[:at] + b"\xff\xff\xff\xff\x0f" + original[at:],
+            ):
+                target.write_bytes(data)
+                manifest_cache.clear()
+                try:
+                    for manifest in read_manifest_list(str(list_path), IO):
+                        read_data_manifest(manifest, metadata, IO)
+                except ScanError:
+                    continue
+        target.write_bytes(original)
+    assert len(data_files(table)) == 2
+
+
+def test_manifests_are_cached_by_path_and_content(table: TableBuilder) -> None:
+    table.commit(table.data(rows()))
+    manifest_cache.clear()
+    metadata, manifests = current(table)
+    first = read_data_manifest(manifests[0], metadata, IO)
+    assert read_data_manifest(manifests[0], metadata, IO) is first
+    assert manifest_cache.total_bytes() > 0
+
+
+def test_the_cache_is_bounded_and_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest_cache.clear()
+    monkeypatch.setattr(manifest_cache, "CACHE_LIMIT_BYTES", 100)
+    loads: list[str] = []
+
+    def get(key: str, size: int) -> str:
+        def load() -> tuple[str, int]:
+            loads.append(key)
+            return key, size
+
+        return manifest_cache.cached(key, load)
+
+    for key in ("a", "b", "a", "c", "a", "b"):
+        get(key, 40)
+    assert loads == ["a", "b", "c", "b"]
+    assert manifest_cache.total_bytes() <= 100
+    get("huge", 1000)
+    assert manifest_cache.total_bytes() <= 100
+    manifest_cache.clear()

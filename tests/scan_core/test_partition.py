@@ -1,0 +1,57 @@
+"""Partition tuples: canonical form, and back."""
+
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from scan_core.partition import normalise_partition, partition_types, partition_value
+from scan_core.schema import NestedField, PrimitiveType
+from scan_core.snapshot import PartitionField, PartitionSpec
+
+DOUBLE = PrimitiveType("double")
+OTHER_NAN = struct.unpack("<d", struct.pack("<q", 0x7FF8000000000001))[0]
+
+
+def test_rule_05_null_equals_null() -> None:
+    assert normalise_partition((None, 1), (DOUBLE, PrimitiveType("int"))) == (None, 1)
+
+
+def test_rule_05_floats_are_equal_by_bits_with_nan_normalised() -> None:
+    def tuple_of(value: float) -> tuple[Any, ...]:
+        return normalise_partition((value,), (DOUBLE,))
+
+    assert tuple_of(math.nan) == tuple_of(OTHER_NAN) == tuple_of(-math.nan)
+    assert tuple_of(0.0) != tuple_of(-0.0)
+    assert tuple_of(1.5) == normalise_partition((1.5,), (PrimitiveType("float"),))
+    assert tuple_of(1) == tuple_of(1.0)
+
+
+@pytest.mark.parametrize("value", [1.5, -0.0, math.inf, None])
+def test_canonical_values_give_back_what_they_were(value: float | None) -> None:
+    found = partition_value(normalise_partition((value,), (DOUBLE,))[0], DOUBLE)
+    assert found == value
+    if value is not None:
+        assert math.copysign(1, found) == math.copysign(1, value)
+
+
+def test_types_follow_transform_and_newest_source_type() -> None:
+    def field(number: int, source: int, transform: str) -> PartitionField:
+        return PartitionField(1000 + number, source, f"p{number}", transform)
+
+    paths = {
+        1: (NestedField(1, "a", PrimitiveType("long")),),
+        2: (NestedField(2, "b", PrimitiveType("timestamp")),),
+    }
+    spec = PartitionSpec(
+        0,
+        (
+            field(0, 1, "identity"),
+            field(1, 1, "bucket[4]"),
+            field(2, 2, "day"),
+            field(3, 2, "zorder"),
+            field(4, 9, "identity"),
+        ),
+    )
+    assert [str(t) for t in partition_types(spec, paths)] == ["long", "int", "date", "unknown", "unknown"]
