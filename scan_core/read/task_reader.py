@@ -89,6 +89,7 @@ class TaskReader:
             for conjunct in (context.predicate.conjuncts if context.predicate is not None else ())
             for node in walk(conjunct)
             if isinstance(node, Column)
+            and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
         }
         self._predicate_steps = self._plan_predicate()
         self._delete_steps = [
