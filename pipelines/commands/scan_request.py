@@ -35,9 +35,9 @@ def build_scan(
         raise ConfigError(f"--limit must not be negative, not {limit}")
     scan = table.scan()
     if snapshot is not None:
-        scan = scan.as_of(snapshot)
+        scan = scan.as_of_snapshot(snapshot)
     if as_of is not None:
-        scan = scan.as_of(parse_time(as_of))
+        scan = scan.as_of_time(parse_time(as_of))
     if ref is not None:
         scan = scan.at_ref(ref)
     if columns is not None:
