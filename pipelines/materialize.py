@@ -4,11 +4,13 @@ Imports pyspark. Mirrors are read through scan_core's data source, so deleted ro
 needs of them is found by `published_query.py`, and `day_replacement.py` writes and commits the result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from typing import Any
+from uuid import uuid4
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +20,7 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
 from pipelines.day_replacement import DayReplacement, spark_message
 from pipelines.errors import ConfigError, PublishError
-from pipelines.published_query import PublishedQuery, parse_query, view_name
+from pipelines.published_query import PublishedQuery, parse_query
 from scan_core.distribute.spark import dataframe, reports_of
 from scan_core.distribute.spark_session import spark_session
 from scan_core.distribute.task_reports import TaskReports
@@ -109,11 +111,11 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
     query = parse_query(name, entry.sql, entry.partition, config.tables)
     catalog = open_catalog(config)
     scans = _scans(catalog, query, day)
-    spark = spark_session(master=master).newSession()
-    views = {table: _view(spark, table, scan) for table, scan in scans.items()}
-    result = _result(spark, query, day, entry)
-    replacement = DayReplacement(catalog, name, result, entry.partition)
-    committed = replacement.commit(day, _summary(scans, partition_key))
+    spark = spark_session(master=master)
+    with _views(spark, scans) as (views, reports):
+        result = _result(spark, query, views, day=day, entry=entry)
+        replacement = DayReplacement(catalog, name, result, entry.partition)
+        committed = replacement.commit(day, _summary(scans, partition_key))
     files = replacement.files
     return MaterializeReport(
         name=name,
@@ -122,7 +124,7 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
         data_files=len(files),
         bytes_written=sum(file.file_size_bytes for file in files),
         snapshot_id=committed.snapshot_id,
-        reads={table: _read_of(scan, views[table]) for table, scan in scans.items()},
+        reads={table: _read_of(scan, reports[table]) for table, scan in scans.items()},
     )
 
 
@@ -135,9 +137,9 @@ def count_day(config: Config, name: str, partition_key: str, snapshot_id: int) -
     table = find_table(open_catalog(config), name)
     if table is None:
         raise PublishError(f"published {name} does not exist yet: materialize it first")
-    column = published_entry(config, name).partition.replace('"', '""')
+    column = published_entry(config, name).partition.replace("`", "``")
     scan = open_table(table).scan().as_of_snapshot(snapshot_id)
-    return scan.where(f"\"{column}\" = date '{business_day(partition_key)}'").count()
+    return scan.where(f"`{column}` = date '{business_day(partition_key)}'").count()
 
 
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
@@ -192,16 +194,30 @@ def _scans(catalog: Any, query: PublishedQuery, day: date) -> dict[str, Scan]:
     return scans
 
 
-def _view(spark: SparkSession, table: str, scan: Scan) -> TaskReports:
-    frame = dataframe(spark, scan)
-    frame.createOrReplaceTempView(view_name(table))
-    return reports_of(frame)
+@contextmanager
+def _views(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
+    """Names of temporary views of the scans, and what their tasks will report.
+
+    Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
+    """
+    token = uuid4().hex[:12]
+    frames = {table: dataframe(spark, scan) for table, scan in scans.items()}
+    names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
+    try:
+        for table, frame in frames.items():
+            frame.createTempView(names[table])
+        yield names, {table: reports_of(frame) for table, frame in frames.items()}
+    finally:
+        for view in names.values():
+            spark.catalog.dropTempView(view)
 
 
-def _result(spark: SparkSession, query: PublishedQuery, day: date, entry: PublishedConfig) -> DataFrame:
+def _result(
+    spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], *, day: date, entry: PublishedConfig
+) -> DataFrame:
     """The rows of the day, sorted within tasks where the config says so."""
     try:
-        frame = spark.sql(query.over_views())
+        frame = spark.sql(query.over_views(views))
     except (AnalysisException, ParseException) as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}

@@ -41,12 +41,12 @@ class PublishedQuery:
     tree: exp.Query
     tables: tuple[str, ...]
 
-    def over_views(self) -> str:
-        """The query with every table replaced by its view, see `view_name`; nothing else of the text changes."""
+    def over_views(self, views: Mapping[str, str]) -> str:
+        """The query with every table replaced by its view, named in `views`; nothing else of the text changes."""
         edits: list[tuple[int, int, str]] = []
         for table in _table_nodes(self.tree):
             alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
-            edits.append((*_span(table.parts), view_name(_full_name(table)) + alias))
+            edits.append((*_span(table.parts), views[_full_name(table)] + alias))
         for column in self.tree.find_all(exp.Column):
             qualifier = [part for part in column.parts if part is not column.this]
             if ".".join(part.name for part in qualifier) in self.tables:
@@ -59,10 +59,11 @@ class PublishedQuery:
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
         everything = {table: schemas[table].names for table in self.tables}
-        shapes = {view_name(table): {name.lower(): "UNKNOWN" for name in schemas[table].names} for table in self.tables}
+        views = {table: f"t{number}" for number, table in enumerate(self.tables)}
+        shapes = {view: {name.lower(): "UNKNOWN" for name in schemas[table].names} for table, view in views.items()}
         try:
             tree = qualify(
-                sqlglot.parse_one(self.over_views(), dialect=DIALECT),
+                sqlglot.parse_one(self.over_views(views), dialect=DIALECT),
                 schema=shapes,
                 dialect=DIALECT,
                 quote_identifiers=False,
@@ -70,12 +71,12 @@ class PublishedQuery:
             scopes = traverse_scope(tree)
         except SqlglotError:
             return everything
-        needed: dict[str, set[str]] = {view_name(table): set() for table in self.tables}
+        needed: dict[str, set[str]] = {view: set() for view in views.values()}
         for scope in scopes:
             for alias, source in scope.sources.items():
                 if isinstance(source, exp.Table) and source.name in needed:
                     needed[source.name] |= {column.name for column in scope.source_columns(alias)}
-        return {table: _named(schemas[table], needed[view_name(table)]) for table in self.tables}
+        return {table: _named(schemas[table], needed[views[table]]) for table in self.tables}
 
     def day_predicate(self, day: date, schemas: Mapping[str, Schema]) -> tuple[str, str] | None:
         """(table, condition) that every row of that table must fulfil to matter for this business day.
@@ -125,11 +126,6 @@ def parse_query(name: str, sql: str, partition: str, tables: Collection[str]) ->
             raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
         found.add(_full_name(table))
     return PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
-
-
-def view_name(table: str) -> str:
-    """The temporary view under which a table is known to Spark: view names take no dots."""
-    return "nevermore__" + table.replace(".", "__")
 
 
 def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
@@ -194,7 +190,7 @@ def _condition(table: str, schema: Schema, name: str, day: date, *, is_day_of: b
     field = next((f for f in schema.fields if f.name.lower() == name.lower()), None)
     if field is None or not isinstance(field.type, PrimitiveType):
         return None
-    column = exp.to_identifier(field.name, quoted=True).sql()
+    column = exp.to_identifier(field.name, quoted=True).sql(dialect=DIALECT)
     match field.type.name:
         case "date":
             return table, f"{column} = date '{day}'"

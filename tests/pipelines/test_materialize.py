@@ -160,8 +160,7 @@ def test_files_carry_field_ids_and_lie_in_the_table(config: Config) -> None:
 def test_only_the_days_rows_are_read_where_the_sql_makes_that_certain(config: Config) -> None:
     report = materialize(config, "shop.orders_daily", DAY)
     assert report.reads["shop.orders"].where == (
-        "\"ordered_at\" >= timestamp '2026-01-02 00:00:00+00:00' and "
-        "\"ordered_at\" < timestamp '2026-01-03 00:00:00+00:00'"
+        "`ordered_at` >= timestamp '2026-01-02 00:00:00+00:00' and `ordered_at` < timestamp '2026-01-03 00:00:00+00:00'"
     )
     assert report.reads["shop.orders"].metrics.rows_out == 24
     assert report.reads["shop.customers"].where is None

@@ -25,7 +25,7 @@ _SCHEMAS = {
 _DAY = date(2026, 1, 31)
 _DAY_OF_ORDERED_AT = (
     "shop.orders",
-    "\"ordered_at\" >= timestamp '2026-01-31 00:00:00+00:00' and \"ordered_at\" < timestamp '2026-02-01 00:00:00+00:00'",
+    "`ordered_at` >= timestamp '2026-01-31 00:00:00+00:00' and `ordered_at` < timestamp '2026-02-01 00:00:00+00:00'",
 )
 
 
@@ -35,9 +35,8 @@ def _query(sql: str) -> PublishedQuery:
 
 def test_tables_become_views_and_nothing_else_of_the_text_changes() -> None:
     sql = "select 'é shop.orders', o.id, shop.customers.city -- shop.orders\nfrom shop.orders o, `shop`.`customers`"
-    assert _query(sql).over_views() == (
-        "select 'é shop.orders', o.id, customers.city -- shop.orders\n"
-        "from nevermore__shop__orders o, nevermore__shop__customers AS `customers`"
+    assert _query(sql).over_views({"shop.orders": "v1", "shop.customers": "v2"}) == (
+        "select 'é shop.orders', o.id, customers.city -- shop.orders\nfrom v1 o, v2 AS `customers`"
     )
 
 
@@ -106,11 +105,11 @@ def test_a_day_of_a_time_becomes_a_range_of_that_time(sql: str) -> None:
 def test_a_date_column_and_a_time_without_zone_become_conditions_of_their_type() -> None:
     assert _query("select due as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
         "shop.orders",
-        "\"due\" = date '2026-01-31'",
+        "`due` = date '2026-01-31'",
     )
     assert _query("select cast(local_time as date) as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
         "shop.orders",
-        "\"local_time\" >= timestamp '2026-01-31 00:00:00' and \"local_time\" < timestamp '2026-02-01 00:00:00'",
+        "`local_time` >= timestamp '2026-01-31 00:00:00' and `local_time` < timestamp '2026-02-01 00:00:00'",
     )
 
 

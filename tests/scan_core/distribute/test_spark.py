@@ -18,6 +18,7 @@ from scan_core.distribute.spark import dataframe, reports_of
 from scan_core.errors import OptionError, UnsupportedError
 from tests.fixture_tables import fixture_tables
 from tests.iceberg_json import Column
+from tests.rendering import rendered
 from tests.spark_session import SPARK_TEST
 from tests.table_builder import TableBuilder
 
@@ -114,7 +115,7 @@ def test_one_dataframe_used_in_several_ways_is_right_in_each(
         ("with x as (select * from t where qty = 3) select count(*) from x, x y where x.id = y.id", 28),
         ("select count(*) from t where id in (select id from t where qty = 3)", 28),
         ("select count(*) from t where not exists (select 1 from t u where u.id = t.id and u.qty = 3)", 335),
-        ("select count(*) from (select id from t where qty = 3 union select id from t where qty = 4)", 57),
+        ("select count(*) from (select id from t where qty = 3 union select id from t where qty = 4)", 56),
         ("select (select max(id) from t where qty = 3) - (select max(id) from t)", -6),
     ],
 )
@@ -289,12 +290,4 @@ _SPARKLESS = frozenset({"timestamp_ns_key"})
 def test_tables_of_other_engines_are_the_same_in_spark(spark: SparkSession, name: str) -> None:
     fixture = fixture_tables()[name]
     scan = scan_core.open_table(fixture.metadata, relocate=fixture.relocate).scan()
-    frame = dataframe(spark, scan)
-    wanted = frame.sparkSession.createDataFrame(_spark_rows(scan), frame.schema)
-    assert frame.exceptAll(wanted).count() == wanted.exceptAll(frame).count() == 0
-
-
-def _spark_rows(scan: Scan) -> list[tuple[Any, ...]]:
-    """The scan's own rows with uuids as text."""
-    rows = scan.to_table().to_pylist()
-    return [tuple(str(v) if isinstance(v, uuid.UUID) else v for v in row.values()) for row in rows]
+    assert rendered(dataframe(spark, scan).toArrow()) == rendered(scan.to_table())
