@@ -4,7 +4,7 @@ Ordinals rise by one over the table's life, in application order. The position a
 commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,15 +62,16 @@ class ChangeLog:
         self._read_state()
 
     def _read_state(self) -> None:
-        self.position: dict[str, Any] | None = None
+        self.position: str | None = None
         self.last_ordinal = 0
         if self.table is None:
             return
         check_writable(self.table)
         storage = storage_of(self.table)
         for snapshot in positions.ancestors(self.table):
-            if self.position is None:
-                self.position = positions.position_in(snapshot.summary.additional_properties, storage)
+            self.position = positions.position_in(snapshot.summary.additional_properties, storage)
+            if self.position is not None:
+                break
         ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)
         if (self.position is None or ordinal is None) and _has_rows(self.table):
             raise PositionLostError(
@@ -106,7 +107,7 @@ class ChangeLog:
         struct = schema.find(column).type
         return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
 
-    def append(self, batch: ChangeBatch | None, position: Mapping[str, Any]) -> Appended:
+    def append(self, batch: ChangeBatch | None, position: str) -> Appended:
         """Commit changes together with the position that they reach; without changes only the position.
 
         Raises:
@@ -126,7 +127,7 @@ class ChangeLog:
         changes = _numbered(batch, self.last_ordinal + 1)
         return retry_conflicts(lambda: self._attempt(changes, position, before))
 
-    def _attempt(self, changes: pa.Table, position: Mapping[str, Any], before: dict[str, Any] | None) -> Appended:
+    def _attempt(self, changes: pa.Table, position: str, before: str | None) -> Appended:
         table = self._moved_table(before)
         delta = RowDelta(table, self._options)
         evolution = evolve(delta.schema, iceberg_fields(changes.schema), table.metadata.last_column_id)
@@ -145,10 +146,10 @@ class ChangeLog:
         except CommitConflictError:
             delta.discard(files)
             raise
-        self.position, self.last_ordinal = dict(position), last
+        self.position, self.last_ordinal = position, last
         return Appended(changes, committed)
 
-    def _moved_table(self, before: dict[str, Any] | None) -> Any:
+    def _moved_table(self, before: str | None) -> Any:
         """The table as it is now, if nobody else has appended since we read its position."""
         table = self.table
         if table is None:
@@ -174,6 +175,19 @@ class ChangeLog:
         scan = open_table(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
         return without_extensions(scan.to_table().sort_by(ORDINAL))
 
+    def last_offsets(self, files: Sequence[str]) -> dict[str, int]:
+        """The highest offset logged of each of these source files; files without any are left out."""
+        if self.table is None or not files:
+            return {}
+        from scan_core import col, open_table
+
+        scan = open_table(self.table).scan().select("source_file", "source_offset")
+        found = scan.where(col("source_file").is_in(list(files))).to_table()
+        last = found.group_by("source_file").aggregate([("source_offset", "max")])
+        return dict(
+            zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True)
+        )
+
 
 def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
     if batch is None or batch.num_rows == 0:
@@ -185,6 +199,3 @@ def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
 def _has_rows(table: Any) -> bool:
     snapshot = table.current_snapshot()
     return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
-
-
-__all__: Sequence[str] = ["ORDINAL", "Appended", "ChangeLog"]

@@ -4,18 +4,16 @@ A position belongs to the commit that carries its data. A long one lies in a fil
 the summary names it. What a position means is the business of its source.
 """
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipelines.errors import PositionLostError
 from pipelines.storage import Storage
 
 POSITION = "nevermore.position"
-"""Of a change log: how far its source is in it, as JSON."""
+"""Of a change log: how far its source is in it, in the source's own text."""
 POSITION_FILE = "nevermore.position-file"
-"""The same in a file, where the JSON is long."""
+"""The same in a file, where the text is long."""
 LAST_ORDINAL = "nevermore.last-ordinal"
 """Of a change log: the highest ordinal it holds."""
 LOG_SNAPSHOT = "nevermore.change-log-snapshot"
@@ -29,27 +27,20 @@ LONGEST_INLINE = 4096
 """Characters of a position in a summary: metadata files repeat every summary."""
 
 
-def position_properties(position: Mapping[str, Any], folder: str, storage: Storage) -> dict[str, str]:
-    """The summary properties that carry a position."""
-    text = json.dumps(position, separators=(",", ":"), sort_keys=True)
-    if len(text) <= LONGEST_INLINE:
-        return {POSITION: text}
-    path = f"{folder}/position-{uuid.uuid4()}.json"
-    storage.write(path, text.encode())
+def position_properties(position: str, folder: str, storage: Storage) -> dict[str, str]:
+    """The summary properties that carry a position; a long one goes to a file in `folder`."""
+    if len(position) <= LONGEST_INLINE:
+        return {POSITION: position}
+    path = f"{folder}/position-{uuid.uuid4()}.txt"
+    storage.write(path, position.encode())
     return {POSITION_FILE: path}
 
 
-def position_in(summary: Mapping[str, str | None], storage: Storage) -> dict[str, Any] | None:
+def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
     """The position that a summary carries, or None."""
-    text = summary.get(POSITION)
-    path = summary.get(POSITION_FILE)
-    if text is None and path is None:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(text if text is not None else storage.read(str(path)))
-    except ValueError as error:
-        raise PositionLostError(f"unreadable source position {str(text or path)[:80]!r}: {error}") from error
-    return found
+    if (path := summary.get(POSITION_FILE)) is not None:
+        return storage.read(path).decode()
+    return summary.get(POSITION)
 
 
 def ancestors(table: Any) -> Iterator[Any]:

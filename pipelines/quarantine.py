@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipelines.catalog import create_table, find_table
 from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
-from pipelines.commit import Committed, RowDelta, retry_conflicts
+from pipelines.commit import RowDelta, retry_conflicts
 from pipelines.errors import CommitConflictError
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_rows
@@ -21,29 +21,30 @@ QUARANTINED_AT = "quarantined_at"
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
 
 
-def quarantine(catalog: Any, name: str, rejected: Rejected) -> Committed | None:
-    """Add events to the quarantine table `name`, unless they are there; None if nothing was new."""
+def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
+    """Add events to the quarantine table `name`, unless they are there; how many were new."""
     if rejected.num_rows == 0:
-        return None
+        return 0
     table = find_table(catalog, name)
     if table is None:
         table = create_table(catalog, name, iceberg_fields(QUARANTINE_SCHEMA), partition_by=[("day", QUARANTINED_AT)])
     return retry_conflicts(lambda: _attempt(table, rejected.table))
 
 
-def _attempt(table: Any, events: pa.Table) -> Committed | None:
+def _attempt(table: Any, events: pa.Table) -> int:
     table.refresh()
     fresh = _without_known(table, events)
     if fresh.num_rows == 0:
-        return None
+        return 0
     now = pa.array([datetime.now(UTC)] * fresh.num_rows, TIMESTAMP)
     delta = RowDelta(table)
     files = write_rows(fresh.append_column(QUARANTINED_AT, now), delta.target, delta.default_spec)
     try:
-        return delta.commit(files, {}, operation="append")
+        delta.commit(files, {}, operation="append")
     except CommitConflictError:
         delta.discard(files)
         raise
+    return int(fresh.num_rows)
 
 
 def _without_known(table: Any, events: pa.Table) -> pa.Table:

@@ -64,7 +64,7 @@ class Pipeline:
     def log(self, *changes: Change) -> None:
         self.runs += 1
         log = ChangeLog(catalog_in(self.folder), "change_log.shop_t")
-        log.append(batch_of(changes, self.row_type, self.key), {"run": self.runs})
+        log.append(batch_of(changes, self.row_type, self.key), f"run {self.runs}")
 
     def catch_up(self) -> list[Applied]:
         log = ChangeLog(catalog_in(self.folder), "change_log.shop_t")

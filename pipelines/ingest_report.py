@@ -1,0 +1,120 @@
+"""What a run of the ingest did, table by table, and the exit code that tells it in one number."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pipelines.change_log import Appended
+from pipelines.file_metrics import FileContent
+from pipelines.mirror import Applied
+
+DONE, FAILED, WRONG_CONFIG, QUARANTINED = 0, 1, 2, 3
+
+
+@dataclass(slots=True)
+class TableReport:
+    """One table's part of a run; grows while it runs.
+
+    Attributes:
+        table: name of the mirror.
+        events: changes logged, by op.
+        quarantined: events newly rejected.
+        rejected: events rejected, those already in quarantine included.
+        log_commits: snapshots of the change log.
+        mirror_commits: snapshots of the mirror.
+        log_snapshot_id: of the change log after the run.
+        snapshot_id: of the mirror after the run.
+        data_files: written to the mirror.
+        data_rows: in them.
+        delete_files: equality-delete files written.
+        delete_rows: in them.
+        written_bytes: of data and delete files.
+        position: of the source, in its own text.
+        error: why the table stopped, None if it did not.
+        exit_code: what that means for the command.
+    """
+
+    table: str
+    events: Counter[str] = field(default_factory=Counter)
+    quarantined: int = 0
+    rejected: int = 0
+    log_commits: int = 0
+    mirror_commits: int = 0
+    log_snapshot_id: int | None = None
+    snapshot_id: int | None = None
+    data_files: int = 0
+    data_rows: int = 0
+    delete_files: int = 0
+    delete_rows: int = 0
+    written_bytes: int = 0
+    position: str | None = None
+    error: str | None = None
+    exit_code: int = DONE
+
+    @property
+    def status(self) -> str:
+        """`failed`, `applied` or `nothing new`."""
+        if self.error is not None:
+            return "failed"
+        return "applied" if self.mirror_commits or self.events or self.quarantined else "nothing new"
+
+    def add_appended(self, appended: Appended, events: Mapping[str, int]) -> None:
+        """Count a commit of the change log."""
+        self.events.update(events)
+        self.log_commits += 1
+        self.log_snapshot_id = appended.committed.snapshot_id
+
+    def add_applied(self, applied: Applied) -> None:
+        """Count a commit of the mirror."""
+        self.mirror_commits += 1
+        self.snapshot_id = applied.committed.snapshot_id
+        for file in applied.files:
+            self.written_bytes += file.file_size_bytes
+            if file.content is FileContent.DATA:
+                self.data_files += 1
+                self.data_rows += file.record_count
+            else:
+                self.delete_files += 1
+                self.delete_rows += file.record_count
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything by name, for JSON."""
+        return {**asdict(self), "events": dict(self.events), "status": self.status}
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """A whole run.
+
+    Attributes:
+        tables: in the order of the config.
+        skipped: events left out on purpose, by reason.
+        seconds: wall time.
+    """
+
+    tables: tuple[TableReport, ...]
+    skipped: Mapping[str, int]
+    seconds: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 all applied, 3 applied but something is quarantined, 1 a table failed, 2 its config is wrong."""
+        failed = [t.exit_code for t in self.tables if t.exit_code]
+        if failed:
+            return FAILED if FAILED in failed else max(failed)
+        return QUARANTINED if any(t.quarantined for t in self.tables) else DONE
+
+    @property
+    def found_nothing_new(self) -> bool:
+        """No table had anything to do."""
+        return all(t.status == "nothing new" for t in self.tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything by name, for JSON."""
+        return {
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 3),
+            "skipped": dict(self.skipped),
+            "tables": [t.as_dict() for t in self.tables],
+        }
