@@ -120,7 +120,7 @@ def _write_table(scan: "Scan", sink: IO[bytes]) -> None:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 _WRITERS: dict[str, Callable[["Scan", IO[bytes]], None]] = {

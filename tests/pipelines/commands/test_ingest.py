@@ -1,0 +1,122 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+CONFIG = """
+catalog: {{type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}}
+tables:
+  {table}:
+    source: {{type: files, path: "landing/*", format: debezium-json}}
+    key: [id]
+"""
+EVENT = '{{"before": null, "after": {{"id": {id}, "name": "a"}}, "source": {{"table": "t"}}, "op": "c", "ts_ms": 1}}\n'
+
+
+def project(folder: Path, table: str, files: dict[str, bytes]) -> Path:
+    (folder / "landing").mkdir(parents=True)
+    for name, content in files.items():
+        (folder / "landing" / name).write_bytes(content)
+    (folder / "nevermore.yaml").write_text(CONFIG.format(table=table), encoding="utf-8")
+    return folder / "nevermore.yaml"
+
+
+def rows_of(run: Run, config: Path, table: str) -> list[dict[str, Any]]:
+    code, output, errors = run("scan", table, "--config", config, "--format", "jsonl")
+    assert code == 0, errors
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("debezium_mysql_products", ["events.jsonl"]),
+        ("debezium_mysql_customers", ["with_schema.jsonl"]),
+        ("debezium_mysql_customers", ["without_schema.jsonl"]),
+        ("debezium_partial_before", ["part-1.txt", "part-2.txt", "part-3.txt"]),
+    ],
+)
+def test_real_captures_reach_exactly_their_rows(
+    run: Run, shared_dir: Path, tmp_path: Path, name: str, files: list[str]
+) -> None:
+    folder = shared_dir / "cdc"
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]["tables"]
+    ((table, wanted),) = expected.items()
+    config = project(tmp_path, table, {file: (folder / name / file).read_bytes() for file in files})
+
+    code, _, errors = run("ingest", "--config", config, "--once")
+    assert code == 0, errors
+    assert sorted(rows_of(run, config, table), key=str) == sorted(wanted["rows"], key=str)
+
+    code, output, _ = run("ingest", "--config", config, "--once")
+    assert (code, output) == (0, f"{table}: nothing new\n")
+
+
+def test_files_that_arrive_later_are_applied_by_the_next_run(run: Run, shared_dir: Path, tmp_path: Path) -> None:
+    folder = shared_dir / "cdc" / "debezium_partial_before"
+    stages = json.loads((shared_dir / "cdc" / "expected.json").read_text(encoding="utf-8"))[folder.name]["stages"]
+    config = project(tmp_path, "test.product", {})
+    for stage in stages:
+        shutil.copy(folder / stage["after_file"], tmp_path / "landing")
+        assert run("ingest", "--config", config, "--once")[0] == 0
+        found = rows_of(run, config, "test.product")
+        assert sorted(found, key=str) == sorted(stage["tables"]["test.product"]["rows"], key=str)
+
+
+def test_a_broken_line_goes_to_quarantine_and_the_rest_goes_on(run: Run, tmp_path: Path) -> None:
+    broken = b'{"before": null, "after": {"id": 3,\n'
+    keyless = b'{"before": null, "after": {"name": "x"}, "op": "c"}\n'
+    lines = [EVENT.format(id=1).encode(), broken, keyless, EVENT.format(id=2).encode()]
+    config = project(tmp_path, "shop.t", {"1.jsonl": b"".join(lines)})
+
+    code, _, errors = run("ingest", "--config", config, "--once")
+
+    assert code == 3
+    assert "2 events went to quarantine" in errors
+    assert sorted(row["id"] for row in rows_of(run, config, "shop.t")) == [1, 2]
+    kept = rows_of(run, config, "quarantine.shop_t")
+    assert sorted(row["source_offset"] for row in kept) == [2, 3]
+    assert all(row["reason"] for row in kept)
+    assert bytes.fromhex(kept[0]["raw"]).strip() in {broken.strip(), keyless.strip()}
+
+
+def test_a_report_can_be_read_by_programs(run: Run, tmp_path: Path) -> None:
+    config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
+    code, output, _ = run("ingest", "--config", config, "--json")
+    report = json.loads(output)
+    assert (code, report["exit_code"]) == (0, 0)
+    assert report["tables"][0]["events"] == {"c": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("key: [id]", "kye: [id]"), "did you mean 'key'"),
+        (("debezium-json", "debezium-jsn"), "debezium-json"),
+        (("key: [id]", "key: [id"), "YAML"),
+        (("type: files", "type: flies"), "files"),
+    ],
+)
+def test_a_wrong_config_names_line_and_remedy(run: Run, tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
+    config.write_text(config.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+
+    code, output, errors = run("ingest", "--config", config, "--once")
+
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:
+    assert run("ingest", "--config", tmp_path / "none.yaml")[0] == 2
+    config = project(tmp_path, "shop.t", {})
+    code, _, errors = run("ingest", "shop.tt", "--config", config)
+    assert code == 2
+    assert "did you mean shop.t?" in errors
