@@ -14,14 +14,15 @@ MIN_ROWS_PER_DISTINCT_VALUE = 2
 
 
 class Frame:
-    """Columns of `num_rows` rows by field id; results of repeated expressions are kept in `memo`."""
+    """Columns of `num_rows` rows by field id; results of repeated expressions are kept."""
 
     def __init__(
         self, columns: Mapping[int, pa.Array], num_rows: int, repeated: frozenset[BoundExpr] = frozenset()
     ) -> None:
         self.num_rows = num_rows
         self.repeated = repeated
-        self.memo: dict[BoundExpr, Truth | Vector] = {}
+        self.truths: dict[BoundExpr, Truth] = {}
+        self.vectors: dict[BoundExpr, Vector] = {}
         self._columns = columns
         self._plain: dict[int, pa.Array] = {}
         self._by_dictionary: dict[int, tuple[Frame, np.ndarray[tuple[int], np.dtype[np.int64]]]] = {}

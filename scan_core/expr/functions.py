@@ -136,6 +136,13 @@ def _strings(result: Type, integers: int = 0) -> Callable[[str, Arguments], Boun
     return bind
 
 
+def _replace(name: str, arguments: Arguments) -> BoundExpr:
+    for index, argument in enumerate(arguments[1:], start=1):
+        if not isinstance(argument, Literal):
+            raise ArgumentError("replace takes constants for what it replaces", index)
+    return _strings(STRING)(name, arguments)
+
+
 def _alias(target: str, bind: Callable[[str, Arguments], BoundExpr]) -> Callable[[str, Arguments], BoundExpr]:
     return lambda _, arguments: bind(target, arguments)
 
@@ -178,12 +185,12 @@ def _date_trunc(_: str, arguments: Arguments) -> BoundExpr:
         moment = coerce(moment, TIMESTAMPTZ)
     if name_of(moment.type) not in TIMESTAMPS:
         raise ArgumentError(f"date_trunc takes a timestamp, not {moment.type}", 1)
-    return Call("date_trunc", (unit, moment), moment.type)
+    return Call("date_trunc", (moment, unit), moment.type)
 
 
 def _trunc(_: str, arguments: Arguments) -> BoundExpr:
     unit = _unit(arguments[1], "trunc", _DATE_TRUNCATIONS)
-    return Call("trunc", (unit, _date(arguments[0], "trunc")), DATE)
+    return Call("trunc", (_date(arguments[0], "trunc"), unit), DATE)
 
 
 def _date_plus(name: str, arguments: Arguments) -> BoundExpr:
@@ -327,7 +334,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "ltrim": Function(1, 1, _strings(STRING)),
     "rtrim": Function(1, 1, _strings(STRING)),
     "reverse": Function(1, 1, _strings(STRING)),
-    "replace": Function(2, 3, _strings(STRING)),
+    "replace": Function(2, 3, _replace),
     **dict.fromkeys(("concat", "||"), Function(1, None, _alias("concat", _strings(STRING)))),
     **dict.fromkeys(("startswith", "starts_with"), Function(2, 2, _alias("startswith", _strings(BOOLEAN)))),
     **dict.fromkeys(("endswith", "ends_with"), Function(2, 2, _alias("endswith", _strings(BOOLEAN)))),

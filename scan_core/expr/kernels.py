@@ -128,13 +128,11 @@ def constant_value(node: BoundExpr) -> BoundExpr:
 
 def _truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     """Truth values of a boolean expression; without `nulls`, unknown rows may be reported as false."""
-    if node in frame.repeated:
-        kept = frame.memo.get(node)
-        if kept is None:
-            kept = frame.memo[node] = _by_dictionary_truth(node, frame, nulls=True)
-        assert isinstance(kept, Truth)  # noqa: S101  # a node is evaluated as what its type says
-        return kept
-    return _by_dictionary_truth(node, frame, nulls=nulls)
+    if node not in frame.repeated:
+        return _by_dictionary_truth(node, frame, nulls=nulls)
+    if node not in frame.truths:
+        frame.truths[node] = _by_dictionary_truth(node, frame, nulls=True)
+    return frame.truths[node]
 
 
 def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
@@ -348,13 +346,11 @@ def _array(operand: Operand, num_rows: int) -> pa.Array:
 
 def _vector(node: BoundExpr, frame: Frame) -> Vector:
     """Values of an expression."""
-    if node in frame.repeated:
-        kept = frame.memo.get(node)
-        if kept is None:
-            kept = frame.memo[node] = _by_dictionary_vector(node, frame)
-        if isinstance(kept, Vector):
-            return kept
-    return _by_dictionary_vector(node, frame)
+    if node not in frame.repeated:
+        return _by_dictionary_vector(node, frame)
+    if node not in frame.vectors:
+        frame.vectors[node] = _by_dictionary_vector(node, frame)
+    return frame.vectors[node]
 
 
 def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
@@ -390,18 +386,22 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # noqa: C901  # one
             return _case(node, frame)
         case Coalesce(operands):
             return _coalesce(operands, frame)
-        case Call(function, arguments, type_):
-            vectors = tuple(_vector(a, frame) for a in arguments)
-            values = tuple(v.values for v in vectors)
-            if not any(isinstance(v, pa.Array) for v in values) or any(_is_null_scalar(v) for v in values):
-                values = tuple(
-                    _array(v, frame.num_rows) if i == 0 or _is_null_scalar(v) else v for i, v in enumerate(values)
-                )
-            plain = function.removeprefix("try ")
-            done = _KERNELS[plain](values, tuple(a.type for a in arguments), type_)
-            return _after_arguments(done, vectors, quiet=plain != function)
+        case Call():
+            return _call(node, frame)
         case _:
             return _vector_of_truth(_truth(node, frame, nulls=True))
+
+
+def _call(node: Call, frame: Frame) -> Vector:
+    vectors = tuple(_vector(a, frame) for a in node.arguments)
+    values = tuple(v.values for v in vectors)
+    if any(_is_null_scalar(v) for v in values):  # all functions are strict
+        return _after_arguments(Vector(pa.nulls(frame.num_rows, arrow_type(node.type))), vectors, quiet=True)
+    if not any(isinstance(v, pa.Array) for v in values):
+        values = (_array(values[0], frame.num_rows), *values[1:])
+    function = node.function.removeprefix("try ")
+    done = _KERNELS[function](values, tuple(a.type for a in node.arguments), node.type)
+    return _after_arguments(done, vectors, quiet=function != node.function)
 
 
 def _vector_of_truth(truth: Truth) -> Vector:

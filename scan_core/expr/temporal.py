@@ -95,8 +95,8 @@ def truncate_days(days: Any, unit: str) -> Any:
 
 
 def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    unit, values = arguments[0].as_py(), _long(arguments[1], types[1])
-    per_micro = _ticks_per_micro(types[1])
+    values, unit = _long(arguments[0], types[0]), arguments[1].as_py()
+    per_micro = _ticks_per_micro(types[0])
     if unit in _TICKS:
         step = _TICKS[unit] * per_micro
         truncated = values // step * step
@@ -104,12 +104,12 @@ def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result:
         day = DAY_MICROS * per_micro
         days = values // day
         truncated = (days if unit == "day" else truncate_days(days, unit)) * day
-    return outcome(truncated, nulls_of(arguments[1]), None, result, "")
+    return outcome(truncated, nulls_of(arguments[0]), None, result, "")
 
 
 def _trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    days = truncate_days(_long(arguments[1], types[1]), arguments[0].as_py())
-    return outcome(days, nulls_of(arguments[1]), None, result, "")
+    days = truncate_days(_long(arguments[0], types[0]), arguments[1].as_py())
+    return outcome(days, nulls_of(arguments[0]), None, result, "")
 
 
 def _add_days(sign: int) -> Kernel:

@@ -149,6 +149,8 @@ def _bound(node: BoundExpr) -> tuple[str, int]:  # noqa: C901, PLR0912  # one fl
         case Coalesce(operands):
             return f"coalesce({', '.join(_bound(o)[0] for o in operands)})", _ATOM
         case Call(function, arguments):
+            if function == "date_trunc":
+                arguments = arguments[::-1]
             return _operator(_CALL_NAMES.get(function, function), [_bound(a) for a in arguments])
 
 
