@@ -31,13 +31,20 @@ READ_SHARE = 16
 """Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
 
 
-def run_once(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
+def run_once(
+    config: Config,
+    progress: Progress | None = None,
+    tables: Collection[str] | None = None,
+    *,
+    log_only: bool = False,
+) -> IngestReport:
     """Apply everything that is new, once.
 
     Args:
         config: which tables, from where.
         progress: told after each table's commit.
         tables: only these; None for all.
+        log_only: fill change logs and leave the mirrors to `apply_logs`.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.
@@ -53,11 +60,33 @@ def run_once(config: Config, progress: Progress | None = None, tables: Collectio
     for feed in feeds:
         started: list[TableIngest] = []
         for name in feed.wanted:
-            table, reports[name] = _start(catalog, name, config.tables[name], progress)
+            table, reports[name] = _start(catalog, name, config.tables[name], progress, log_only=log_only)
             started += [] if table is None else [table]
         for position, together in _by_position(started).items():
             _run(feed, position, together, skipped)
     return IngestReport(tuple(reports[name] for name in chosen), dict(skipped), time.monotonic() - began)
+
+
+def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
+    """Bring mirrors up to their change logs, without a look at any source.
+
+    Raises:
+        ConfigError: an unknown table.
+    """
+    began = time.monotonic()
+    catalog = open_catalog(config)
+    reports = []
+    for name in _chosen(config, tables):
+        table, report = _start(catalog, name, config.tables[name], progress)
+        if table is not None and progress is not None and report.mirror_commits:
+            progress(report)
+        reports.append(report)
+    return IngestReport(tuple(reports), {}, time.monotonic() - began)
+
+
+def sources(config: Config) -> list[tuple[str, ...]]:
+    """The tables of each source, for whoever runs sources apart: a source is read once for all of its tables."""
+    return [tuple(feed.tables) for feed in _feeds(config, list(config.tables))]
 
 
 def _chosen(config: Config, tables: Collection[str] | None) -> list[str]:
@@ -134,12 +163,12 @@ def _table_feed(name: str, config: TableConfig, table: TableIngest | None) -> Ta
 
 
 def _start(
-    catalog: Any, name: str, config: TableConfig, progress: Progress | None
+    catalog: Any, name: str, config: TableConfig, progress: Progress | None, *, log_only: bool = False
 ) -> tuple[TableIngest | None, TableReport]:
     """The table, brought up to its change log; None if that failed."""
     report = TableReport(name)
     try:
-        table = TableIngest(catalog, name, config, report, progress)
+        table = TableIngest(catalog, name, config, report, progress, log_only=log_only)
         table.start()
     except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
         _fail(report, error)

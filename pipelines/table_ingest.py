@@ -28,13 +28,22 @@ class TableIngest:
     """The ingest of one table in one run."""
 
     def __init__(
-        self, catalog: Any, name: str, config: TableConfig, report: TableReport, progress: Progress | None = None
+        self,
+        catalog: Any,
+        name: str,
+        config: TableConfig,
+        report: TableReport,
+        progress: Progress | None = None,
+        *,
+        log_only: bool = False,
     ) -> None:
+        """`log_only` leaves the mirror to a later run."""
         self.name = name
         self.config = config
         self.report = report
         self._catalog = catalog
         self._progress = progress
+        self._log_only = log_only
         self._log = ChangeLog(catalog, change_log_name(name))
         self._pending: list[ChangeBatch] = []
         self._rejected: list[Rejected] = []
@@ -113,6 +122,8 @@ class TableIngest:
         return ChangeBatch(pa.concat_tables([b.table for b in self._pending]), first.row_type, first.key)
 
     def _catch_up(self, appended: Appended | None) -> None:
+        if self._log_only:
+            return
         key = self.config.key or self._log.key
         mirror = Mirror(self._catalog, self.name, self.config, key)
         for applied in mirror.catch_up(self._log, appended, reject=self._keep):
