@@ -5,7 +5,7 @@ from datetime import UTC, timedelta
 
 import dagster as dg
 
-from assets.jobs import ingest_job
+from assets.jobs import DAILY_JOB, ingest_job
 from assets.keys import published_key
 from pipelines.config import PublishedConfig
 
@@ -21,9 +21,7 @@ ingest_schedule = dg.ScheduleDefinition(
 )
 
 
-def publish_schedules(
-    published: Mapping[str, PublishedConfig], job: dg.UnresolvedAssetJobDefinition
-) -> Iterator[dg.ScheduleDefinition]:
+def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.ScheduleDefinition]:
     """One schedule per time of day that published tables ask for; each makes yesterday."""
     by_cron: dict[str, list[str]] = {}
     for name, entry in published.items():
@@ -31,18 +29,16 @@ def publish_schedules(
     for number, (cron, names) in enumerate(by_cron.items()):
         asked = any(published[name].schedule for name in names)
         yield _publish_schedule(
-            "daily_schedule" if number == 0 else f"daily_schedule_{number + 1}", cron, names, job, asked=asked
+            "daily_schedule" if number == 0 else f"daily_schedule_{number + 1}", cron, names, asked=asked
         )
 
 
-def _publish_schedule(
-    name: str, cron: str, tables: list[str], job: dg.UnresolvedAssetJobDefinition, *, asked: bool
-) -> dg.ScheduleDefinition:
+def _publish_schedule(name: str, cron: str, tables: list[str], *, asked: bool) -> dg.ScheduleDefinition:
     keys = [published_key(table) for table in tables]
 
     @dg.schedule(
         name=name,
-        job=job,
+        job_name=DAILY_JOB,
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if asked else dg.DefaultScheduleStatus.STOPPED,

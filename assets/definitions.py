@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.automation import ingest_schedule, publish_schedules
-from assets.change_log import change_log_asset
+from assets.change_log import change_log_assets
 from assets.jobs import daily_job, ingest_job
 from assets.keys import mirror_key
 from assets.materialized import published_asset
@@ -19,6 +19,7 @@ from assets.partitions import business_days
 from assets.resources import LOCAL_SPARK, Project
 from checks.asset_checks import mirror_asset_checks
 from pipelines.config import Config, load
+from pipelines.ingest import sources
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
@@ -28,22 +29,17 @@ CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
 def project_definitions(config: Config) -> dg.Definitions:
     """Assets, checks, jobs and schedules of one project."""
     days = business_days(config.published.values())
-    assets: list[dg.AssetsDefinition] = []
-    checks: list[dg.AssetChecksDefinition] = []
-    for table in config.tables:
-        assets += [change_log_asset(table, config), mirror_asset(table, config)]
-        checks.append(mirror_asset_checks(table, mirror_key(table), config))
-    assets += [published_asset(name, config, days) for name in config.published]
-    jobs: list[dg.UnresolvedAssetJobDefinition] = [ingest_job]
-    schedules = [ingest_schedule]
-    if config.published:
-        jobs.append(daily_job(days))
-        schedules += publish_schedules(config.published, jobs[-1])
+    assets = [
+        *(change_log_assets(tables, config) for tables in sources(config)),
+        *(mirror_asset(table, config) for table in config.tables),
+        *(published_asset(name, config, days) for name in config.published),
+    ]
+    checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=jobs,
-        schedules=schedules,
+        jobs=[ingest_job, daily_job(days)] if config.published else [ingest_job],
+        schedules=[ingest_schedule, *publish_schedules(config.published)],
         resources={
             "project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK))
         },

@@ -39,7 +39,7 @@ def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinitio
     )
     def published(
         context: dg.AssetExecutionContext, project: Project
-    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
         current = project.config()
         reports = []
         for day in context.partition_keys:
