@@ -127,7 +127,7 @@ class _Planner:
         """
         if oldest is None:
             return "no data file to touch"
-        if manifest.sequence_number < oldest:
+        if manifest.sequence_number < oldest and self.metadata.format_version < 3:  # v3: an old vector is malformed
             return "sequence number, older than all data"
         spec = self.metadata.specs.get(manifest.spec_id) if manifest.spec_id is not None else None
         if spec is None or spec.is_unpartitioned:

@@ -1,7 +1,5 @@
 """Manifests: inheritance, formats v1 to v3, and entries that break the specification."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from scan_core.manifests import (
 from scan_core.metadata import TableMetadata
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat
 from scan_core.split import FileIOConfig
+from tests.avro_edit import rewrite_avro
 from tests.iceberg_json import Column, Partition
 from tests.plans import read
 from tests.table_builder import EXISTING, TableBuilder
@@ -51,17 +50,6 @@ def delete_files(table: TableBuilder) -> list[DeleteFile]:
 
 def rows(number: int = 2) -> dict[str, list[Any]]:
     return {"id": list(range(number)), "name": [f"n{i}" for i in range(number)]}
-
-
-def rewrite(path: str, change: Callable[[list[Any], dict[str, Any]], None], **metadata: str) -> None:
-    """Read an Avro file, let `change` edit rows and schema, and write it back."""
-    with Path(path).open("rb") as file:
-        reader = fastavro.reader(file)
-        found, schema = list(reader), json.loads(reader.metadata["avro.schema"])
-        kept = {k: v for k, v in reader.metadata.items() if not k.startswith("avro.")}
-    change(found, schema)
-    with Path(path).open("wb") as file:
-        fastavro.writer(file, schema, found, metadata=kept | metadata)
 
 
 def test_everything_an_entry_says_is_kept(table: TableBuilder) -> None:
@@ -141,14 +129,14 @@ def test_rule_03_null_under_manifest_number_zero_is_zero_at_any_status(table: Ta
     file.status = EXISTING
     table.commit(file)
     snapshot = table.snapshots[-1]
-    rewrite(snapshot["manifest-list"], lambda found, _: found[0].update(sequence_number=0, min_sequence_number=0))
+    rewrite_avro(snapshot["manifest-list"], lambda found, _: found[0].update(sequence_number=0, min_sequence_number=0))
     assert data_files(table)[0].data_sequence_number == 0
 
 
-@pytest.mark.parametrize("inline", [True, False])
-def test_rule_03_and_23_v1_manifests_have_number_zero(tmp_path: Path, inline: bool) -> None:
+@pytest.mark.parametrize("options", [{}, {"inline_manifests": True}])
+def test_rule_03_and_23_v1_manifests_have_number_zero(tmp_path: Path, options: dict[str, Any]) -> None:
     table = TableBuilder(tmp_path, COLUMNS, version=1, partitions=[Partition("name", 2, "identity")])
-    table.commit(table.data(rows(), partition={"name": "a"}), inline_manifests=inline)
+    table.commit(table.data(rows(), partition={"name": "a"}), **options)
     (file,) = data_files(table)
     assert file.data_sequence_number == 0
     assert file.partition == ("a",)
@@ -164,14 +152,14 @@ def test_rule_21_null_first_row_ids_inherit_in_order_existing_ones_too(tmp_path:
         found[0]["data_file"]["first_row_id"] = 100
         found[1].update(status=EXISTING, sequence_number=1)
 
-    rewrite(manifests[0].path, edit)
+    rewrite_avro(manifests[0].path, edit)
     assert [f.first_row_id for f in data_files(table)] == [100, 0, 4]
 
 
 def test_rule_21_before_the_upgrade_there_are_no_row_ids(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, COLUMNS, version=3)
     table.commit(table.data(rows()))
-    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(first_row_id=None))
+    rewrite_avro(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(first_row_id=None))
     assert data_files(table)[0].first_row_id is None
 
 
@@ -197,8 +185,8 @@ def test_manifests_without_field_ids_are_read_by_name(table: TableBuilder) -> No
     table.commit(table.data(rows()))
     _, manifests = current(table)
     before = data_files(table)
-    rewrite(manifests[0].path, lambda _, schema: without_ids(schema))
-    rewrite(table.snapshots[-1]["manifest-list"], lambda _, schema: without_ids(schema))
+    rewrite_avro(manifests[0].path, lambda _, schema: without_ids(schema))
+    rewrite_avro(table.snapshots[-1]["manifest-list"], lambda _, schema: without_ids(schema))
     assert data_files(table) == before
 
 
@@ -251,7 +239,7 @@ def test_malformed_entries_name_file_and_field(table: TableBuilder, field: str, 
     data = table.data(rows())
     table.commit(data)
     _, manifests = current(table)
-    rewrite(manifests[0].path, lambda found, _: found[0]["data_file"].update({field: value}))
+    rewrite_avro(manifests[0].path, lambda found, _: found[0]["data_file"].update({field: value}))
     with pytest.raises(MalformedTableError, match=message) as caught:
         data_files(table)
     assert manifests[0].path in str(caught.value)
@@ -261,7 +249,7 @@ def test_malformed_entries_name_file_and_field(table: TableBuilder, field: str, 
 def test_an_unknown_status_is_malformed(table: TableBuilder, status: int) -> None:
     table.commit(table.data(rows()))
     _, manifests = current(table)
-    rewrite(manifests[0].path, lambda found, _: found[0].update(status=status))
+    rewrite_avro(manifests[0].path, lambda found, _: found[0].update(status=status))
     with pytest.raises(MalformedTableError, match=rf"status \(0\).*found {status}"):
         data_files(table)
 
@@ -269,7 +257,7 @@ def test_an_unknown_status_is_malformed(table: TableBuilder, status: int) -> Non
 def test_data_content_in_a_delete_manifest_is_malformed(table: TableBuilder) -> None:
     table.commit(table.equality_delete(rows(1), ids=[1]))
     _, manifests = current(table)
-    rewrite(manifests[0].path, lambda found, _: found[0]["data_file"].update(content=0))
+    rewrite_avro(manifests[0].path, lambda found, _: found[0]["data_file"].update(content=0))
     with pytest.raises(MalformedTableError, match="expected 1 or 2 in a delete manifest, found 0"):
         delete_files(table)
 
@@ -286,7 +274,7 @@ def test_a_malformed_manifest_list_names_file_and_field(
     table: TableBuilder, changes: dict[str, Any], message: str
 ) -> None:
     table.commit(table.data(rows()))
-    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(changes))
+    rewrite_avro(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(changes))
     with pytest.raises(MalformedTableError, match=message):
         data_files(table)
 
@@ -296,7 +284,7 @@ def test_an_encrypted_manifest_is_unsupported(table: TableBuilder) -> None:
     with Path(table.snapshots[-1]["manifest-list"]).open("rb") as file:
         has_key = "key_metadata" in str(fastavro.reader(file).writer_schema)
     assert has_key
-    rewrite(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(key_metadata=b"secret"))
+    rewrite_avro(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(key_metadata=b"secret"))
     with pytest.raises(ScanError, match="encrypted"):
         current(table)
 

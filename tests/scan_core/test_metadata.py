@@ -191,7 +191,7 @@ def test_a_time_whose_snapshot_expired_says_so() -> None:
             "snapshot-log": [{"timestamp-ms": 100, "snapshot-id": 1}, {"timestamp-ms": 200, "snapshot-id": 2}],
         }
     )
-    with pytest.raises(SnapshotNotFoundError, match="snapshot 1, current at .*, has expired"):
+    with pytest.raises(SnapshotNotFoundError, match=r"snapshot 1, current at .*, has expired"):
         metadata.snapshot_for(timestamp_ms=150)
 
 
@@ -205,7 +205,7 @@ def test_a_time_whose_snapshot_expired_says_so() -> None:
         ({"format-version": True}, "format-version: expected a 64-bit integer"),
         ({"schemas": ...}, "schemas: expected a list of schemas, found nothing"),
         ({"schemas": [5]}, r"schemas\[0\]: expected an object, found 5"),
-        ({"schemas": [{"type": "struct", "fields": [7]}]}, "m.json: schemas: "),
+        ({"schemas": [{"type": "struct", "fields": [7]}]}, r"m\.json: schemas: "),
         ({"schemas": [{"type": "struct", "fields": [FIELDS[0] | {"type": "varint"}]}]}, "unknown type 'varint'"),
         ({"schemas": [{"type": "struct", "fields": FIELDS * 2}]}, "field id 1 is used twice"),
         ({"current-schema-id": 4}, r"current-schema-id: expected one of \[0\], found 4"),

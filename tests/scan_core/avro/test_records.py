@@ -69,10 +69,11 @@ def test_an_absent_field_is_none_unless_it_is_required() -> None:
         decoded(schema, {"a": 1}, Wanted(5, ("x",), "integer", 0, required=True))
 
 
-@pytest.mark.parametrize("null_first", [True, False])
-def test_unions_may_have_null_on_either_side(null_first: bool) -> None:
-    union = ["null", "string"] if null_first else ["string", "null"]
-    schema = record(("a", 1, union), ("b", 2, ["null", "long"] if null_first else ["long", "null"]))
+@pytest.mark.parametrize(
+    ("text", "number"), [(["null", "string"], ["null", "long"]), (["string", "null"], ["long", "null"])]
+)
+def test_unions_may_have_null_on_either_side(text: list[str], number: list[str]) -> None:
+    schema = record(("a", 1, text), ("b", 2, number))
     wanted = (Wanted(1, ("a",), "text", 0), Wanted(2, ("b",), "integer", 1))
     assert decoded(schema, {"a": None, "b": None}, *wanted) == [None, None]
     assert decoded(schema, {"a": "x", "b": 1_000_000}, *wanted) == ["x", 1_000_000]

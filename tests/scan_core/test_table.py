@@ -1,0 +1,100 @@
+"""Opening tables: by file, folder, URI, catalog name and PyIceberg table."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from scan_core.errors import TableNotFoundError
+from scan_core.table import open_table
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
+
+COLUMNS = [Column(1, "id", "long")]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableBuilder:
+    table = TableBuilder(tmp_path / "my table", COLUMNS)
+    table.commit(table.data({"id": [1, 2]}))
+    return table
+
+
+def test_a_table_opens_by_file_folder_and_uri(table: TableBuilder) -> None:
+    folder = table.location
+    for location in (
+        table.metadata_path,
+        str(table.metadata_path),
+        folder,
+        f"{folder}/",
+        folder / "metadata",
+        f"file:{folder}",
+        f"file://{folder}",
+        folder.as_uri(),
+        table.metadata_path.as_uri(),
+    ):
+        opened = open_table(location)
+        assert opened.schema.names == ("id",)
+        assert opened.metadata_path.endswith(table.metadata_path.name)
+        assert [e.snapshot_id for e in opened.history()] == [table.current_snapshot_id]
+
+
+def test_a_moved_table_opens_by_relocation_the_longest_prefix_first(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, written_location="s3://bucket/warehouse/t")
+    table.commit(table.data({"id": [1]}))
+    relocate = {"s3://bucket": "/nowhere", "s3://bucket/warehouse": str(tmp_path)}
+    for location in (str(table.location), "s3a://bucket/warehouse/t"):
+        opened = open_table(location, relocate=relocate)
+        assert opened.location == "s3://bucket/warehouse/t"
+        assert opened.scan().count() == 1
+    assert open_table(table.location, relocate=list(relocate.items())).io == opened.io
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, dict[str, str]]]:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = load_catalog("shop", **properties)
+    catalog.create_namespace("a")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+    catalog.create_table("a.items", schema=rows.schema).append(rows)
+    yield catalog, properties
+    catalog.close()
+
+
+def test_a_catalog_table_opens_by_name_and_as_object(catalog: tuple[Any, dict[str, str]]) -> None:
+    known, properties = catalog
+    by_object = open_table(known.load_table("a.items"))
+    assert by_object.scan().count() == 3
+    by_name = open_table("shop.a.items", properties=properties)
+    assert by_name.metadata_path == by_object.metadata_path
+    assert by_name.io.properties["uri"] == properties["uri"]
+
+
+def test_an_unknown_catalog_table_is_named(catalog: tuple[Any, dict[str, str]]) -> None:
+    _, properties = catalog
+    with pytest.raises(TableNotFoundError, match=r"catalog 'shop' has no table 'a\.item'"):
+        open_table("shop.a.item", properties=properties)
+    with pytest.raises(TableNotFoundError, match="catalog 'nowhere' cannot be opened"):
+        open_table("nowhere.a.items")
+
+
+@pytest.mark.parametrize("location", ["", "/nowhere", "nowhere/at/all", "v1.metadata.json", 5, None])
+def test_nothing_there_is_a_table_not_found(location: Any) -> None:
+    with pytest.raises(TableNotFoundError):
+        open_table(location)
+
+
+def test_the_catalog_library_is_not_loaded_for_a_local_table(table: TableBuilder) -> None:
+    code = (
+        "import sys; from scan_core.table import open_table; "
+        f"open_table({str(table.location)!r}).scan().plan(); "
+        "print([m for m in ('pyiceberg', 'pandas', 'numba', 'fastavro', 'dagster') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
