@@ -10,8 +10,8 @@ from pathlib import Path
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-import pyarrow.parquet as pq  # noqa: E402 - after the environment is set
-from pyspark.sql import SparkSession  # noqa: E402 - after the environment is set
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 
@@ -32,7 +32,7 @@ def main(jobs_file: str) -> None:
     for job in json.loads(Path(jobs_file).read_text(encoding="utf-8")):
         reader = spark.read.format("iceberg")
         if job.get("snapshot") is not None:
-            reader = reader.option("snapshot-id", job["snapshot"])
+            reader = reader.option("versionAsOf", job["snapshot"])
         table = reader.load(job["metadata"]).toArrow()
         pq.write_table(table, job["output"])
     spark.stop()

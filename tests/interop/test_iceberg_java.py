@@ -1,0 +1,55 @@
+"""Iceberg Java, scan_core and DuckDB read the same rows from our mirrors, before and after deletes."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import scan_core
+from checks.reference import live_rows
+from tests.interop.mirrors import FEEDS, Proof, make_mirrors
+from tests.rendering import rendered
+
+JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")
+pytestmark = pytest.mark.skipif(JAVA_PYTHON is None, reason="make interop sets up the second environment")
+READER = Path(__file__).with_name("read_with_iceberg_java.py")
+
+
+@pytest.fixture(scope="module")
+def read_by_java(tmp_path_factory: pytest.TempPathFactory) -> dict[Proof, pa.Table]:
+    """Every snapshot of every mirror, as Iceberg Java reads it."""
+    folder = tmp_path_factory.mktemp("interop")
+    proofs = make_mirrors(folder)
+    jobs = [
+        {"metadata": proof.metadata, "snapshot": proof.snapshot_id, "output": str(folder / f"{number}.parquet")}
+        for number, proof in enumerate(proofs)
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    command = [str(JAVA_PYTHON), "-W", "ignore", str(READER), str(folder / "jobs.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {proof: pq.read_table(job["output"]) for proof, job in zip(proofs, jobs, strict=True)}
+
+
+@pytest.mark.parametrize("name", [feed.name for feed in FEEDS])
+def test_iceberg_java_reads_the_rows_of_scan_core_and_duckdb(read_by_java: dict[Proof, pa.Table], name: str) -> None:
+    snapshots = [(proof, table) for proof, table in read_by_java.items() if proof.name == name]
+    assert len(snapshots) == 2
+    for proof, by_java in snapshots:
+        ours = scan_core.open_table(proof.metadata).scan().as_of_snapshot(proof.snapshot_id).to_table()
+        reference = live_rows(proof.metadata, snapshot_id=proof.snapshot_id)
+        assert rendered(ours) == rendered(by_java) == rendered(reference)
+        assert ours.num_rows > 50
+
+
+def test_the_proof_covers_scoped_and_global_deletes(read_by_java: dict[Proof, pa.Table]) -> None:
+    newest = {proof.name: proof for proof in read_by_java}
+    for name, proof in newest.items():
+        text = scan_core.open_table(proof.metadata).scan().explain()
+        assert "equality" in text, name
+    metadata = json.loads(Path(newest["global_deletes"].metadata).read_text(encoding="utf-8"))
+    assert any(not spec["fields"] for spec in metadata["partition-specs"])
