@@ -26,7 +26,7 @@ from scan_core.read.avro_container import (
     read_long,
 )
 from scan_core.read.avro_schema import parse_record
-from scan_core.read.file_reader import ColumnStatistics, RowGroup, refusing_malformed
+from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split import FileIOConfig
@@ -61,6 +61,7 @@ class AvroFileReader:
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:
         self.path = path
+        self.counts = ReadCounts()
         self._source = source
         with refusing_malformed(path, "header"):
             self._size = source.size()

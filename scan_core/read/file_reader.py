@@ -48,17 +48,31 @@ class RowGroup:
     num_bytes: int
 
 
+@dataclass(slots=True)
+class ReadCounts:
+    """What a reader left out below the level of column chunks, and where it could not.
+
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for.
+    """
+
+    pages_read: int = 0
+    pages_left_out: int = 0
+    bytes_left_out: int = 0
+    fallbacks: int = 0
+
+
 class FileReader(Protocol):
     """An open file.
 
     `arrow_schema` carries field ids at every depth as field metadata `PARQUET:field_id` (also for ORC and Avro;
-    fields without id have none). `has_field_ids` is False when the file knows none.
+    fields without id have none). `has_field_ids` is False when the file knows none. `counts` grows with every read.
     """
 
     arrow_schema: pa.Schema
     has_field_ids: bool
     num_rows: int
     row_groups: Sequence[RowGroup]
+    counts: ReadCounts
 
     def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
         """Top-level columns by their index in `arrow_schema`, only the selected rows, in file types.
@@ -80,7 +94,9 @@ class FileReader(Protocol):
         ...
 
 
-def open_file(path: str, file_format: FileFormat, io: FileIOConfig, size: int | None = None) -> FileReader:
+def open_file(
+    path: str, file_format: FileFormat, io: FileIOConfig, size: int | None = None, *, reads_pages: bool = True
+) -> FileReader:
     """Open a data or delete file by its format.
 
     Args:
@@ -88,6 +104,7 @@ def open_file(path: str, file_format: FileFormat, io: FileIOConfig, size: int | 
         file_format: of its manifest entry.
         io: how to open paths.
         size: bytes, where the caller knows; saves a request on object stores.
+        reads_pages: decode only the pages that hold selected rows, where the file tells which do.
 
     Raises:
         MissingFileError: no such file.
@@ -98,7 +115,7 @@ def open_file(path: str, file_format: FileFormat, io: FileIOConfig, size: int | 
         case FileFormat.PARQUET:
             from scan_core.read.parquet import open_parquet
 
-            return open_parquet(path, io)
+            return open_parquet(path, io, reads_pages=reads_pages)
         case FileFormat.ORC:
             from scan_core.read.orc import open_orc
 

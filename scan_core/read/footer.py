@@ -39,14 +39,16 @@ _REPEATING_FIELDS = (2, 3, 13, 16)
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf column of the schema. `type_length` is that of fixed-length byte arrays, else 0."""
+    """A leaf column of the schema.
+
+    `elements` are the encoded schema elements from its top-level column down to it; none if one of them has other
+    children, so that they make no schema by themselves.
+    """
 
     path: tuple[str, ...]
     physical_type: int
-    type_length: int
-    max_definition_level: int
     max_repetition_level: int
-    element: Struct
+    elements: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def read_footer(source: pa.NativeFile, path: str) -> Footer:
         raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
-        document, _ = read_struct(data, readers={4: _row_groups_reader()})
+        document, _ = read_struct(data, readers={2: _read_elements, 4: _row_groups_reader()})
         return _footer(document, size)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
@@ -206,29 +208,52 @@ def _footer(document: Struct, size: int) -> Footer:
     return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves))
 
 
-def _leaves(elements: Sequence[Struct]) -> tuple[Leaf, ...]:
+@dataclass(slots=True)
+class _Group:
+    """A schema element whose children are being read."""
+
+    children_left: int
+    path: tuple[str, ...]
+    repetitions: int
+    elements: tuple[bytes, ...]
+
+
+def _leaves(elements: Sequence[tuple[Struct, bytes]]) -> tuple[Leaf, ...]:
     """Walk the flattened tree of schema elements."""
     leaves: list[Leaf] = []
-    open_nodes = [[elements[0].get(5, 0), (), 0, 0]]
-    for element in elements[1:]:
-        while open_nodes and open_nodes[-1][0] == 0:
-            open_nodes.pop()
-        if not open_nodes:
+    groups = [_Group(elements[0][0].get(5, 0), (), 0, ())]
+    for element, raw in elements[1:]:
+        while groups and groups[-1].children_left == 0:
+            groups.pop()
+        if not groups:
             raise ValueError("schema elements outside of the schema")
-        node = open_nodes[-1]
-        node[0] -= 1
-        repetition = element.get(3, 0)
-        path = (*node[1], element[4].decode())
-        definition, repetitions = node[2] + (repetition != 0), node[3] + (repetition == REPEATED)
-        if element.get(5):
-            open_nodes.append([element[5], path, definition, repetitions])
+        above = groups[-1]
+        above.children_left -= 1
+        path = (*above.path, element[4].decode())
+        repetitions = above.repetitions + (element.get(3) == REPEATED)
+        is_chain = len(groups) == 1 or above.elements != ()
+        num_children = element.get(5, 0)
+        raw_path = (*above.elements, raw) if is_chain and num_children <= 1 else ()
+        if num_children:
+            groups.append(_Group(num_children, path, repetitions, raw_path))
         elif 1 in element:
-            leaves.append(Leaf(path, element[1], element.get(2, 0), definition, repetitions, element))
-    while open_nodes and open_nodes[-1][0] == 0:
-        open_nodes.pop()
-    if open_nodes:
+            leaves.append(Leaf(path, element[1], repetitions, raw_path))
+    while groups and groups[-1].children_left == 0:
+        groups.pop()
+    if groups:
         raise ValueError("the schema lacks elements")
     return tuple(leaves)
+
+
+def _read_elements(data: bytes, position: int, kind: int, depth: int) -> tuple[list[tuple[Struct, bytes]], int]:
+    """Schema elements, each with the bytes it was read from."""
+    size, _, position = _structs(data, position, kind)
+    found = []
+    for _ in range(size):
+        element, end = read_struct(data, position, depth + 1)
+        found.append((element, data[position:end]))
+        position = end
+    return found, position
 
 
 def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.orc as po
 
 from scan_core.file_io import open_input
-from scan_core.read.file_reader import FIELD_ID_KEY, ColumnStatistics, RowGroup, refusing_malformed
+from scan_core.read.file_reader import FIELD_ID_KEY, ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.orc_tail import column_statistics, parse_stripe_statistics, parse_tail
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
@@ -39,6 +39,7 @@ class OrcFileReader:
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:
         self.path = path
+        self.counts = ReadCounts()
         self._source = source
         with refusing_malformed(path, "file tail"):
             self._file = po.ORCFile(source)

@@ -8,29 +8,42 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
-from scan_core.read.file_reader import ColumnStatistics, RowGroup, refusing_malformed
+from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk
+from scan_core.read.page_index import PageLocations, Positions, parse_offset_index
+from scan_core.read.page_reader import pick_rows, read_pages, read_together
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, open_decoder, read_layout
 from scan_core.rows.algebra import select_rows
-from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.rows.selection import RowSelection, selected_count, to_indices
 from scan_core.split import FileIOConfig
 
 _DICTIONARY_BYTES_PER_VALUE = 3
 """A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
 
 
+_PAGED_SHARE_OF_ROWS = 0.5
+_PAGED_SHARE_OF_BYTES = 0.6
+"""Above, reading the chunk as a whole is cheaper than choosing among its pages."""
+_LEAST_PAGED_BYTES = 64 * 1024
+"""A smaller chunk is decoded sooner than its offset index."""
 _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
 """A file written later than that may be written again without its time telling so."""
 
 
-def open_parquet(path: str, io: FileIOConfig) -> "ParquetFileReader":
+def open_parquet(path: str, io: FileIOConfig, *, reads_pages: bool = True) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
+
+    Args:
+        path: as the manifest writes it.
+        io: how to open it.
+        reads_pages: decode only the pages that hold selected rows, where the file has a page index.
 
     Raises:
         MissingFileError: no such file.
@@ -41,10 +54,12 @@ def open_parquet(path: str, io: FileIOConfig) -> "ParquetFileReader":
     is_settled = time_ns() - content[1] > _SETTLED_AFTER_NANOSECONDS
     source = open_input(path, io)
     try:
-        if not is_settled:
-            return ParquetFileReader(path, source, read_layout(source, path))
-        key = (content, tuple(sorted(io.properties.items())))
-        return ParquetFileReader(path, source, FOOTERS.get(key, lambda: read_layout(source, path)))
+        if is_settled:
+            key = (content, tuple(sorted(io.properties.items())))
+            layout = FOOTERS.get(key, lambda: read_layout(source, path))
+        else:
+            layout = read_layout(source, path)
+        return ParquetFileReader(path, source, layout, reads_pages=reads_pages)
     except BaseException:
         source.close()
         raise
@@ -53,16 +68,19 @@ def open_parquet(path: str, io: FileIOConfig) -> "ParquetFileReader":
 class ParquetFileReader:
     """An open Parquet file."""
 
-    def __init__(self, path: str, source: pa.NativeFile, layout: ParquetLayout) -> None:
+    def __init__(self, path: str, source: pa.NativeFile, layout: ParquetLayout, *, reads_pages: bool = True) -> None:
         self.path = path
         self._source = source
         self._layout = layout
         self._footer = self._layout.footer
         self._leaves = self._layout.leaves
+        self._reads_pages = reads_pages
+        self._locations: dict[tuple[int, int], PageLocations | None] = {}
+        self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
         self.arrow_schema = self._layout.arrow_schema
         self.has_field_ids = self._layout.has_field_ids
-        self.row_groups = self._layout.row_groups
+        self.row_groups: Sequence[RowGroup] = self._layout.row_groups
         self.num_rows = self._footer.num_rows
 
     def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
@@ -73,9 +91,16 @@ class ParquetFileReader:
         Raises:
             MalformedTableError: pages that cannot be decoded; names file and column.
         """
-        if selected_count(selection) == 0:
+        num_selected = selected_count(selection)
+        if num_selected == 0:
             return [pa.array([], type=self.arrow_schema.field(i).type) for i in column_indices]
-        return select_rows(self._read_chunks(row_group, column_indices), selection)
+        arrays: dict[int, pa.Array] = {}
+        if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
+            arrays = self._read_paged(row_group, list(dict.fromkeys(column_indices)), to_indices(selection))
+        whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
+        if whole:
+            arrays.update(zip(whole, select_rows(self._read_chunks(row_group, whole), selection), strict=True))
+        return [arrays[i] for i in column_indices]
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Of a top-level primitive column from the footer; bounds in the file's type."""
@@ -109,6 +134,67 @@ class ParquetFileReader:
 
     def _chunk(self, row_group: RowGroup, column: int) -> Chunk:
         return self._footer.row_groups[row_group.index].chunks[self._leaves[column].start]
+
+    def _read_paged(self, row_group: RowGroup, columns: Sequence[int], rows: Positions) -> dict[int, pa.Array]:
+        """Those of the columns that are cheaper read by page, only the rows given."""
+        candidates = [i for i in columns if self._may_read_pages(row_group, i)]
+        self._load_locations(row_group, [self._leaves[i].start for i in candidates])
+        arrays: dict[int, pa.Array] = {}
+        for column in candidates:
+            chunk, leaf = self._chunk(row_group, column), self._leaves[column].start
+            if (locations := self._locations[row_group.index, leaf]) is None:
+                continue
+            page_of_row = locations.pages_of(rows)
+            pages = np.unique(page_of_row)
+            if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
+                continue
+            name = self.arrow_schema.field(column).name
+            with refusing_malformed(self.path, f"row group {row_group.index}, pages of column {name!r}"):
+                found = read_pages(
+                    lambda offset, length: self._source.read_at(length, offset),
+                    chunk,
+                    self._footer.leaves[leaf],
+                    locations,
+                    pages,
+                    as_dictionary=column in self._layout.string_columns and self._keeps_dictionary(row_group, column),
+                )
+            if found is None:
+                self.counts.fallbacks += 1
+                continue
+            array, num_bytes = found
+            arrays[column] = self._typed(column, pick_rows(array, rows, page_of_row, pages, locations))
+            self.counts.pages_read += len(pages)
+            self.counts.pages_left_out += locations.num_pages - len(pages)
+            self.counts.bytes_left_out += chunk.num_bytes - num_bytes
+        return arrays
+
+    def _may_read_pages(self, row_group: RowGroup, column: int) -> bool:
+        leaves = self._leaves[column]
+        if len(leaves) != 1 or not self._footer.leaves[leaves.start].elements:
+            return False
+        chunk = self._chunk(row_group, column)
+        return chunk.offset_index is not None and chunk.uncompressed_bytes >= _LEAST_PAGED_BYTES
+
+    def _load_locations(self, row_group: RowGroup, leaves: Sequence[int]) -> None:
+        """Read the offset indexes of these leaves, which lie together, at once."""
+        chunks = self._footer.row_groups[row_group.index].chunks
+        ranges = {
+            leaf: found
+            for leaf in leaves
+            if (row_group.index, leaf) not in self._locations and (found := chunks[leaf].offset_index) is not None
+        }
+        with refusing_malformed(self.path, "offset index"):
+            for leaf, data in read_together(lambda o, n: self._source.read_at(n, o), ranges).items():
+                locations = parse_offset_index(data, chunks[leaf], row_group.num_rows)
+                self.counts.fallbacks += locations is None
+                self._locations[row_group.index, leaf] = locations
+
+    def _typed(self, column: int, array: pa.Array) -> pa.Array:
+        """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
+        wanted = self.arrow_schema.field(column).type
+        if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
+            return array
+        return array.cast(wanted)
 
     def _read_chunks(self, row_group: RowGroup, column_indices: Sequence[int]) -> list[pa.Array]:
         columns = sorted(set(column_indices))

@@ -16,7 +16,7 @@ from scan_core.prune.bounds import match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows
-from scan_core.read.file_reader import ColumnStatistics, FileReader, RowGroup, open_file
+from scan_core.read.file_reader import ColumnStatistics, FileReader, ReadCounts, RowGroup, open_file
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import (
     METADATA_IDS,
@@ -54,7 +54,13 @@ def open_task(
     data_file = task.data_file
     if data_file.is_encrypted:
         raise UnsupportedError(f"{data_file.path}: encrypted files are not supported")
-    reader = open_file(data_file.path, data_file.format, context.io, data_file.file_size_bytes)
+    reader = open_file(
+        data_file.path,
+        data_file.format,
+        context.io,
+        data_file.file_size_bytes,
+        reads_pages=context.options.prune_pages,
+    )
     try:
         yield TaskReader(task, context, metrics, order, reader)
     finally:
@@ -138,11 +144,14 @@ class TaskReader:
 
     def count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""
-        read = self._reader.compressed_bytes(columns.row_group, sorted(columns.indices))
+        counts, self._reader.counts = self._reader.counts, ReadCounts()
+        wanted = self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.indices))
+        read = self._reader.compressed_bytes(columns.row_group, sorted(columns.indices)) - counts.bytes_left_out
         self._metrics.bytes_read += read
-        self._metrics.bytes_skipped += (
-            self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.indices)) - read
-        )
+        self._metrics.bytes_skipped += wanted - read
+        self._metrics.pages_read += counts.pages_read
+        self._metrics.pages_skipped += counts.pages_left_out
+        self._metrics.fallbacks += counts.fallbacks
 
     def _owns(self, row_group: RowGroup) -> bool:
         """Each row group lies in exactly one task, even where the manifest's file size is wrong."""

@@ -185,8 +185,18 @@ class ListValue:
     values: list[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RawStruct:
+    """A struct to be written as the bytes it was read from, its end included."""
+
+    data: bytes
+
+
 def write_struct(fields: Mapping[int, Any]) -> bytes:
-    """The struct with these fields: int (i64), I32Value, bool, bytes, ListValue, or a mapping for a struct."""
+    """The struct with these fields by id.
+
+    Values are int (written as i64), I32Value, bool, bytes, ListValue, RawStruct, or a mapping for a struct.
+    """
     out = bytearray()
     _write_struct(out, fields)
     return bytes(out)
@@ -221,7 +231,7 @@ def _kind_of(value: Any) -> int:
             return BINARY
         case ListValue():
             return LIST
-        case Mapping():
+        case Mapping() | RawStruct():
             return STRUCT
         case _:
             raise TypeError(f"{type(value).__name__} cannot be written")
@@ -244,6 +254,8 @@ def _write_value(out: bytearray, value: Any) -> None:
                 _write_varint(out, len(values))
             for element in values:
                 _write_value(out, element)
+        case RawStruct(data):
+            out += data
         case Mapping():
             _write_struct(out, value)
 

@@ -1,0 +1,97 @@
+"""The page index of a column chunk: where its pages lie, which rows they hold, and what bounds their values have.
+
+An index that contradicts itself or its chunk is treated as absent: it only ever saves work. Which pages are needed is
+decided by the caller.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.read.file_reader import ColumnStatistics
+from scan_core.read.footer import Chunk, Leaf
+from scan_core.read.parquet_bounds import decode_bounds
+from scan_core.read.thrift import Struct, ThriftError, read_struct
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageLocations:
+    """Pages of a chunk in order; page k holds rows [first_rows[k], first_rows[k + 1])."""
+
+    offsets: Positions
+    lengths: Positions
+    first_rows: Positions
+
+    @property
+    def num_pages(self) -> int:
+        """Data pages of the chunk."""
+        return len(self.offsets)
+
+    @property
+    def row_counts(self) -> Positions:
+        """Rows of each page."""
+        return np.diff(self.first_rows)
+
+    def pages_of(self, rows: Positions) -> Positions:
+        """The page of each of these ascending row numbers."""
+        return np.searchsorted(self.first_rows, rows, side="right") - 1
+
+
+def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
+    """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
+    try:
+        document, _ = read_struct(data)
+        found = [(page[1], page[2], page[3]) for page in document[1]]
+        table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    except (ThriftError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+    offsets, lengths, first_rows = table[:, 0], table[:, 1], table[:, 2]
+    ends = offsets + lengths
+    is_right = (
+        len(table) > 0
+        and (lengths > 0).all()
+        and offsets[0] >= chunk.start
+        and ends[-1] <= chunk.start + chunk.num_bytes
+        and (offsets[1:] >= ends[:-1]).all()
+        and first_rows[0] == 0
+        and (np.diff(first_rows) > 0).all()
+        and first_rows[-1] < num_rows
+    )
+    if not is_right:
+        return None
+    return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+
+
+def parse_column_index(
+    data: bytes, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
+) -> list[ColumnStatistics] | None:
+    """Statistics of each page from the bytes of a column index; None if they cannot be those of the pages."""
+    try:
+        document, _ = read_struct(data)
+        return _page_statistics(document, leaf, arrow_type, locations)
+    except (ThriftError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _page_statistics(
+    document: Struct, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
+) -> list[ColumnStatistics] | None:
+    num_pages = locations.num_pages
+    null_pages, lowers, uppers = document[1], document[2], document[3]
+    null_counts = document.get(5) or [None] * num_pages
+    if not len(null_pages) == len(lowers) == len(uppers) == len(null_counts) == num_pages:
+        return None
+    found = []
+    rows = zip(null_pages, lowers, uppers, null_counts, locations.row_counts.tolist(), strict=True)
+    for is_null, lower, upper, null_count, num_rows in rows:
+        if is_null:
+            found.append(ColumnStatistics(None, None, num_rows, 0, num_rows))
+            continue
+        low, high = decode_bounds(lower, upper, leaf, arrow_type)
+        is_known = isinstance(null_count, int) and 0 <= null_count <= num_rows
+        found.append(ColumnStatistics(low, high, null_count if is_known else None, None, num_rows))
+    return found
