@@ -18,8 +18,6 @@ from scan_core.deletes.key_summary import KeySummary, summarise
 from scan_core.errors import ScanError
 from scan_core.index.hash_table import HashTable, build_hash_table, order_of
 from scan_core.index.key_columns import (
-    BytesColumn,
-    FixedColumn,
     Flags,
     KeyColumn,
     column_bytes,
@@ -28,7 +26,6 @@ from scan_core.index.key_columns import (
     key_column,
     null_flags,
     signed_values,
-    take,
 )
 from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed
 from scan_core.index.key_match import same_keys
@@ -101,19 +98,20 @@ class DenseIndex:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class HashedIndex:
-    """Entry e of `table` is row e of `columns`, which has rank `ranks[e]`."""
+    """Entry e of `table` is row `rows[e]` of `columns`, and has rank `ranks[e]`."""
 
     sequence_numbers: tuple[int, ...]
     seed: HashSeed
     table: HashTable
-    columns: tuple[FixedColumn | BytesColumn, ...]
+    columns: tuple[KeyColumn, ...]
+    rows: npt.NDArray[np.uint32]
     ranks: Ranks
     summaries: tuple[KeySummary, ...]
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
-        held = self.table.num_bytes + self.ranks.nbytes + sum(s.num_bytes for s in self.summaries)
+        held = self.table.num_bytes + self.rows.nbytes + self.ranks.nbytes + sum(s.num_bytes for s in self.summaries)
         return held + sum(column_bytes(c) for c in self.columns)
 
     @property
@@ -127,7 +125,7 @@ class HashedIndex:
         rows, entries = self.table.find(hash_rows(columns, self.seed))
         live = self.ranks[entries] > threshold
         rows, entries = rows[live], entries[live]
-        rows = rows[same_keys(columns, rows, self.columns, entries)]
+        rows = rows[same_keys(columns, rows, self.columns, self.rows[entries].astype(np.int64))]
         dead = np.zeros(columns[0].num_rows, np.bool_)
         dead[rows] = True
         return dead
@@ -233,5 +231,5 @@ def _build_hashed(
         summarise([c], has_null=null_flags(c) is not None, kind=kind)
         for c, kind in zip(columns, key_types, strict=True)
     )
-    kept = tuple(take(c, order) for c in columns)
-    return HashedIndex(sequence_numbers, seed, build_hash_table(ordered), kept, ordered_ranks, summaries)
+    table = build_hash_table(ordered)
+    return HashedIndex(sequence_numbers, seed, table, tuple(columns), order.astype(np.uint32), ordered_ranks, summaries)

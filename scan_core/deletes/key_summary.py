@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scan_core.index.key_columns import BytesColumn, FixedColumn, KeyColumn, Words, null_flags
+from scan_core.index.key_columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
 from scan_core.index.key_hash import row_words
 from scan_core.read.file_reader import ColumnStatistics
 
@@ -100,14 +100,16 @@ def prefix_of(value: Any, kind: pa.DataType) -> int | None:
 
 
 def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
+    if isinstance(column, DictionaryColumn):
+        return _prefixes(column.values, kind)
     flags = null_flags(column)
     rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
     if isinstance(column, BytesColumn):
         prefixes = np.zeros(len(rows), np.uint64)
-        filled = np.flatnonzero(column.lengths[rows] > 0)
+        filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
         prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
         return prefixes
-    if not isinstance(column, FixedColumn) or pa.types.is_floating(kind) or not column.words:
+    if pa.types.is_floating(kind) or not column.words:
         return None
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return column.words[0][rows].byteswap()

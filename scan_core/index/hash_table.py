@@ -1,4 +1,4 @@
-"""Exact lookup of 64-bit hashes: sorted hashes in buckets by their leading bits, each with a Bloom word.
+"""Exact lookup of 64-bit hashes: sorted hashes in buckets by their leading bits, behind a bit filter.
 
 The arrays are flat and immutable, so that they can be shared between threads or mapped from a file. One build and two
 ways to look up, NumPy here and compiled in `kernels.py`, which find the same entries.
@@ -9,71 +9,82 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.index.bloom import build_words, may_contain
-from scan_core.index.key_columns import Rows, Words
+from scan_core.index.bloom import Bits, bit_shift, build_bits, may_contain
+from scan_core.index.key_columns import Flags, Rows, Words
 
-KEYS_PER_BUCKET = 4
-"""Four 8-byte hashes are half a cache line, and share a 64-bit Bloom word: 16 bits per key."""
-LOOKUP_BLOCK_ROWS = 32_768
-"""Rows looked up at a time: intermediate arrays stay in the L2 cache."""
+KEYS_PER_BUCKET = 2
+"""Fewer cost memory for the starts of buckets, more cost steps inside of them."""
+FILTER_BLOCK_ROWS = 16_384
+"""Rows filtered at a time: intermediate arrays stay in the L2 cache."""
+
+
+_HIGHEST = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HashTable:
-    """`hashes` ascending and distinct; bucket b holds entries `starts[b] .. starts[b + 1]`."""
+    """Entry e has the hash `hashes[e]`, ascending and distinct; the entries of bucket b begin at `starts[b]`.
+
+    One more hash, the highest there is, ends every walk.
+    """
 
     hashes: Words
     starts: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
-    bloom: Words
     shift: int
+    filter: Bits
+    filter_shift: int
+
+    @property
+    def num_entries(self) -> int:
+        """Hashes in the table."""
+        return len(self.hashes) - 1
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
-        return self.hashes.nbytes + self.starts.nbytes + self.bloom.nbytes
+        return self.hashes.nbytes + self.starts.nbytes + self.filter.nbytes
 
     def find(self, hashes: Words) -> tuple[Rows, Rows]:
         """Which of the hashes are in the table, as ascending positions in `hashes`, and the entry of each."""
-        rows: list[Rows] = []
-        entries: list[Rows] = []
-        for begin in range(0, len(hashes), LOOKUP_BLOCK_ROWS):
-            block = hashes[begin : begin + LOOKUP_BLOCK_ROWS]
-            survivors = may_contain(self.bloom, block, self.shift)
-            if len(survivors):
-                found, at = self._find_exact(block[survivors])
-                rows.append(survivors[found] + begin)
-                entries.append(at)
-        if not rows:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return np.concatenate(rows), np.concatenate(entries)
+        survivors = np.flatnonzero(self._may_contain(hashes))
+        rows, entries = self._find_exact(hashes[survivors])
+        return survivors[rows], entries
+
+    def _may_contain(self, hashes: Words) -> Flags:
+        flags = np.empty(len(hashes), np.bool_)
+        for begin in range(0, len(hashes), FILTER_BLOCK_ROWS):
+            block = hashes[begin : begin + FILTER_BLOCK_ROWS]
+            flags[begin : begin + len(block)] = may_contain(self.filter, block, self.filter_shift)
+        return flags
 
     def _find_exact(self, hashes: Words) -> tuple[Rows, Rows]:
-        buckets = (hashes >> np.uint64(self.shift)).astype(np.int64)
-        at = self.starts[buckets].astype(np.int64)
-        ends = self.starts[buckets + 1].astype(np.int64)
-        last = len(self.hashes) - 1
-        behind = np.flatnonzero((at < ends) & (self.hashes[np.minimum(at, last)] < hashes))
+        """Walk from the start of each hash's bucket to the first entry that is not less."""
+        entries = self.starts[(hashes >> np.uint64(self.shift)).view(np.int64)].astype(np.int64)
+        seen = self.hashes[entries]
+        behind = np.flatnonzero(seen < hashes)
         while len(behind):
-            at[behind] += 1
-            next_at = at[behind]
-            still = (next_at < ends[behind]) & (self.hashes[np.minimum(next_at, last)] < hashes[behind])
-            behind = behind[still]
-        found = np.flatnonzero((at < ends) & (self.hashes[np.minimum(at, last)] == hashes))
-        return found, at[found]
+            following = entries[behind] + 1
+            entries[behind] = following
+            values = self.hashes[following]
+            seen[behind] = values
+            behind = behind[values < hashes[behind]]
+        rows = np.flatnonzero((seen == hashes) & (entries < self.num_entries))
+        return rows, entries[rows]
 
 
 def build_hash_table(sorted_hashes: Words) -> HashTable:
     """A table over ascending, distinct hashes; its entries are their positions."""
     count = len(sorted_hashes)
-    bits = max((count // KEYS_PER_BUCKET).bit_length(), 1)
-    shift = 64 - bits
+    bucket_bits = max((count // KEYS_PER_BUCKET).bit_length(), 1)
+    shift = 64 - bucket_bits
     buckets = (sorted_hashes >> np.uint64(shift)).astype(np.int64)
-    starts = np.zeros((1 << bits) + 1, np.int64)
-    np.cumsum(np.bincount(buckets, minlength=1 << bits), out=starts[1:])
-    bloom = build_words(sorted_hashes, starts)
-    if count < 1 << 32:
-        return HashTable(sorted_hashes, starts.astype(np.uint32), bloom, shift)
-    return HashTable(sorted_hashes, starts.astype(np.uint64), bloom, shift)
+    starts = np.zeros((1 << bucket_bits) + 1, np.int64)
+    np.cumsum(np.bincount(buckets, minlength=1 << bucket_bits), out=starts[1:])
+    filter_shift = bit_shift(count)
+    bits = build_bits(sorted_hashes, filter_shift)
+    narrow = starts.astype(np.uint32) if count < 1 << 32 else starts.astype(np.uint64)
+    ended = np.append(sorted_hashes, np.uint64(_HIGHEST))
+    return HashTable(ended, narrow, shift, bits, filter_shift)
 
 
 def order_of(hashes: Words) -> Rows:

@@ -19,8 +19,10 @@ Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-SLACK_BYTES = 8
-"""Readable bytes after the last byte string, so that its last word can be loaded whole."""
+LOOP_WORDS = 8
+"""Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
+SLACK_BYTES = 8 * LOOP_WORDS
+"""Readable bytes after the last byte string: all words of the loop can be loaded whole for every string."""
 
 _CANONICAL_NAN = np.uint64(0x7FF8000000000000)
 _ONE_WORD_DECIMAL_DIGITS = 18
@@ -37,10 +39,9 @@ class FixedColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BytesColumn:
-    """Byte strings: `data[starts[i] : starts[i] + lengths[i]]`, with slack after the last; NULL has length 0."""
+    """Byte strings `data[offsets[i] : offsets[i + 1]]`, with slack after the last; NULL has length 0."""
 
-    starts: Rows
-    lengths: Rows
+    offsets: Rows
     data: npt.NDArray[np.uint8]
     valid: Flags | None
     num_rows: int
@@ -48,7 +49,7 @@ class BytesColumn:
     @property
     def word_view(self) -> Words:
         """The word that begins at each byte, little-endian, unaligned."""
-        count = max(len(self.data) - SLACK_BYTES + 1, 0)
+        count = len(self.data) - 7
         return np.ndarray((count,), dtype="<u8", buffer=self.data, strides=(1,))
 
 
@@ -105,44 +106,43 @@ def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int
     return _words(array)[0].view(np.int64)
 
 
-def take(column: KeyColumn, rows: Rows) -> FixedColumn | BytesColumn:
-    """The given rows, without dictionary; byte strings are copied together so that the source can be released."""
-    if isinstance(column, DictionaryColumn):
-        return take(column.values, column.codes[rows])
-    valid = None if column.valid is None else column.valid[rows]
-    if isinstance(column, FixedColumn):
-        return FixedColumn(tuple(w[rows] for w in column.words), valid, len(rows))
-    lengths = column.lengths[rows]
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    data = np.zeros((int(ends[-1]) if len(ends) else 0) + SLACK_BYTES, np.uint8)
-    data[: len(data) - SLACK_BYTES] = column.data[_byte_positions(column.starts[rows], lengths)]
-    return BytesColumn(starts, lengths, data, valid, len(rows))
-
-
-def concat(columns: Sequence[KeyColumn]) -> FixedColumn | BytesColumn:
+def concat(columns: Sequence[KeyColumn]) -> KeyColumn:
     """The rows of all columns, which hold one type, one after the other."""
-    plain = [take(c, np.arange(c.num_rows)) if isinstance(c, DictionaryColumn) else c for c in columns]
-    if len(plain) == 1:
-        return plain[0]
-    num_rows = sum(c.num_rows for c in plain)
+    if len(columns) == 1:
+        return columns[0]
+    if any(isinstance(c, DictionaryColumn) for c in columns):
+        return _concat_dictionaries(columns)
+    num_rows = sum(c.num_rows for c in columns)
     valid = None
-    if any(c.valid is not None for c in plain):
-        valid = np.concatenate([np.ones(c.num_rows, np.bool_) if c.valid is None else c.valid for c in plain])
-    fixed = [c for c in plain if isinstance(c, FixedColumn)]
+    if any(null_flags(c) is not None for c in columns):
+        valid = np.concatenate(
+            [~flags if (flags := null_flags(c)) is not None else np.ones(c.num_rows, np.bool_) for c in columns]
+        )
+    fixed = [c for c in columns if isinstance(c, FixedColumn)]
     if fixed:
         words = tuple(np.concatenate(parts) for parts in zip(*(c.words for c in fixed), strict=True))
         return FixedColumn(words, valid, num_rows)
-    strings = [c for c in plain if isinstance(c, BytesColumn)]
-    shifts = np.cumsum([0, *(len(c.data) for c in strings)])
-    starts = np.concatenate([c.starts + shift for c, shift in zip(strings, shifts[:-1], strict=True)])
+    strings = [c for c in columns if isinstance(c, BytesColumn)]
+    shifts = np.cumsum([0, *(len(c.data) - SLACK_BYTES for c in strings)])
     return BytesColumn(
-        starts,
-        np.concatenate([c.lengths for c in strings]),
-        np.concatenate([c.data for c in strings]),
+        np.concatenate([*(c.offsets[:-1] + shift for c, shift in zip(strings, shifts[:-1], strict=True)), shifts[-1:]]),
+        np.concatenate([*(c.data[: len(c.data) - SLACK_BYTES] for c in strings), np.zeros(SLACK_BYTES, np.uint8)]),
         valid,
         num_rows,
     )
+
+
+def _concat_dictionaries(columns: Sequence[KeyColumn]) -> DictionaryColumn:
+    """Codes shifted behind each other; a plain column is its own dictionary."""
+    values = [c.values if isinstance(c, DictionaryColumn) else c for c in columns]
+    shifts = np.cumsum([0, *(v.num_rows for v in values)])
+    codes = [
+        (c.codes if isinstance(c, DictionaryColumn) else np.arange(c.num_rows)) + shift
+        for c, shift in zip(columns, shifts[:-1], strict=True)
+    ]
+    joined = concat(values)
+    assert not isinstance(joined, DictionaryColumn)  # noqa: S101 - values are plain columns
+    return DictionaryColumn(np.concatenate(codes), joined, sum(len(c) for c in codes))
 
 
 def null_flags(column: KeyColumn) -> Flags | None:
@@ -152,12 +152,14 @@ def null_flags(column: KeyColumn) -> Flags | None:
     return None if column.valid is None else ~column.valid
 
 
-def column_bytes(column: FixedColumn | BytesColumn) -> int:
+def column_bytes(column: KeyColumn) -> int:
     """Memory held."""
+    if isinstance(column, DictionaryColumn):
+        return column.codes.nbytes + column_bytes(column.values)
     flags = 0 if column.valid is None else column.valid.nbytes
     if isinstance(column, FixedColumn):
         return flags + sum(w.nbytes for w in column.words)
-    return flags + column.starts.nbytes + column.lengths.nbytes + column.data.nbytes
+    return flags + column.offsets.nbytes + column.data.nbytes
 
 
 def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
@@ -185,26 +187,28 @@ def _is_byte_string(kind: pa.DataType) -> bool:
     )
 
 
-def _bytes_column(array: pa.Array, valid: Flags | None) -> BytesColumn:
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _bytes_column(array: pa.Array, valid: Flags | None, flags: Flags | None = None) -> BytesColumn:
+    """`flags` say what was valid before NULLs with bytes of their own were emptied."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offset_buffer, data_buffer = array.buffers()
     num_rows = len(array)
     if num_rows == 0:
-        empty = np.empty(0, np.int64)
-        return BytesColumn(empty, empty, np.zeros(SLACK_BYTES, np.uint8), valid, 0)
+        return BytesColumn(np.zeros(1, np.int64), np.zeros(SLACK_BYTES, np.uint8), valid, 0)
     kind = np.dtype(np.int64 if wide else np.int32)
     offsets = np.frombuffer(offset_buffer, kind, count=num_rows + 1, offset=array.offset * kind.itemsize)
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + SLACK_BYTES, np.uint8)
     if last > first:
         data[: last - first] = np.frombuffer(data_buffer, np.uint8, count=last - first, offset=first)
-    starts = offsets[:-1].astype(np.int64) - first
-    lengths = np.diff(offsets).astype(np.int64, copy=False)
-    if valid is not None:
-        lengths = np.where(valid, lengths, 0)
-    return BytesColumn(starts, lengths, data, valid, num_rows)
+    if valid is not None and np.diff(offsets)[~valid].any():
+        return _bytes_column(array.fill_null(b"" if _is_binary(array.type) else ""), None, valid)
+    return BytesColumn(offsets.astype(np.int64) - first, data, valid if flags is None else flags, num_rows)
 
 
 def _validity(array: pa.Array) -> Flags | None:
@@ -269,11 +273,3 @@ def _fixed_binary_words(array: pa.Array) -> list[Words]:
         padded[:, :width] = _values(array, np.uint8, width).reshape(-1, width)
     words = padded.view(np.uint64)
     return [np.ascontiguousarray(words[:, i]) for i in range(count)]
-
-
-def _byte_positions(starts: Rows, lengths: Rows) -> Rows:
-    """Positions of all bytes of all strings, in order."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    positions: Rows = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
-    return positions

@@ -12,16 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.index.key_columns import BytesColumn, DictionaryColumn, FixedColumn, KeyColumn, Rows, Words
+from scan_core.index.key_columns import (
+    LOOP_WORDS,
+    BytesColumn,
+    DictionaryColumn,
+    FixedColumn,
+    KeyColumn,
+    Rows,
+    Words,
+)
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
-LOOP_WORDS = 8
-"""Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
-
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD_MASK = 0xFFFFFFFFFFFFFFFF
 _TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
+_MASKS_BY_LENGTH = tuple(np.concatenate([np.zeros(8 * p, np.uint64), _TAIL_MASKS]) for p in range(LOOP_WORDS))
+"""For the word at each position: which of its bytes belong to a string, by the string's length."""
 _LENGTH_POSITION = 1 << 40
 _NULL_POSITION = 1 << 41
 _MULTIPLIERS = 1 << 42
@@ -60,73 +67,74 @@ def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
     }
     for begin in range(0, num_rows, BLOCK_ROWS):
         end = min(begin + BLOCK_ROWS, num_rows)
-        block = total[begin:end]
-        for i, column in enumerate(columns):
-            if isinstance(column, DictionaryColumn):
-                part = distinct[i][column.codes[begin:end]]
-            else:
-                part = _hash_plain(column, i, seed, begin, end)
-            if i == 0:
-                block[:] = part
-            else:
-                block += part
+        parts = (
+            distinct[i][c.codes[begin:end]] if isinstance(c, DictionaryColumn) else _hash_plain(c, i, seed, begin, end)
+            for i, c in enumerate(columns)
+        )
+        block = next(parts)
+        for part in parts:
+            block += part
         _finish(block, seed)
+        total[begin:end] = block
     return total
 
 
 def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
     """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
-    words = column.word_view[column.starts[rows] + 8 * position]
-    rest = column.lengths[rows] - 8 * position
-    return words & _TAIL_MASKS[np.minimum(rest, 8)]
+    starts = column.offsets[rows] + 8 * position
+    return column.word_view[starts] & tail_masks(column.offsets[rows + 1] - starts)
 
 
 def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
     """All words from `first_position` on of the given (longer) strings, and the position of each within its string."""
-    counts = (column.lengths[rows] + 7 >> 3) - first_position
+    starts, lengths = column.offsets[rows], column.offsets[rows + 1] - column.offsets[rows]
+    counts = (lengths + 7 >> 3) - first_position
     ends = np.cumsum(counts)
     positions = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts) + first_position
-    words = column.word_view[np.repeat(column.starts[rows], counts) + 8 * positions]
-    rest = np.repeat(column.lengths[rows], counts) - 8 * positions
-    return words & _TAIL_MASKS[np.minimum(rest, 8)], positions
+    words = column.word_view[np.repeat(starts, counts) + 8 * positions]
+    rest = np.repeat(lengths, counts) - 8 * positions
+    return words & tail_masks(rest), positions
 
 
 def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
-    if isinstance(column, FixedColumn):
-        total = np.zeros(end - begin, np.uint64)
-        for position, words in enumerate(column.words):
+    """What the rows of one column add to their hashes, as a fresh array."""
+    if isinstance(column, BytesColumn):
+        total = _hash_bytes(column, index, seed, begin, end)
+    elif column.words:
+        total = _mix(column.words[0][begin:end], index, 0, seed)
+        for position, words in enumerate(column.words[1:], start=1):
             total += _mix(words[begin:end], index, position, seed)
     else:
-        total = _hash_bytes(column, index, seed, begin, end)
+        total = np.zeros(end - begin, np.uint64)
     if column.valid is not None:
-        null = ~column.valid[begin:end]
-        total[null] = seed.secret(index, _NULL_POSITION)
+        total[~column.valid[begin:end]] = seed.secret(index, _NULL_POSITION)
     return total
 
 
 def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
-    starts, lengths = column.starts[begin:end], column.lengths[begin:end]
+    """A word of zeros adds nothing, so that short strings need not be told from long ones."""
+    starts, lengths = column.offsets[begin:end], np.diff(column.offsets[begin : end + 1])
     view = column.word_view
-    total = _mix(lengths.view(np.uint64), index, _LENGTH_POSITION, seed)
-    longest = int(lengths.max(initial=0))
-    shortest = int(lengths.min(initial=0)) if len(lengths) else 0
+    total = lengths.view(np.uint64) * seed.multiplier(index, _LENGTH_POSITION)
+    longest, shortest = int(lengths.max(initial=0)), int(lengths.min(initial=LOOP_WORDS * 8))
     for position in range(min(-(-longest // 8), LOOP_WORDS)):
-        done = 8 * position
-        if shortest >= done + 8:
-            total += _mix(view[starts + done], index, position, seed)
-        elif shortest > done:
-            total += _mix(view[starts + done] & _TAIL_MASKS[np.minimum(lengths - done, 8)], index, position, seed)
-        else:
-            rows = np.flatnonzero(lengths > done)
-            words = view[starts[rows] + done] & _TAIL_MASKS[np.minimum(lengths[rows] - done, 8)]
-            total[rows] += _mix(words, index, position, seed)
+        words = view[8 * position :][starts]
+        if shortest < 8 * position + 8:
+            words &= np.take(_MASKS_BY_LENGTH[position], lengths, mode="clip")
+        words = _mix(words, index, position, seed)
+        words -= _mix(np.zeros(1, np.uint64), index, position, seed)
+        total += words
     if longest > 8 * LOOP_WORDS:
         rows = np.flatnonzero(lengths > 8 * LOOP_WORDS)
         words, positions = flat_words(column, rows + begin, LOOP_WORDS)
-        mixed = _mix_each(words, index, positions, seed)
-        firsts = np.flatnonzero(positions == LOOP_WORDS)
-        total[rows] += np.add.reduceat(mixed, firsts)
+        mixed = _mix_each(words, index, positions, seed) - _mix_each(np.zeros_like(words), index, positions, seed)
+        total[rows] += np.add.reduceat(mixed, np.flatnonzero(positions == LOOP_WORDS))
     return total
+
+
+def tail_masks(rest: Rows) -> Words:
+    """Masks of the bytes that belong to strings of which `rest` bytes are left."""
+    return np.take(_TAIL_MASKS, rest, mode="clip")
 
 
 def _mix(words: Words, column: int, position: int, seed: HashSeed) -> Words:

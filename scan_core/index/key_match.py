@@ -4,8 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scan_core.index.key_columns import BytesColumn, DictionaryColumn, FixedColumn, Flags, KeyColumn, Rows
-from scan_core.index.key_hash import LOOP_WORDS, flat_words, row_words
+from scan_core.index.key_columns import (
+    LOOP_WORDS,
+    BytesColumn,
+    DictionaryColumn,
+    FixedColumn,
+    Flags,
+    KeyColumn,
+    Rows,
+)
+from scan_core.index.key_hash import flat_words, tail_masks
 
 
 def same_keys(left: Sequence[KeyColumn], left_rows: Rows, right: Sequence[KeyColumn], right_rows: Rows) -> Flags:
@@ -42,15 +50,19 @@ def _valid(column: FixedColumn | BytesColumn, rows: Rows) -> Flags:
 
 
 def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Flags:
-    lengths = left.lengths[left_rows]
-    same: Flags = lengths == right.lengths[right_rows]
+    starts, others = left.offsets[left_rows], right.offsets[right_rows]
+    lengths = left.offsets[left_rows + 1] - starts
+    same: Flags = lengths == right.offsets[right_rows + 1] - others
     open_pairs = np.flatnonzero(same & (lengths > 0))
     for position in range(LOOP_WORDS):
         if not len(open_pairs):
             return same
-        equal = row_words(left, left_rows[open_pairs], position) == row_words(right, right_rows[open_pairs], position)
+        words = left.word_view[starts[open_pairs] + 8 * position]
+        words ^= right.word_view[others[open_pairs] + 8 * position]
+        rest = lengths[open_pairs] - 8 * position
+        equal = words & tail_masks(rest) == 0
         same[open_pairs[~equal]] = False
-        open_pairs = open_pairs[equal & (lengths[open_pairs] > 8 * (position + 1))]
+        open_pairs = open_pairs[equal & (rest > 8)]
     if len(open_pairs):
         words, positions = flat_words(left, left_rows[open_pairs], LOOP_WORDS)
         others, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
