@@ -107,14 +107,16 @@ class ChangeLog:
         struct = schema.find(column).type
         return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
 
-    def append(self, batch: ChangeBatch | None, position: str) -> Appended:
+    def append(self, batch: ChangeBatch | None, position: str, *, key_may_grow: bool = False) -> Appended:
         """Commit changes together with the position that they reach; without changes only the position.
+
+        `key_may_grow` is for tables whose whole row is their key: a new column becomes part of it.
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
             CommitConflictError: another ingester appended meanwhile.
         """
-        if batch is not None and self.key and set(batch.key) != set(self.key):
+        if batch is not None and self.key and not key_may_grow and set(batch.key) != set(self.key):
             raise SchemaConflictError(
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(batch.key)}); "
                 "a changed key needs a new table (`nevermore resync`)"

@@ -1,7 +1,7 @@
 """The mirror of a table: its rows as the change log leaves them, kept with data files and equality deletes.
 
 Changes are applied in order of their ordinals, one snapshot per batch, whose summary tells the last ordinal applied.
-Folding is `fold.py`, where deletes go is `delete_scope.py`, files and commits are `table_writer.py` and `commit.py`.
+What a batch writes is `mirror_batch.py`; which changes there are is the business of `change_log.py`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,15 +16,12 @@ from pipelines.change_batch import Rejected
 from pipelines.change_log import ORDINAL, Appended, ChangeLog
 from pipelines.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.config import TableConfig, partition_field
-from pipelines.delete_scope import DeleteKeys, scope_deletes
 from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
-from pipelines.fold import FoldResult, fold
-from pipelines.live_keys import live_keys
-from pipelines.row_shape import conform
-from pipelines.schema_evolution import evolve, iceberg_fields
-from pipelines.table_writer import WriterOptions, check_key, write_deletes, write_rows
-from pipelines.unsent_columns import complete
+from pipelines.mirror_batch import prepare
+from pipelines.schema_evolution import iceberg_fields
+from pipelines.soft_delete import up_to_truncate
+from pipelines.table_writer import WriterOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,10 @@ class Mirror:
             done = int(changes.column(ORDINAL)[-1].as_py())
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
+        changes = self._some_changes(log, appended, done)
+        return up_to_truncate(changes) if self.config.soft_delete else changes
+
+    def _some_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
         if appended is not None and appended.changes.num_rows:
             first = int(appended.changes.column(ORDINAL)[0].as_py())
             if first <= done + 1:
@@ -113,7 +114,7 @@ class Mirror:
         return log.read_after(done, self.config.commit_rows)
 
     def _apply(self, changes: pa.Table, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:
-        if not self.key:
+        if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
             self.table = self._create(changes)
@@ -137,48 +138,14 @@ class Mirror:
         if self.applied_ordinal != before:
             raise CommitConflictError(f"another ingester has written {self.name} meanwhile", may_retry=False)
         delta = RowDelta(table, self.options)
-        self._evolve(delta, changes)
-        key_ids = check_key(delta.schema, self.key)
-        folded, rejected = complete(delta, changes, fold(changes, self.key), self.key)
-        files = write_rows(folded.upserts, delta.target, delta.default_spec, key_ids=key_ids)
-        if not folded.truncated:
-            deletes, live = self._deletes(delta, changes, folded, key_ids)
-            for scoped in scope_deletes(delta, deletes, live, self.config.global_deletes):
-                files += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
-        if rejected.num_rows:
-            reject(rejected)
+        work = prepare(delta, changes, self.key, self.config)
+        if work.rejected.num_rows:
+            reject(work.rejected)
         last = int(changes.column(ORDINAL)[-1].as_py())
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(last)}
         try:
-            committed = delta.commit(files, properties, remove=everything if folded.truncated else None)
+            committed = delta.commit(work.files, properties, remove=everything if work.replaces_all else None)
         except CommitConflictError:
-            delta.discard(files)
+            delta.discard(work.files)
             raise
-        return Applied(committed, tuple(files), rejected, changes.num_rows, last)
-
-    def _evolve(self, delta: RowDelta, changes: pa.Table) -> None:
-        fields = iceberg_fields(changes.schema.field("after").type)
-        evolution = evolve(delta.schema, fields, delta.table.metadata.last_column_id)
-        if evolution.clashes:
-            raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
-        if evolution.changed:
-            delta.evolve(evolution.schema)
-
-    def _deletes(
-        self, delta: RowDelta, changes: pa.Table, folded: FoldResult, key_ids: tuple[int, ...]
-    ) -> tuple[DeleteKeys, Any]:
-        """Keys that the table may hold before this batch (rule 26), with what before-images tell of their rows."""
-        keys = conform(folded.deletes, delta.schema.select(key_ids))
-        live = live_keys(delta.table, delta.schema, self.key)
-        wanted = live.may_hold(keys)
-        if self.config.inserts == "trusted":
-            wanted &= ~folded.delete_is_insert
-        rows = pa.array(folded.delete_change, mask=folded.delete_change < 0)
-        before = changes.column("before").combine_chunks().take(rows)
-        return DeleteKeys(keys, _members(before)).take(wanted), live
-
-
-def _members(struct: pa.StructArray) -> pa.Table:
-    """The members as columns, NULL where the struct is."""
-    names = [f.name for f in struct.type]
-    return pa.Table.from_arrays(struct.flatten(), names=names) if names else pa.table({})
+        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, last)

@@ -103,7 +103,7 @@ class TableIngest:
         batch, rejected, position = self._gathered(), Rejected.concat(self._rejected), self._reached
         self._check_ratio(0 if batch is None else batch.num_rows, rejected)
         self._keep(rejected)
-        appended = self._log.append(batch, position)
+        appended = self._log.append(batch, position, key_may_grow=self.config.identity == "full")
         self._pending, self._rejected, self._reached = [], [], None
         self.report.add_appended(appended, {} if batch is None else batch.counts)
         self.report.position = position

@@ -25,8 +25,13 @@ Mask = npt.NDArray[np.bool_]
 NOT_FOUND = "columns {} were not sent and the table has no row with this key to take them from"
 
 
-def complete(delta: RowDelta, changes: pa.Table, folded: FoldResult, key: Sequence[str]) -> tuple[FoldResult, Rejected]:
-    """The fold with upserts completed from the mirror at the commit's base, and the changes that cannot be applied."""
+def complete(
+    delta: RowDelta, changes: pa.Table, folded: FoldResult, key: Sequence[str], *, ignorable: Mask | None = None
+) -> tuple[FoldResult, Rejected]:
+    """The fold with upserts completed from the mirror at the commit's base, and the changes that cannot be applied.
+
+    `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
+    """
     refused = folded.unresolved
     if folded.needs_lookup is not None:
         upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key)
@@ -38,6 +43,8 @@ def complete(delta: RowDelta, changes: pa.Table, folded: FoldResult, key: Sequen
                 }
             )
             refused = pa.concat_tables([refused, lost])
+            if ignorable is not None:
+                refused = refused.filter(pa.array(~ignorable[np.asarray(refused.column("change"))]))
             upserts = upserts.take(pa.array(np.setdiff1d(np.arange(upserts.num_rows), missing)))
         folded = replace(folded, upserts=upserts)
     return folded, _rejected(changes, refused, ".".join(delta.table.name()))

@@ -1,0 +1,96 @@
+"""Soft deletes: a deleted row stays, with `_deleted` true, as the last change left it.
+
+A delete becomes an update here, before folding; columns that its before-image does not tell are taken from the row
+itself like any column that was not sent.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import SchemaConflictError
+from pipelines.row_shape import without_extensions
+
+DELETED = "_deleted"
+
+
+def up_to_truncate(changes: pa.Table) -> pa.Table:
+    """The first changes, up to a truncate or, if one is first, that alone: it flags all rows in a commit of its own."""
+    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
+    if len(truncates) == 0:
+        return changes
+    return changes.slice(0, max(int(truncates[0]), 1))
+
+
+def soften(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The changes with every delete as an update that sets `_deleted`, and every other row with it unset.
+
+    Raises:
+        SchemaConflictError: the source has a column of that name.
+    """
+    after_type = changes.schema.field("after").type
+    if DELETED in {f.name for f in after_type}:
+        raise SchemaConflictError(f"the source has a column {DELETED}, which soft_delete needs; rename it")
+    after, before, old_key, unchanged = (_single(changes.column(n)) for n in ("after", "before", "key", "unchanged"))
+    is_delete = pc.equal(_single(changes.column("op")), "d")
+    known = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
+    known |= dict(zip([f.name for f in old_key.type], old_key.flatten(), strict=True))
+    columns, unknown = [], []
+    for field, column in zip(after_type, after.flatten(), strict=True):
+        old = known.get(field.name)
+        old = pa.nulls(len(column), field.type) if old is None else old.cast(field.type)
+        columns.append(pc.if_else(is_delete, old, column))
+        is_unknown = np.asarray(is_delete) & np.asarray(old.is_null())
+        unknown.append(is_unknown if field.name not in key else np.zeros(len(column), np.bool_))
+    fields = [*after_type, pa.field(DELETED, pa.bool_())]
+    softened = pa.StructArray.from_arrays([*columns, is_delete], fields=fields, mask=_is_empty(after, is_delete))
+    names = [f.name for f in after_type]
+    replaced = {
+        "op": pc.if_else(is_delete, "u", _single(changes.column("op"))),
+        "after": softened,
+        "unchanged": pc.if_else(is_delete, _names_where(names, unknown, len(after)), unchanged),
+    }
+    for name, column in replaced.items():
+        index = changes.schema.get_field_index(name)
+        changes = changes.set_column(index, pa.field(name, column.type), column)
+    return changes
+
+
+def flagged_rows(table: Any, batch_rows: int) -> Iterator[pa.Table]:
+    """All live rows of a table with `_deleted` set, in tables of about `batch_rows`."""
+    from scan_core import open_table
+
+    held: list[pa.RecordBatch] = []
+    for batch in open_table(table).scan().to_batches():
+        held.append(batch)
+        if sum(b.num_rows for b in held) >= batch_rows:
+            yield _flagged(held)
+            held = []
+    if held:
+        yield _flagged(held)
+
+
+def _flagged(batches: list[pa.RecordBatch]) -> pa.Table:
+    rows = without_extensions(pa.Table.from_batches(batches))
+    rows = rows.drop_columns([DELETED]) if DELETED in rows.column_names else rows
+    return rows.append_column(DELETED, pa.array(np.ones(rows.num_rows, np.bool_)))
+
+
+def _is_empty(after: pa.StructArray, is_delete: pa.BooleanArray) -> pa.BooleanArray:
+    return pc.and_(after.is_null(), pc.invert(is_delete))
+
+
+def _names_where(names: Sequence[str], masks: Sequence[Any], count: int) -> pa.ListArray:
+    """Per row the names whose mask is set."""
+    matrix = np.column_stack(masks) if masks else np.zeros((count, 0), np.bool_)
+    _, chosen = np.nonzero(matrix)
+    offsets = np.r_[0, np.cumsum(matrix.sum(axis=1))].astype(np.int32)
+    values = pa.array(list(names), pa.string()).take(pa.array(chosen))
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,327 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from checks.reference import live_rows
+from pipelines import crash_points
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import load
+from pipelines.errors import ConfigError
+from pipelines.ingest import run_once
+from pipelines.ingest_report import IngestReport, TableReport
+
+Event = dict[str, Any]
+
+
+def event(op: str, row: Event | None = None, *, before: Event | None = None, table: str = "products") -> str:
+    """A Debezium JSON event without envelope."""
+    after = None if op == "d" else row
+    old = row if op == "d" else before
+    return json.dumps({"op": op, "before": old, "after": after, "source": {"db": "shop", "table": table}, "ts_ms": 1})
+
+
+class Project:
+    """A folder with a config and landed files."""
+
+    def __init__(self, folder: Path, tables: dict[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.landing = folder / "landing"
+        self.landing.mkdir()
+        self.write(tables or {"shop.products": {"key": ["id"]}})
+
+    def write(self, tables: dict[str, Any]) -> None:
+        source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+        document = {"tables": {name: {"source": source, **table} for name, table in tables.items()}}
+        (self.folder / "nevermore.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def land(self, name: str, lines: Iterable[str]) -> None:
+        (self.landing / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def run(self, **arguments: Any) -> IngestReport:
+        return run_once(load(self.folder / "nevermore.yaml"), **arguments)
+
+    def table(self, name: str) -> Any:
+        return find_table(open_catalog(load(self.folder / "nevermore.yaml")), name)
+
+    def rows(self, name: str = "shop.products", order: str = "id") -> list[Event]:
+        table = self.table(name)
+        assert table is not None, f"no table {name}"
+        found = live_rows(table.metadata_location.removeprefix("file://"))
+        return list(found.sort_by(order).to_pylist())
+
+    def snapshots(self) -> dict[str, int | None]:
+        catalog = open_catalog(load(self.folder / "nevermore.yaml"))
+        names = [name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace)]
+        return {".".join(name): catalog.load_table(name).metadata.current_snapshot_id for name in names}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def product(key: int, name: str = "a") -> Event:
+    return {"id": key, "name": name}
+
+
+def the(report: IngestReport) -> TableReport:
+    (table,) = report.tables
+    return table
+
+
+# -- real captures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capture", "path", "exit_code"),
+    [
+        ("debezium_mysql_products", "*.jsonl", 0),
+        ("debezium_mysql_customers", "with_schema.jsonl", 0),
+        ("debezium_mysql_customers", "without_schema.jsonl", 0),
+        ("debezium_partial_before", "*.txt", 0),
+        ("debezium_postgres_no_before", "*.jsonl", 3),
+    ],
+)
+def test_capture_reaches_its_expected_rows(
+    capture: str, path: str, exit_code: int, tmp_path: Path, shared_dir: Path
+) -> None:
+    expected = json.loads((shared_dir / "cdc/expected.json").read_text())[capture]["tables"]
+    ((name, table),) = expected.items()
+    source = {"type": "files", "path": str(shared_dir / "cdc" / capture / path), "format": "debezium-json"}
+    project = Project(tmp_path, {name: {"source": source, "key": table["key"]}})
+    report = project.run()
+    assert report.exit_code == exit_code
+    assert the(report).quarantined == (exit_code == 3)
+    assert project.rows(name) == sorted(table["rows"], key=lambda r: r["id"])
+    before = project.snapshots()
+    again = project.run()
+    assert again.exit_code == 0
+    assert again.found_nothing_new
+    assert project.snapshots() == before
+
+
+def test_capture_in_stages_has_the_rows_after_each_file(tmp_path: Path, shared_dir: Path) -> None:
+    folder = shared_dir / "cdc/debezium_partial_before"
+    expected = json.loads((shared_dir / "cdc/expected.json").read_text())["debezium_partial_before"]
+    project = Project(tmp_path)
+    project.write({"test.product": {"key": ["id"]}})
+    for number, stage in enumerate(expected["stages"]):
+        text = (folder / stage["after_file"]).read_text()
+        (project.landing / f"{number}.jsonl").write_text(text)
+        assert project.run().exit_code == 0
+        assert project.rows("test.product") == sorted(stage["tables"]["test.product"]["rows"], key=lambda r: r["id"])
+
+
+# -- several runs ---------------------------------------------------------------------------------------------------
+
+
+def test_each_run_applies_what_landed_since(project: Project) -> None:
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(2))])
+    first = project.run()
+    project.land("2.jsonl", [event("u", product(2, "B")), event("d", product(1)), event("c", product(3))])
+    second = project.run()
+    assert project.rows() == [product(2, "B"), product(3)]
+    assert (the(first).events, the(second).events) == ({"c": 2}, {"u": 1, "d": 1, "c": 1})
+    assert the(second).delete_rows == 2
+    assert the(second).status == "applied"
+
+
+def test_nothing_landed_is_nothing_new(project: Project) -> None:
+    report = project.run()
+    assert report.exit_code == 0
+    assert report.found_nothing_new
+
+
+def test_growing_file_is_read_from_where_it_was_left(project: Project) -> None:
+    lines = [event("c", product(i)) for i in range(4)]
+    project.land("1.jsonl", lines[:2])
+    project.run()
+    project.land("1.jsonl", lines)
+    assert the(project.run()).events == {"c": 2}
+    assert [r["id"] for r in project.rows()] == [0, 1, 2, 3]
+
+
+def test_large_input_is_applied_in_several_commits(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"], "commit_rows": 3}})
+    for file in range(3):
+        project.land(f"{file}.jsonl", [event("u", product(i, f"v{file}")) for i in range(4)])
+    seen: list[int] = []
+    report = project.run(progress=lambda table: seen.append(table.mirror_commits))
+    assert the(report).mirror_commits >= 2
+    assert seen[-1] == the(report).mirror_commits
+    assert project.rows() == [product(i, "v2") for i in range(4)]
+
+
+# -- quarantine -----------------------------------------------------------------------------------------------------
+
+
+def test_broken_events_go_to_quarantine_and_the_rest_goes_on(project: Project) -> None:
+    project.land(
+        "1.jsonl", [event("c", product(1)), "{not json", event("c", {"name": "no key"}), event("c", product(2))]
+    )
+    report = project.run()
+    assert report.exit_code == 3
+    assert [r["id"] for r in project.rows()] == [1, 2]
+    kept = project.rows("quarantine.shop_products", order="source_offset")
+    assert [r["source_offset"] for r in kept] == [2, 3]
+    assert kept[0]["raw"].rstrip() == b"{not json"
+    assert "id" in kept[1]["reason"]
+    assert the(report).quarantined == the(report).rejected == 2
+
+
+def test_event_is_quarantined_once(project: Project) -> None:
+    project.land("1.jsonl", [event("c", product(1)), "{not json"])
+    project.run()
+    catalog = open_catalog(load(project.folder / "nevermore.yaml"))
+    for name in ("change_log.shop_products", "shop.products"):
+        catalog.drop_table(name)
+    report = project.run()
+    assert (report.exit_code, the(report).quarantined, the(report).rejected) == (0, 0, 1)
+    assert len(project.rows("quarantine.shop_products", order="source_offset")) == 1
+
+
+def test_too_many_rejected_events_stop_the_batch(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 0.3}})
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(2)), "{not json"])
+    report = project.run()
+    assert report.exit_code == 1
+    assert "1 of 3 events were rejected" in str(the(report).error)
+    assert project.table("shop.products") is None
+    assert project.table("quarantine.shop_products") is None
+    project.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 0.5}})
+    assert project.run().exit_code == 3
+    assert len(project.rows()) == 2
+
+
+# -- several tables -------------------------------------------------------------------------------------------------
+
+
+def test_one_feed_fills_many_tables(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"]}, "shop.orders": {"key": ["id"]}, "shop.unused": {"key": ["id"]}})
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders")])
+    report = project.run()
+    assert report.exit_code == 0
+    assert [r["id"] for r in project.rows("shop.products")] == [1]
+    assert [r["id"] for r in project.rows("shop.orders")] == [7]
+    assert project.run().found_nothing_new
+    project.land("2.jsonl", [event("d", product(7), table="orders")])
+    project.run()
+    assert project.rows("shop.orders") == []
+    assert [r["id"] for r in project.rows("shop.products")] == [1]
+
+
+def test_failing_table_does_not_hold_up_the_others_and_catches_up_later(project: Project) -> None:
+    tables = {"shop.products": {"key": ["nokey"]}, "shop.orders": {"key": ["id"]}}
+    project.write(tables)
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders")])
+    report = project.run()
+    assert report.exit_code == 1
+    assert [t.status for t in report.tables] == ["failed", "applied"]
+    tables["shop.products"]["key"] = ["id"]
+    project.write(tables)
+    project.land("2.jsonl", [event("c", product(2)), event("c", product(8), table="orders")])
+    assert project.run().exit_code == 0
+    assert [r["id"] for r in project.rows("shop.products")] == [1, 2]
+    assert [r["id"] for r in project.rows("shop.orders")] == [7, 8]
+
+
+def test_only_the_tables_asked_for_are_run(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"]}, "shop.orders": {"key": ["id"]}})
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders")])
+    report = project.run(tables=["shop.orders"])
+    assert [t.table for t in report.tables] == ["shop.orders"]
+    assert project.table("shop.products") is None
+    project.run()
+    assert [r["id"] for r in project.rows("shop.products")] == [1]
+
+
+# -- wrong config ---------------------------------------------------------------------------------------------------
+
+
+def test_unknown_format_is_refused_before_anything_is_made(project: Project) -> None:
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-jsn"}
+    project.write({"shop.products": {"source": source, "key": ["id"]}})
+    with pytest.raises(ConfigError, match="did you mean debezium-json"):
+        project.run()
+    assert not (project.folder / "warehouse").exists()
+
+
+def test_unknown_table_is_refused(project: Project) -> None:
+    with pytest.raises(ConfigError, match=r"no table shop\.nothing"):
+        project.run(tables=["shop.nothing"])
+
+
+def test_missing_folder_fails_with_its_name(project: Project) -> None:
+    source = {"type": "files", "path": "nowhere/*.jsonl", "format": "debezium-json"}
+    project.write({"shop.products": {"source": source, "key": ["id"]}})
+    report = project.run()
+    assert report.exit_code == 1
+    assert "nowhere" in str(the(report).error)
+
+
+# -- crashes --------------------------------------------------------------------------------------------------------
+
+
+class Crash(BaseException):
+    """What no handler of the product catches."""
+
+
+def crash_at(project: Project, point: str, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run until `point` is reached for the `time`-th time, and no further."""
+    reached: list[str] = []
+
+    def stop(here: str) -> None:
+        reached.append(here)
+        if reached.count(point) == time:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crash_points, "reached", stop)
+        with pytest.raises(Crash):
+            project.run()
+
+
+@pytest.mark.parametrize(
+    ("point", "time"),
+    [
+        *((name, time) for name in ("after-files", "after-manifests", "after-commit") for time in (1, 2, 3)),
+        ("before-acknowledgement", 1),
+    ],
+    ids=lambda value: {1: "quarantine", 2: "log", 3: "mirror"}.get(value, value),
+)
+def test_rule_29_crash_at_any_point_loses_nothing_and_applies_nothing_twice(
+    project: Project, point: str, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.land("1.jsonl", [event("c", product(i)) for i in range(3)])
+    project.run()
+    project.land("2.jsonl", [event("u", product(1, "B")), "{not json", event("d", product(2)), event("c", product(9))])
+    crash_at(project, point, time, monkeypatch)
+    assert project.rows() in ([product(i) for i in range(3)], [product(0), product(1, "B"), product(9)])
+    assert project.run().exit_code in {0, 3}
+    assert project.rows() == [product(0), product(1, "B"), product(9)]
+    log = project.rows("change_log.shop_products", order="ordinal")
+    assert [r["ordinal"] for r in log] == list(range(1, 7))
+    assert len(project.rows("quarantine.shop_products", order="source_offset")) == 1
+    assert project.run().found_nothing_new
+
+
+def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Project) -> None:
+    project.land("1.jsonl", [event("c", product(1))])
+    program = "import sys; from pipelines.config import load; from pipelines.ingest import run_once; "
+    done = subprocess.run(
+        [sys.executable, "-c", program + "run_once(load(sys.argv[1]))", str(project.folder / "nevermore.yaml")],
+        env={**os.environ, crash_points.VARIABLE: "after-commit:2"},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == crash_points.EXIT_CODE, done.stderr.decode()
+    assert project.rows() == [product(1)]
+    assert project.run().found_nothing_new

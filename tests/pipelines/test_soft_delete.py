@@ -1,0 +1,58 @@
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.errors import SchemaConflictError
+from tests.pipelines.change_batches import Pipeline, change
+
+COLUMNS = {"id": pa.int64(), "name": pa.string(), "note": pa.string()}
+
+
+def row(key: int, name: str = "a", note: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"id": key, "name": name, "note": note, **more}
+
+
+def kept(key: int, name: str = "a", note: str | None = None, *, deleted: bool = False) -> dict[str, Any]:
+    return row(key, name, note, _deleted=deleted)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"soft_delete": True})
+    pipeline.run(change("c", row(1, note="n")), change("c", row(2)))
+    return pipeline
+
+
+def test_deleted_row_stays_with_its_values_and_the_flag(pipeline: Pipeline) -> None:
+    pipeline.run(change("d", row(1, note="n")))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2)]
+
+
+def test_values_that_the_delete_does_not_tell_come_from_the_row(pipeline: Pipeline) -> None:
+    pipeline.run(change("u", row(1, "B", "m")), change("d", key={"id": 1}), change("d", key={"id": 2}))
+    assert pipeline.rows == [kept(1, "B", "m", deleted=True), kept(2, deleted=True)]
+
+
+def test_reinserted_row_is_alive_again(pipeline: Pipeline) -> None:
+    pipeline.run(change("d", key={"id": 1}))
+    pipeline.run(change("c", row(1, "again")))
+    assert pipeline.rows == [kept(1, "again"), kept(2)]
+
+
+def test_delete_of_an_unknown_row_does_nothing(pipeline: Pipeline) -> None:
+    pipeline.run(change("d", key={"id": 9}), change("u", row(2, "B")))
+    assert pipeline.rows == [kept(1, note="n"), kept(2, "B")]
+    assert pipeline.rejected == []
+
+
+def test_truncate_flags_what_came_before_it(pipeline: Pipeline) -> None:
+    pipeline.run(change("c", row(3)), change("t"), change("c", row(4)), change("u", row(2, "back")))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2, "back"), kept(3, deleted=True), kept(4)]
+
+
+def test_source_column_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {"id": pa.int64(), "_deleted": pa.bool_()}, options={"soft_delete": True})
+    with pytest.raises(SchemaConflictError, match="_deleted"):
+        pipeline.run(change("c", {"id": 1, "_deleted": False}))
