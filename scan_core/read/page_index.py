@@ -13,7 +13,13 @@ import pyarrow as pa
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.read.footer import Chunk, Leaf
 from scan_core.read.parquet_bounds import decode_bounds
-from scan_core.read.thrift import Struct, ThriftError, read_struct
+from scan_core.read.thrift import STRUCT, Struct, ThriftError, read_list_header, read_struct
+
+_LIST_AS_FIRST_FIELD = 0x19
+_LOCATION_HEADERS = (0x16, None, 0x15, None, 0x16, None, 0x00)
+"""An i64, an i32 and an i64, each the next field, and the end of the struct."""
+_LONGEST_INTEGER_BYTES = 9
+"""Of 63 bits."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -44,10 +50,12 @@ class PageLocations:
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
     """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
     try:
-        document, _ = read_struct(data)
-        found = [(page[1], page[2], page[3]) for page in document[1]]
-        table = np.array(found, dtype=np.int64).reshape(-1, 3)
-    except (ThriftError, KeyError, TypeError, ValueError, OverflowError):
+        table = _plain_locations(data)
+        if table is None:
+            document, _ = read_struct(data)
+            found = [(page[1], page[2], page[3]) for page in document[1]]
+            table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
     offsets, lengths, first_rows = table[:, 0], table[:, 1], table[:, 2]
     ends = offsets + lengths
@@ -64,6 +72,31 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocation
     if not is_right:
         return None
     return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+
+
+def _plain_locations(data: bytes) -> Positions | None:
+    """Offset, length and first row of each page, all decoded at once; None if the bytes are laid out in another way.
+
+    A page location of three fields in order is seven variable-length integers: each field's header is one byte.
+    """
+    if data[0] != _LIST_AS_FIRST_FIELD:
+        return None
+    num_pages, kind, position = read_list_header(data, 1)
+    raw = np.frombuffer(data, dtype=np.uint8, offset=position)
+    ends = np.flatnonzero(raw < 0x80)[: num_pages * len(_LOCATION_HEADERS)]
+    if kind != STRUCT or num_pages == 0 or len(ends) < num_pages * len(_LOCATION_HEADERS):
+        return None
+    starts = np.append(0, ends[:-1] + 1)
+    lengths = ends - starts + 1
+    if lengths.max() > _LONGEST_INTEGER_BYTES:
+        return None
+    shifts = (np.arange(ends[-1] + 1) - np.repeat(starts, lengths)) * 7
+    parts = (raw[: ends[-1] + 1] & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    tokens = np.add.reduceat(parts, starts).reshape(num_pages, len(_LOCATION_HEADERS))
+    if any((tokens[:, i] != header).any() for i, header in enumerate(_LOCATION_HEADERS) if header is not None):
+        return None
+    values = tokens[:, 1::2]
+    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
 
 
 def parse_column_index(
