@@ -41,7 +41,7 @@ def alive(predicate: BoundPredicate, table: pa.Table, *, encode: bool = False) -
 @settings(_SETTINGS, max_examples=150)
 @given(table=tables(), condition=predicates(4))
 def test_filter_keeps_the_rows_duckdb_keeps(
-    connection: duckdb.DuckDBPyConnection, table: pa.Table, condition: Sql, encode: bool
+    connection: duckdb.DuckDBPyConnection, table: pa.Table, condition: Sql, *, encode: bool
 ) -> None:
     predicate = bind(condition.spark, SCHEMA)
     assert alive(predicate, table, encode=encode) == in_duckdb(connection, table, condition.duck), predicate.conjuncts
