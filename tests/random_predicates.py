@@ -10,31 +10,37 @@ from hypothesis import strategies as st
 
 from scan_core.schema import Schema, arrow_type, parse_schema
 
-SCHEMA: Schema = parse_schema({
-    "type": "struct",
-    "fields": [
-        {"id": 1, "name": "i", "type": "int"},
-        {"id": 2, "name": "l", "type": "long"},
-        {"id": 3, "name": "f", "type": "float"},
-        {"id": 4, "name": "d", "type": "double"},
-        {"id": 5, "name": "dec", "type": "decimal(9, 2)"},
-        {"id": 6, "name": "s", "type": "string"},
-        {"id": 7, "name": "dt", "type": "date"},
-        {"id": 8, "name": "ts", "type": "timestamp"},
-        {"id": 9, "name": "b", "type": "boolean"},
-        {
-            "id": 10,
-            "name": "st",
-            "type": {
-                "type": "struct",
-                "fields": [{"id": 11, "name": "a", "type": "int"}, {"id": 12, "name": "x", "type": "string"}],
+SCHEMA: Schema = parse_schema(
+    {
+        "type": "struct",
+        "fields": [
+            {"id": 1, "name": "i", "type": "int"},
+            {"id": 2, "name": "l", "type": "long"},
+            {"id": 3, "name": "f", "type": "float"},
+            {"id": 4, "name": "d", "type": "double"},
+            {"id": 5, "name": "dec", "type": "decimal(9, 2)"},
+            {"id": 6, "name": "s", "type": "string"},
+            {"id": 7, "name": "dt", "type": "date"},
+            {"id": 8, "name": "ts", "type": "timestamp"},
+            {"id": 9, "name": "b", "type": "boolean"},
+            {
+                "id": 10,
+                "name": "st",
+                "type": {
+                    "type": "struct",
+                    "fields": [{"id": 11, "name": "a", "type": "int"}, {"id": 12, "name": "x", "type": "string"}],
+                },
             },
-        },
-        {"id": 13, "name": "li", "type": {"type": "list", "element-id": 14, "element": "int"}},
-        {"id": 15, "name": "m", "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"}},
-        {"id": 18, "name": "s2", "type": "string"},
-    ],
-})
+            {"id": 13, "name": "li", "type": {"type": "list", "element-id": 14, "element": "int"}},
+            {
+                "id": 15,
+                "name": "m",
+                "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"},
+            },
+            {"id": 18, "name": "s2", "type": "string"},
+        ],
+    }
+)
 PRIMITIVES = {f.name: f for f in SCHEMA.fields if f.field_id <= 9 or f.field_id == 18}
 
 TEXTS = ["", "a", "ab", "abc", "b", "bä", "ß", "A%", "a_c", "zz", "a" * 20, "a" * 19 + "b"]
