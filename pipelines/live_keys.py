@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import storage_of
-from scan_core.manifests import DATA_MANIFEST, read_data_manifest, snapshot_manifests
-from scan_core.metadata import read_metadata
+from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
+from scan_core.manifests import read_data_manifest
 from scan_core.schema import PrimitiveType, Schema
 from scan_core.single_value import decode_bound
 from scan_core.snapshot import DataFile
@@ -61,8 +60,10 @@ class LiveKeys:
 
 def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     """The facts of a PyIceberg table at its loaded snapshot; `schema` is its current one."""
-    io = storage_of(table).io
-    metadata, _ = read_metadata(table.metadata_location, io)
+    from scan_core import open_table
+
+    opened = open_table(table)
+    metadata, io = opened.metadata, opened.io
     snapshot = metadata.current_snapshot
     if snapshot is None:
         return LiveKeys(0, frozenset(), {})
