@@ -109,8 +109,8 @@ from (
 """
 
 
-def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATCHES) -> Iterator[SimulatedFile]:
-    """Write `landing/<table>/<batch>.jsonl`, batch after batch, about `rows` events in all.
+def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATCHES) -> Iterator[list[SimulatedFile]]:
+    """Write `landing/<table>/<batch>.jsonl`, about `rows` events in all; yields the files of each batch.
 
     Raises:
         ValueError: fewer than SMALLEST_ROWS rows or no batch.
@@ -130,10 +130,13 @@ def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATC
             database.execute(f"create macro {entity.name}_row({', '.join(entity.key)}, version, born) as {entity.row}")
         database.execute("create sequence position")
         for batch in range(1, batches + 1):
-            for entity in _ENTITIES:
-                share = 0.6 if batch == 1 and batches > 1 else (0.4 / (batches - 1) if batches > 1 else 1.0)
-                events = max(ROUNDS_PER_BATCH * 6, int(rows * share * entity.share))
-                yield _write_batch(database, entity, batch, events, landing)
+            share = (0.6 if batch == 1 else 0.4 / (batches - 1)) if batches > 1 else 1.0
+            yield [
+                _write_batch(
+                    database, entity, batch, max(ROUNDS_PER_BATCH * 6, int(rows * share * entity.share)), landing
+                )
+                for entity in _ENTITIES
+            ]
 
 
 def _write_batch(

@@ -1,5 +1,6 @@
 """`nevermore simulate`: land the change feed of a small shop."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ def simulate(
     from pipelines.simulate import simulate as write_feed
 
     try:
-        for landed in write_feed(directory, seed=seed, rows=rows, batches=batches):
+        for landed in chain.from_iterable(write_feed(directory, seed=seed, rows=rows, batches=batches)):
             if as_json:
                 import orjson
 

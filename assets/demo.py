@@ -1,0 +1,157 @@
+"""The demo: a simulated shop, run through the same Dagster jobs that the UI shows, in this process.
+
+Running it is here; the project's files are `demo_project.py`, what a person reads at the end `commands/demo.py`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow.compute as pc
+
+import scan_core
+from assets.dagster_home import dagster_home
+from assets.demo_project import PUBLISHED, write_demo_config
+from assets.jobs import DAILY_JOB, INGEST_JOB
+from assets.keys import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import Config, load
+from pipelines.simulate import SimulatedFile, simulate
+
+Counts = dict[str, Counter[str]]
+_RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@dataclass(slots=True)
+class CheckOutcome:
+    """One asset check of the last run that evaluated it."""
+
+    asset: str
+    name: str
+    passed: bool
+    compared: dict[str, int]
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """What the demo did. Counts are sums over its Dagster runs, by table and by the names the UI shows.
+
+    Attributes:
+        simulated: events by kind, by table; empty when nothing was simulated.
+        change_logs: of the change-log assets.
+        mirrors: of the mirror assets.
+        rows_alive: of each mirror now.
+        published: of the published table.
+        days: business days made, in order.
+        checks: outcome by asset and check.
+        ingest_runs: Dagster runs of the ingest job.
+    """
+
+    simulated: Counts = field(default_factory=dict)
+    change_logs: Counts = field(default_factory=dict)
+    mirrors: Counts = field(default_factory=dict)
+    rows_alive: dict[str, int] = field(default_factory=dict)
+    published: Counts = field(default_factory=dict)
+    days: list[str] = field(default_factory=list)
+    checks: dict[tuple[str, str], CheckOutcome] = field(default_factory=dict)
+    ingest_runs: int = 0
+
+    @property
+    def found_nothing_new(self) -> bool:
+        """No event was new, no day was made."""
+        return not self.days and not any(counts["events"] for counts in self.change_logs.values())
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check that was evaluated passed."""
+        return all(check.passed for check in self.checks.values())
+
+
+def run_demo(folder: Path, *, seed: int, rows: int, say: Callable[[str], None]) -> DemoReport:
+    """Simulate the shop into `folder` unless it is there, ingest batch by batch, publish the days that need it.
+
+    Args:
+        folder: the project; made if missing.
+        seed: of the simulator.
+        rows: events, roughly.
+        say: told what begins now.
+
+    Raises:
+        dagster.DagsterError: a run failed; a failed blocking check is one.
+        ValueError: too few rows.
+    """
+    config_path = write_demo_config(folder).resolve()
+    os.environ["DAGSTER_HOME"] = str(dagster_home(folder))
+    os.environ["NEVERMORE_CONFIG"] = str(config_path)
+    config = load(config_path)
+    from assets.definitions import project_definitions
+
+    jobs = project_definitions(config)
+    report = DemoReport(mirrors={name: Counter() for name in config.tables})
+    with dg.DagsterInstance.get() as instance:
+        for _ in _batches(folder / "landing", seed, rows, report, say):
+            say("Dagster: ingest_job (change logs, mirrors, checks)")
+            result = jobs.resolve_job_def(INGEST_JOB).execute_in_process(instance=instance, run_config=_QUIET)
+            report.ingest_runs += 1
+            _add_materializations(result, report)
+        report.days = _days_to_publish(config, instance, report)
+        if report.days:
+            say(f"Dagster: daily_job ({report.days[0]} to {report.days[-1]}, Spark)")
+            tags = dict(zip(_RANGE, (report.days[0], report.days[-1]), strict=True))
+            job = jobs.resolve_job_def(DAILY_JOB)
+            _add_materializations(job.execute_in_process(instance=instance, run_config=_QUIET, tags=tags), report)
+    for name in config.tables:
+        report.rows_alive[name] = scan_core.open_table(find_table(open_catalog(config), name)).scan().count()
+    return report
+
+
+def _batches(
+    landing: Path, seed: int, rows: int, report: DemoReport, say: Callable[[str], None]
+) -> Iterator[list[SimulatedFile]]:
+    """One item per batch that has just landed; one without files if an earlier run landed everything."""
+    if landing.exists():
+        say(f"{landing} is there: nothing is simulated")
+        yield []
+        return
+    for landed in simulate(landing, seed=seed, rows=rows):
+        events = sum(sum(file.events.values()) for file in landed)
+        say(f"Simulated {events:,} events into {landing}/*/{landed[0].path.name}")
+        for file in landed:
+            report.simulated.setdefault(file.table, Counter()).update(file.events)
+        yield landed
+
+
+def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoReport) -> list[str]:
+    """All days with orders, if any mirror changed or a day was never made; otherwise none."""
+    orders = find_table(open_catalog(config), "shop.orders")
+    moments = scan_core.open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
+    days = sorted({str(day) for day in pc.unique(moments.cast("date32")).to_pylist() if day is not None})
+    made = instance.get_materialized_partitions(published_key(PUBLISHED))
+    changed = any(counts["commits"] for counts in report.mirrors.values())
+    return days if changed or not made.issuperset(days) else []
+
+
+def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport) -> None:
+    groups = {CHANGE_LOG_GROUP: report.change_logs, MIRROR_GROUP: report.mirrors, PUBLISHED_GROUP: report.published}
+    # a run over several days reports its sums once for each of them
+    last = {
+        event.step_materialization_data.materialization.asset_key: event.step_materialization_data.materialization
+        for event in result.get_asset_materialization_events()
+    }
+    for key, materialization in last.items():
+        group, *name = key.path
+        table = ".".join(name)
+        groups[group].setdefault(table, Counter()).update(_integers(materialization.metadata))
+    for check in result.get_asset_check_evaluations():
+        asset = ".".join(check.asset_key.path[1:])
+        outcome = CheckOutcome(asset, check.check_name, check.passed, _integers(check.metadata))
+        report.checks[asset, check.check_name] = outcome
+
+
+def _integers(metadata: Any) -> dict[str, int]:
+    return {name: value.value or 0 for name, value in metadata.items() if isinstance(value, dg.IntMetadataValue)}
