@@ -5,7 +5,6 @@ The same for every format; what a format knows about its events is in `Events`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +17,13 @@ from pipelines.formats.column_types import resolve_types, widened
 from pipelines.formats.events import Events, reject
 from pipelines.formats.feed import POSITION, TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
-from pipelines.formats.image import Columns, Image, typed
+from pipelines.formats.image import Image, typed
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.value_type import ValueType, describe
 from pipelines.sources.raw_events import RawEvents
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
-AnyColumns = TypeVar("AnyColumns", bound=Columns)
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def _assemble_part(
 ) -> tuple[_Part | None, Rejected]:
     op = events.op[rows]
     declared = events.declared[events.declared_of[rows[0]]]
-    images = [_taken(image, rows) for image in (events.after, events.before, events.key)]
+    images = [image.take(rows) for image in (events.after, events.before, events.key)]
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, ()).items():
         types.setdefault(name, of_key)
@@ -116,11 +114,6 @@ def _assemble_part(
     bad, good = rejections.mask, ~rejections.mask
     refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
     return _Part(table.filter(pa.array(good)), row_type, key, places[good], events.raw[rows[good]]), refused
-
-
-def _taken(image: AnyColumns, rows: Rows) -> AnyColumns:
-    whole = len(rows) == len(image) and bool((rows == np.arange(len(rows))).all())
-    return image if whole else image.take(rows)  # type: ignore[return-value]
 
 
 def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:

@@ -131,4 +131,4 @@ def _decimal(parameters: Mapping[str, Any]) -> ValueType:
     if scale < 0:
         # Iceberg has no negative scale: the trailing zeros are written out.
         precision, scale = precision - scale, 0
-    return ValueType(pa.decimal128(max(min(precision, 38), scale, 1), min(scale, 38)), Encoding.BASE64)
+    return ValueType(pa.decimal128(min(max(precision, scale, 1), 38), min(scale, 38)), Encoding.BASE64)

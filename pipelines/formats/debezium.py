@@ -18,6 +18,8 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
 from pipelines.formats.events import Declared, Events, letters, milliseconds, strings, table_names
 from pipelines.formats.image import DEFAULT_PLACEHOLDER
+from pipelines.formats.image_sources import ObjectImages
+from pipelines.formats.json_columns import integers
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary, no_documents, scan_objects
 from pipelines.formats.value_type import ValueType
@@ -26,6 +28,9 @@ from pipelines.sources.raw_events import RawEvents
 Mask = NDArray[np.bool_]
 
 _ENVELOPE = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns")
+_PARTS = ("db", "schema", "table")
+_FLAGS = ("__deleted", "__op")
+_ORIGIN = tuple(f"__{prefix}{name}" for prefix in ("", "source_") for name in _PARTS)
 _SOURCE = ("ts_ms", "db", "schema", "table")
 _OPS = np.zeros(256, np.bool_)
 _OPS[[ord(letter) for letter in "rcudt"]] = True
@@ -81,7 +86,7 @@ def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: 
     unknown = enveloped & ~_OPS[op] & ~message
     odd = members.is_object & ~enveloped & ~control
     source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
-    table_of, tables = table_names([strings(source.column(name)) for name in ("db", "schema", "table")])
+    table_of, tables = table_names([strings(source.column(name)) for name in _PARTS])
     declared_of, declared = _declared(payloads, keys, ("after", "before"))
     return Events(
         raw=np.arange(len(op)),
@@ -89,12 +94,12 @@ def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: 
         table_of=table_of,
         tables=tables,
         source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
-        after=scan_objects(members.column("after").documents(kernels.OBJECT)),
-        before=scan_objects(members.column("before").documents(kernels.OBJECT)),
-        key=scan_objects(keys.documents),
+        after=ObjectImages(members.column("after").documents(kernels.OBJECT)),
+        before=ObjectImages(members.column("before").documents(kernels.OBJECT)),
+        key=ObjectImages(keys.documents),
         declared_of=declared_of,
         declared=declared,
-        order=paths_of(members),
+        order=paths_of(payloads.documents),
         refusals=(
             *broken_documents(members),
             *refusal(unknown, "unknown op: r, c, u, d, t are known"),
@@ -110,8 +115,9 @@ def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: 
 
 
 def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: DebeziumOptions) -> Events:
-    rows = scan_objects(payloads.documents.where(~control))
-    key = scan_objects(keys.documents)
+    names = (*_FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
+    rows = scan_objects(payloads.documents.where(~control), names, learn=False)
+    has_key = scan_objects(keys.documents, (), learn=False).is_object
     flagged = _is_true(rows.column("__deleted"))
     stated = letters(rows.column("__op"))
     op = np.where(_OPS[stated], stated, np.uint8(ord("u")))
@@ -119,27 +125,26 @@ def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: Debez
     unknown = rows.is_object & rows.column("__op").has_value & ~_OPS[stated]
     empty = tombstones(rows) & ~control
     if options.tombstones == "delete":
-        op = np.where(empty & key.is_object, np.uint8(ord("d")), op)
-        empty &= ~key.is_object
-    parts = [strings(rows.column(name)) for name in ("__db", "__schema", "__table")]
-    if not rows.column("__table").has_value.any():
-        parts[2] = strings(rows.column("__source_table"))
-    table_of, tables = table_names(parts)
+        op = np.where(empty & has_key, np.uint8(ord("d")), op)
+        empty &= ~has_key
+    table_of, tables = table_names(
+        [pc.coalesce(*(strings(rows.column(f"__{prefix}{name}")) for prefix in ("", "source_"))) for name in _PARTS]
+    )
     declared_of, declared = _declared(payloads, keys, ())
     deleted = op == ord("d")
-    image = rows.without_names(_ADDED)
+    documents = payloads.documents.where(rows.is_object)
     return Events(
         raw=np.arange(len(op)),
         op=np.where(unknown, np.uint8(0), op),
         table_of=table_of,
         tables=tables,
         source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
-        after=image.where(~deleted),
-        before=image.where(deleted),
-        key=key,
+        after=ObjectImages(documents.where(~deleted), _ADDED),
+        before=ObjectImages(documents.where(deleted), _ADDED),
+        key=ObjectImages(keys.documents),
         declared_of=declared_of,
         declared=declared,
-        order=paths_of(rows),
+        order=paths_of(payloads.documents),
         refusals=(*broken_documents(rows), *refusal(unknown, "unknown __op: r, c, u, d, t are known")),
         skipped=counted(("blank line", blank(rows)), ("tombstone", empty), ("control event", control)),
     )
@@ -214,16 +219,8 @@ def _declared(
 
 def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
     """The source's time in milliseconds, or the connector's where the source has none (snapshots write 0)."""
-    of_source = milliseconds(*_integers(source))
-    return pc.coalesce(of_source, milliseconds(*_integers(event))) if of_source.null_count else of_source
-
-
-def _integers(column: SpanColumn) -> tuple[NDArray[np.int64], Mask]:
-    values = np.empty(len(column), np.int64)
-    bad = np.zeros(len(column), np.bool_)
-    usable = column.of_kind(kernels.INT, kernels.STRING)
-    text_kernels.parse_integers(column.data, column.start, column.end, usable, values, bad)
-    return values, usable & ~bad
+    of_source = milliseconds(*integers(source))
+    return pc.coalesce(of_source, milliseconds(*integers(event))) if of_source.null_count else of_source
 
 
 def _is_true(column: SpanColumn) -> Mask:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.change_batch import REJECTED_SCHEMA, Rejected
-from pipelines.formats.image import Columns
+from pipelines.formats.image_sources import ImageSource
 from pipelines.formats.json_columns import text
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.value_type import ValueType
@@ -54,8 +54,7 @@ class Events:
         table_of: index into `tables`.
         tables: names in the feed, `[db.][schema.]table`; "" where the feed has none.
         declared_of: index into `declared`.
-        after: the new row: spans to be typed, or columns that have a type already; an object is there where
-            `is_object` says so.
+        after: the new row.
         before: the old row, as far as known.
         key: the message key.
         sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
@@ -69,9 +68,9 @@ class Events:
     table_of: NDArray[np.int32]
     tables: tuple[str, ...]
     source_ts: pa.Array
-    after: Columns
-    before: Columns
-    key: Columns
+    after: ImageSource
+    before: ImageSource
+    key: ImageSource
     declared_of: NDArray[np.int32]
     declared: tuple[Declared, ...]
     order: Callable[[str], pa.Array]
@@ -105,10 +104,13 @@ def strings(column: SpanColumn) -> pa.StringArray:
 
 def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """(index per change, distinct names) of `part.part...`, leaving out parts that are NULL or empty."""
-    cleaned = [pc.if_else(pc.equal(part, ""), pa.scalar(None, pa.string()), part) for part in parts]
-    joined = pc.binary_join_element_wise(*cleaned, ".", null_handling="skip")
-    encoded = joined.dictionary_encode()
-    return np.asarray(encoded.indices).astype(np.int32), tuple(encoded.dictionary.to_pylist())
+    encoded = [part.fill_null("").dictionary_encode() for part in parts]
+    code = np.zeros(len(parts[0]), np.int64)
+    for part in encoded:
+        code = code * max(len(part.dictionary), 1) + np.asarray(part.indices)
+    distinct, first, index = np.unique(code, return_index=True, return_inverse=True)
+    names = [".".join(text for part in encoded if (text := part[int(at)].as_py())) for at in first]
+    return index.astype(np.int32), tuple(names) if len(distinct) else ("",)
 
 
 def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:

@@ -45,6 +45,12 @@ def text(column: SpanColumn, wanted: Mask) -> Decoded:
     return _binary_array(pa.string(), offsets, data[:used], valid), bad
 
 
+def integers(column: SpanColumn) -> tuple[NDArray[np.int64], Mask]:
+    """Integers, also in text, and where there is one: for positions and times, where anything else counts as none."""
+    values, valid, _ = _int64(column)
+    return values, valid
+
+
 def json_text(column: SpanColumn) -> Decoded:
     """Each value's JSON text as the feed wrote it; a string is itself."""
     return text(column, column.has_value)

@@ -11,7 +11,7 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.events import Refusal
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
-from pipelines.formats.json_spans import Members, scan_objects
+from pipelines.formats.json_spans import Documents, Members, scan_objects
 
 Mask = NDArray[np.bool_]
 
@@ -51,24 +51,26 @@ def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
     return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
 
 
-def paths_of(members: Members) -> Callable[[str], pa.Array]:
+def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Callable[[str], pa.Array]:
     """A function that gives the values at a dotted path of the documents, in a type that orders them.
 
-    Log sequence numbers such as `0/24EE3C8` order as the numbers that they are.
+    Log sequence numbers such as `0/24EE3C8` order as the numbers that they are. `rows` gives the document of each
+    change where a document holds several.
     """
 
     def values(path: str) -> pa.Array:
         steps = path.removeprefix("payload.").split(".")
-        inner = members
+        inner = documents
         for step in steps[:-1]:
-            inner = scan_objects(inner.column(step).documents(kernels.OBJECT), (), learn=True)
-        column = inner.column(steps[-1])
+            inner = scan_objects(inner, (step,), learn=False).column(step).documents(kernels.OBJECT)
+        column = scan_objects(inner, steps[-1:], learn=False).column(steps[-1])
         if not column.has_value.any():
             raise KeyError(path)
         array, bad = decode(column, infer(column, InferenceOptions(objects_as_text=True)))
         if bad.any():
             raise KeyError(path)
-        return _log_sequence_numbers(array) if pa.types.is_string(array.type) else array
+        array = _log_sequence_numbers(array) if pa.types.is_string(array.type) else array
+        return array if rows is None else array.take(pa.array(rows))
 
     return values
 

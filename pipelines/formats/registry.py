@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.assemble import Reading, assemble
+from pipelines.formats.canal import CanalOptions, decode_canal
 from pipelines.formats.casting import cast_each
+from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.debezium import DebeziumOptions, decode_debezium
+from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.events import Events, reject
 from pipelines.formats.feed import FeedConfig, TableFeed, matches
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
+from pipelines.formats.sniff import sniff
+from pipelines.formats.wal2json import Wal2JsonOptions, decode_wal2json
 from pipelines.sources.raw_events import RawEvents
 
 
@@ -48,6 +54,21 @@ class Format:
 
 FORMATS: Mapping[str, Format] = {
     "debezium-json": Format(DebeziumOptions, decode_debezium),
+    "canal-json": Format(CanalOptions, decode_canal),
+    "maxwell-json": Format(MaxwellOptions, decode_maxwell),
+    "dms": Format(DmsOptions, decode_dms),
+    "wal2json": Format(Wal2JsonOptions, decode_wal2json),
+    "rows": Format(RowChangeOptions, decode_rows),
+}
+
+
+ALIASES: Mapping[str, str] = {
+    "debezium": "debezium-json",
+    "canal": "canal-json",
+    "maxwell": "maxwell-json",
+    **dict.fromkeys(("dms-json", "dms-csv", "dms-parquet"), "dms"),
+    **dict.fromkeys(("wal2json-1", "wal2json-2"), "wal2json"),
+    **dict.fromkeys(("rows-json", "rows-csv", "rows-parquet"), "rows"),
 }
 
 
@@ -58,7 +79,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         ConfigError: unknown format or option, a type or order that the feed cannot give.
         SourceError: the feed carries several tables and the config does not tell which.
     """
-    chosen = lookup(feed.format)
+    chosen = lookup(sniff(raw) if feed.format is None else feed.format)
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw)
     events = chosen.decode(readable, options)
@@ -103,6 +124,8 @@ def route(events: Events, tables: tuple[TableFeed, ...]) -> tuple[NDArray[np.int
 
 
 def _takes(table: TableFeed, source: str, present: list[str], *, alone: bool) -> bool:
+    if alone and present == [""]:
+        return True  # events that name no table
     if table.source_table is not None:
         return table.takes(source)
     if alone and len(present) == 1:
@@ -121,8 +144,8 @@ def lookup(name: str | None) -> Format:
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    if name is not None and name in FORMATS:
-        return FORMATS[name]
+    if name is not None and (own := ALIASES.get(name, name)) in FORMATS:
+        return FORMATS[own]
     near = get_close_matches(name or "", FORMATS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(FORMATS)}"
     raise ConfigError(f"unknown format {name!r}; {hint}")

@@ -29,6 +29,7 @@ QUIET_SECONDS = 60
 MAPPED_BYTES = 4 * 1024**2
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_TEXT_TABLES = (".csv", ".tsv")
 _LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 
 
@@ -82,13 +83,19 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
     """
     suffix, compression = _suffixes(file.name)
     try:
-        if suffix in file_rows.READERS:
+        if suffix in file_rows.READERS and not (suffix in _TEXT_TABLES and _holds_json(file, compression, filesystem)):
             yield from _read_rows(file, known, suffix, options, filesystem)
             return
         with _open(file, compression, filesystem) as stream:
             yield from _read_text(_Chunks(stream, seekable=compression is None), known, options)
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
+
+
+def _holds_json(file: ListedFile, compression: str | None, filesystem: Any) -> bool:
+    """Whether a file that is named like a table holds JSON, as dumps of `key TAB value` lines do."""
+    with _open(file, compression, filesystem) as stream:
+        return bytes(stream.read(64)).lstrip()[:1] in (b"{", b"[")
 
 
 def _read_rows(
@@ -198,7 +205,7 @@ def _layout(head: bytes, options: FileOptions) -> Layout:
             valid = ", ".join(layout.value for layout in Layout)
             raise ConfigError(f"unknown layout {options.layout!r}; valid are {valid}") from error
     for prefix in options.comments:
-        head = b"\n".join(line for line in head.split(b"\n") if not line.startswith(prefix.encode()))
+        head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
     return sniff_layout(head)
 
 
@@ -232,7 +239,7 @@ def _is_complete(document: bytes | None) -> bool:
 def _after_last_newline(data: pa.Buffer) -> int:
     # The last line is short beside the buffer: look at its end first.
     for width in (64 * 1024, data.size):
-        start = max(data.size - width, 0)
+        start = max(int(data.size) - width, 0)
         found: int = data.slice(start).to_pybytes().rfind(b"\n")
         if found >= 0:
             return start + found + 1

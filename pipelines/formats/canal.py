@@ -1,0 +1,118 @@
+"""Canal JSON: several rows per message, every value a string, `old` with the former values of what changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.events import Declared, Events, milliseconds, strings, table_names
+from pipelines.formats.image_sources import Nothing, ObjectImages, OverlaidImages
+from pipelines.formats.json_columns import integers, json_text
+from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
+from pipelines.formats.json_spans import Documents, from_binary, scan_arrays, scan_objects
+from pipelines.formats.op_names import op_codes
+from pipelines.formats.sql_types import mysql_type
+from pipelines.sources.raw_events import RawEvents
+
+_NAMES = (
+    "data",
+    "database",
+    "es",
+    "id",
+    "isDdl",
+    "mysqlType",
+    "old",
+    "pkNames",
+    "sql",
+    "sqlType",
+    "table",
+    "ts",
+    "type",
+)
+_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+
+
+@dataclass(frozen=True)
+class CanalOptions:
+    """Canal has no options."""
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "CanalOptions":
+        """Options from config."""
+        return cls(**options)
+
+
+def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
+    """The changes of a batch of Canal JSON, one per row of a message."""
+    documents = from_binary(raw.documents)
+    messages = scan_objects(documents, _NAMES, learn=False)
+    op_of_message = op_codes(strings(messages.column("type")), _OPS)
+    ddl = messages.is_object & (messages.column("isDdl").kind == kernels.TRUE) & (op_of_message != ord("t"))
+    data = scan_arrays(messages.column("data").documents(kernels.ARRAY))
+    old = scan_arrays(messages.column("old").documents(kernels.ARRAY))
+    truncate = messages.is_object & (op_of_message == ord("t"))
+    count = np.where(truncate, 1, np.diff(data.offsets))
+    row_change = messages.is_object & ~ddl & (op_of_message != 0)
+    count = np.where(row_change, count, 0)
+    raw_of = np.repeat(np.arange(len(count)), count)
+    rows = _elements(data.values.documents(kernels.OBJECT), data.offsets, raw_of, count)
+    former = _elements(old.values.documents(kernels.OBJECT), old.offsets, raw_of, count)
+    op = op_of_message[raw_of]
+    names_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
+    declared_of, declared = _declared(messages)
+    empty = row_change & ~truncate & (count == 0)
+    unknown = messages.is_object & ~ddl & (op_of_message == 0)
+    deleted = op == ord("d")
+    return Events(
+        raw=raw_of,
+        op=op,
+        table_of=names_of[raw_of],
+        tables=tables,
+        source_ts=milliseconds(*integers(messages.column("es"))).take(pa.array(raw_of)),
+        after=ObjectImages(rows.where(~deleted)),
+        before=OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
+        key=Nothing(),
+        declared_of=declared_of[raw_of],
+        declared=declared,
+        order=paths_of(documents, raw_of),
+        refusals=(
+            *broken_documents(messages),
+            *refusal(unknown, "no Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true"),
+            *refusal(empty, "a change without rows: data is missing"),
+        ),
+        skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
+    )
+
+
+def _elements(
+    elements: Documents, offsets: NDArray[np.int32], raw_of: NDArray[np.int64], count: NDArray[np.int64]
+) -> Documents:
+    """Per change the element of its message's array at its own place; none where the array is shorter."""
+    number = np.arange(len(raw_of)) - np.repeat(np.cumsum(count) - count, count)
+    inside = number < np.diff(offsets)[raw_of]
+    at = np.where(inside, offsets[:-1][raw_of] + number, 0)
+    if not len(elements):
+        nothing = np.full(len(raw_of), -1, np.int32)
+        return Documents(elements.data, nothing, nothing)
+    return elements.take(at).where(inside)
+
+
+def _declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
+    """Column types by `mysqlType`, key by `pkNames`, per distinct pair of the two."""
+    types = json_text(messages.column("mysqlType"))[0]
+    keys = json_text(messages.column("pkNames"))[0]
+    both = pc.binary_join_element_wise(types.fill_null(""), keys.fill_null(""), "\n").dictionary_encode()
+    declared = tuple(_parse(*text.split("\n", 1)) for text in both.dictionary.to_pylist())
+    return np.asarray(both.indices).astype(np.int32), declared
+
+
+def _parse(types: str, keys: str) -> Declared:
+    columns = orjson.loads(types) if types.startswith("{") else {}
+    key = orjson.loads(keys) if keys.startswith("[") else []
+    return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, tuple(key))

@@ -1,0 +1,167 @@
+"""Plain rows with a column that says what happened to them: JSON objects, Parquet, CSV, Avro."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.casting import cast_each
+from pipelines.formats.events import Declared, Events, strings
+from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
+from pipelines.formats.json_columns import decode
+from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
+from pipelines.formats.json_spans import SpanColumn, from_binary, scan_objects
+from pipelines.formats.op_names import op_codes
+from pipelines.formats.value_type import ValueType
+from pipelines.sources.raw_events import RawEvents
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+USUAL_OP_COLUMNS = ("op", "_op", "__op", "Op", "OP", "operation", "_change_type", "row_kind")
+USUAL_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("r", "read", "snapshot", "load"), "r"),
+    **dict.fromkeys(("c", "i", "create", "insert", "+i"), "c"),
+    **dict.fromkeys(("u", "update", "upsert", "update_postimage", "update_after", "+u"), "u"),
+    **dict.fromkeys(("d", "delete", "-d"), "d"),
+    **dict.fromkeys(("t", "truncate"), "t"),
+    # The row before an update says nothing that the row after it does not.
+    **dict.fromkeys(("-u", "update_preimage", "update_before"), "x"),
+}
+
+
+@dataclass(frozen=True)
+class RowChangeOptions:
+    """Options of the format.
+
+    Attributes:
+        op_column: column that holds the operation; None takes the first of the usual names.
+        ops: letter (r, c, u, d, t; x to skip) by word; the usual words, in any case, are known.
+        ts_column: column with the source's time, left in the row.
+        no_op: letter for rows of files without the column; None refuses them.
+        objects: `struct`, or `text` to keep nested objects as JSON text.
+    """
+
+    op_column: str | None = None
+    ops: Mapping[str, str] = field(default_factory=dict)
+    ts_column: str | None = None
+    no_op: str | None = None
+    objects: str = "struct"
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "RowChangeOptions":
+        """Options from config.
+
+        Raises:
+            ConfigError: a letter that is none.
+        """
+        result = cls(**options)
+        letters = {*result.ops.values(), *([result.no_op] if result.no_op else [])}
+        if unknown := sorted(letters - set("rcudtx")):
+            raise ConfigError(f"ops: {', '.join(unknown)} is none of r, c, u, d, t, x")
+        return result
+
+
+def decode_rows(raw: RawEvents, options: RowChangeOptions) -> Events:
+    """The changes of a batch of rows.
+
+    Raises:
+        SourceError: no column for the operation.
+    """
+    return _from_documents(raw, options) if raw.rows is None else _from_table(raw.rows, options)
+
+
+def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
+    documents = from_binary(raw.documents)
+    names = (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
+    extra = (options.ts_column,) if options.ts_column else ()
+    rows = scan_objects(documents, (*names, *extra), learn=False)
+    given = [name for name in names if rows.column(name).has_value.any()]
+    op = _ops(strings(rows.column(given[0])) if given else None, rows.is_object, options)
+    times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
+    usable = documents.where(rows.is_object)
+    deleted = op == ord("d")
+    without = frozenset(given[:1])
+    events = _events(
+        op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.where(deleted), without)
+    )
+    return Events(
+        **events,
+        order=paths_of(documents),
+        refusals=(
+            *broken_documents(rows),
+            *refusal(rows.is_object & (op == 0), f"no operation that is known in {' or '.join(names[:3])}"),
+        ),
+        skipped=counted(
+            ("blank line", blank(rows)), ("tombstone", tombstones(rows)), ("row before an update", op == ord("x"))
+        ),
+    )
+
+
+def _from_table(table: pa.Table, options: RowChangeOptions) -> Events:
+    names = (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
+    given = [name for name in names if name in table.column_names]
+    every = np.ones(table.num_rows, np.bool_)
+    words = cast_each(_single(table.column(given[0])), pa.string())[0] if given else None
+    op = _ops(words, every, options)
+    columns = {name: _single(table.column(name)) for name in table.column_names if name not in given[:1]}
+    times = pa.nulls(len(op), TIMESTAMP)
+    if options.ts_column is not None:
+        if options.ts_column not in columns:
+            raise SourceError(f"no column {options.ts_column}; there are {', '.join(columns)}")
+        times = cast_each(columns[options.ts_column], TIMESTAMP)[0]
+
+    def order(path: str) -> pa.Array:
+        return columns[path]
+
+    deleted = op == ord("d")
+    return Events(
+        **_events(op, times, TableImages(columns, ~deleted), TableImages(columns, deleted)),
+        order=order,
+        refusals=refusal(op == 0, f"no operation that is known in {given[0] if given else names[0]}"),
+        skipped=counted(("row before an update", op == ord("x"))),
+    )
+
+
+def _events(op: NDArray[np.uint8], times: pa.Array, after: ImageSource, before: ImageSource) -> dict[str, Any]:
+    count = len(op)
+    return {
+        "raw": np.arange(count),
+        "op": np.where(op == ord("x"), np.uint8(0), op),
+        "table_of": np.zeros(count, np.int32),
+        "tables": ("",),
+        "source_ts": times,
+        "after": after,
+        "before": before,
+        "key": Nothing(),
+        "declared_of": np.zeros(count, np.int32),
+        "declared": (Declared(),),
+    }
+
+
+def _ops(words: pa.StringArray | None, present: NDArray[np.bool_], options: RowChangeOptions) -> NDArray[np.uint8]:
+    if words is None:
+        if options.no_op is None and present.any():
+            wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS)}"
+            raise SourceError(f"the rows have no column {wanted} that says what happened: op_column, or no_op: u")
+        return np.where(present, np.uint8(ord(options.no_op or "u")), np.uint8(0))
+    usual = op_codes(pc.utf8_lower(pc.utf8_trim_whitespace(words)), USUAL_WORDS)
+    own = op_codes(words, options.ops)
+    codes = np.where(own != 0, own, usual)
+    if options.no_op is not None:
+        codes = np.where(np.asarray(words.is_null()), np.uint8(ord(options.no_op)), codes)
+    return np.where(present, codes, np.uint8(0))
+
+
+def _times(column: SpanColumn) -> pa.Array:
+    return decode(column, ValueType(TIMESTAMP))[0]
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,182 @@
+"""Where row images come from, unread until it is known which changes belong to one table.
+
+A feed of many tables has many columns: scanning all events for all of them would need (columns x events) of memory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.image import ArrowMembers, Columns
+from pipelines.formats.json_spans import Documents, Members, SpanColumn, no_documents, scan_objects
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+class ImageSource(Protocol):
+    """Row images of the changes of a batch."""
+
+    def take(self, rows: Rows) -> Columns:
+        """The images of these changes, with the columns that any of them has."""
+        ...
+
+
+@dataclass(frozen=True)
+class ObjectImages:
+    """JSON objects; members in `without` are none of the row."""
+
+    documents: Documents
+    without: frozenset[str] = frozenset()
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return scan_objects(taken(self.documents, rows)).without_names(self.without)
+
+
+@dataclass(frozen=True)
+class OverlaidImages:
+    """The old row as the new one with the former values of what changed laid over it (Canal, Maxwell).
+
+    Attributes:
+        rows: whole rows.
+        changed: objects of former values; a change without one is the whole row itself.
+    """
+
+    rows: Documents
+    changed: Documents
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        base = scan_objects(taken(self.rows, rows))
+        over = scan_objects(taken(self.changed, rows), base.names)
+        count = len(over.names)
+        start, end, kind = over.start.copy(), over.end.copy(), over.kind.copy()
+        known = len(base.names)
+        keep = np.zeros((count, len(rows)), np.bool_)
+        keep[:known] = kind[:known] == kernels.MISSING
+        start[:known] = np.where(keep[:known], base.start, start[:known])
+        end[:known] = np.where(keep[:known], base.end, end[:known])
+        kind[:known] = np.where(keep[:known], base.kind, kind[:known])
+        return Members(over.data, over.names, start, end, kind, base.status)
+
+
+@dataclass(frozen=True)
+class CellImages:
+    """Rows as cells: one entry per column and change, in the order of the changes (wal2json).
+
+    Attributes:
+        offsets: where the cells of each change begin.
+        names: column name of each cell.
+        values: value of each cell.
+        present: changes that have the image at all.
+    """
+
+    offsets: NDArray[np.int64]
+    names: pa.StringArray
+    values: SpanColumn
+    present: Mask
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        lengths = (self.offsets[1:] - self.offsets[:-1])[rows]
+        change = np.repeat(np.arange(len(rows)), lengths)
+        first = np.repeat(self.offsets[:-1][rows] - (np.cumsum(lengths) - lengths), lengths)
+        cells = first + np.arange(int(lengths.sum()))
+        encoded = self.names.take(pa.array(cells)).dictionary_encode()
+        code = np.asarray(encoded.indices)
+        shape = (len(encoded.dictionary), len(rows))
+        start, end, kind = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int8)
+        start[code, change] = self.values.start[cells]
+        end[code, change] = self.values.end[cells]
+        kind[code, change] = self.values.kind[cells]
+        status = np.where(self.present[rows], kernels.OK, kernels.ABSENT).astype(np.int8)
+        return Members(self.values.data, tuple(encoded.dictionary.to_pylist()), start, end, kind, status)
+
+
+@dataclass(frozen=True)
+class PrefixedImages:
+    """The members of objects whose names begin with a prefix, without it; or (`inside` false) all the others.
+
+    A member counts as prefixed only if the object also has one of the bare name: `BI_id` beside `id`.
+    """
+
+    documents: Documents
+    prefix: str
+    inside: bool
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        members = scan_objects(taken(self.documents, rows))
+        names = set(members.names)
+        prefixed = [n for n in members.names if n.startswith(self.prefix) and n.removeprefix(self.prefix) in names]
+        if not self.inside:
+            return members.without_names(prefixed)
+        image = members.without_names(names - set(prefixed))
+        has_any = (image.kind != kernels.MISSING).any(axis=0)
+        image = replace(image, names=tuple(name.removeprefix(self.prefix) for name in image.names))
+        return image.where(members.is_object & has_any)
+
+
+@dataclass(frozen=True)
+class EitherImages:
+    """The first of two images that a change has. Both lie in the same bytes."""
+
+    first: ImageSource
+    second: ImageSource
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        first, second = self.first.take(rows), self.second.take(rows)
+        if not isinstance(first, Members) or not isinstance(second, Members):
+            raise TypeError("images of either kind must both be spans")
+        if not second.is_object.any():
+            return first
+        if not first.is_object.any():
+            return second
+        names = tuple(dict.fromkeys([*first.names, *second.names]))
+        which = first.is_object
+        columns = [(first.column(name), second.column(name)) for name in names]
+        return Members(
+            second.data,
+            names,
+            np.stack([np.where(which, a.start, b.start) for a, b in columns]),
+            np.stack([np.where(which, a.end, b.end) for a, b in columns]),
+            np.stack([np.where(which, a.kind, b.kind) for a, b in columns]),
+            np.where(which, first.status, second.status),
+        )
+
+
+@dataclass(frozen=True)
+class TableImages:
+    """Rows that are columns already."""
+
+    columns: Mapping[str, pa.Array]
+    present: Mask
+
+    def take(self, rows: Rows) -> ArrowMembers:
+        """See `ImageSource`."""
+        places = pa.array(rows)
+        whole = len(rows) == len(self.present) and bool((rows == np.arange(len(rows))).all())
+        columns = {n: c if whole else c.take(places) for n, c in self.columns.items()}
+        return ArrowMembers(columns, self.present[rows])
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An image that no change has."""
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return scan_objects(no_documents(len(rows)))
+
+
+def taken(documents: Documents, rows: Rows) -> Documents:
+    """The documents of these rows, without a copy if these are all of them."""
+    whole = len(rows) == len(documents) and bool((rows == np.arange(len(rows))).all())
+    return documents if whole else documents.take(rows)

@@ -1,0 +1,295 @@
+"""wal2json, format versions 1 and 2, bare or in the wrapper of pgcopydb.
+
+A column that an update lacks was not sent (an unchanged TOAST value). What a transaction changes is applied once its
+commit has been seen: `complete_events` tells a source how far that is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats import temporal
+from pipelines.formats.events import Declared, Events, strings, table_names
+from pipelines.formats.image_sources import CellImages, Nothing
+from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
+from pipelines.formats.json_spans import (
+    Documents,
+    Elements,
+    Members,
+    SpanColumn,
+    from_binary,
+    scan_arrays,
+    scan_objects,
+)
+from pipelines.formats.op_names import op_codes
+from pipelines.formats.sql_types import postgres_type
+from pipelines.sources.raw_events import RawEvents
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_V2 = {"I": "c", "U": "u", "D": "d", "T": "t"}
+_V2_CONTROL = dict.fromkeys(("B", "C", "K", "E", "M", "X", "P", "R"), "x")
+_V1 = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
+_TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Wal2JsonOptions:
+    """Options of the format.
+
+    Attributes:
+        version: 1 or 2; None takes what the first event looks like.
+    """
+
+    version: int | None = None
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "Wal2JsonOptions":
+        """Options from config."""
+        return cls(**options)
+
+
+def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
+    """The changes of a batch of wal2json events."""
+    documents, wrapper = _unwrapped(from_binary(raw.documents))
+    if options.version == 1 or (options.version is None and _looks_like_v1(documents)):
+        return _version_1(documents, wrapper)
+    return _version_2(documents, wrapper)
+
+
+def complete_events(documents: pa.BinaryArray) -> int | None:
+    """How many of the events belong to finished transactions; None if the feed has no transaction markers."""
+    inner, _ = _unwrapped(from_binary(documents))
+    action = strings(scan_objects(inner, ("action",), learn=False).column("action"))
+    begins = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(action, "B"), False)))
+    commits = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(action, "C"), False)))
+    if not len(begins) and not len(commits):
+        return None
+    last_commit = int(commits[-1]) + 1 if len(commits) else 0
+    open_begins = begins[begins >= last_commit]
+    return int(open_begins[0]) if len(open_begins) else len(documents) if len(commits) else 0
+
+
+def _unwrapped(documents: Documents) -> tuple[Documents, Members]:
+    """The messages inside the wrapper of pgcopydb, and the wrappers (or the events themselves) with their times."""
+    wrapper = scan_objects(documents, ("action", "xid", "lsn", "timestamp", "message"), learn=False)
+    message = wrapper.column("message")
+    wrapped = message.of_kind(kernels.OBJECT)
+    if not wrapped.any():
+        return documents, wrapper
+    inner = message.documents(kernels.OBJECT)
+    start = np.where(wrapped, inner.start, documents.start)
+    return Documents(documents.data, start, np.where(wrapped, inner.end, documents.end)), wrapper
+
+
+def _looks_like_v1(documents: Documents) -> bool:
+    first = np.flatnonzero(documents.present)[:100]
+    sample = scan_objects(documents.take(first), ("change", "action"), learn=False)
+    return bool(sample.column("change").kinds[kernels.ARRAY] > sample.column("action").has_value.sum())
+
+
+def _version_2(documents: Documents, wrapper: Members) -> Events:
+    names = ("action", "schema", "table", "columns", "identity", "pk", "timestamp")
+    events = scan_objects(documents, names, learn=False)
+    action = strings(events.column("action"))
+    op, control = op_codes(action, _V2), op_codes(action, _V2_CONTROL) != 0
+    columns, identity, pk = (_cells(events.column(name)) for name in ("columns", "identity", "pk"))
+    times = pc.coalesce(strings(events.column("timestamp")), strings(wrapper.column("timestamp")))
+    return _events(
+        events,
+        op,
+        np.arange(len(op)),
+        (columns, identity, pk),
+        temporal.from_text(times, _TIMESTAMP)[0],
+        paths=paths_of(documents),
+        refused=(
+            *broken_documents(events),
+            *refusal(
+                events.is_object & (op == 0) & ~control, "no wal2json event: action is none of I, U, D, T, B, C, M"
+            ),
+        ),
+        skipped=counted(
+            ("blank line", blank(events)),
+            ("tombstone", tombstones(events)),
+            ("control event", events.is_object & control),
+        ),
+    )
+
+
+def _version_1(documents: Documents, wrapper: Members) -> Events:
+    transactions = scan_objects(documents, ("change", "timestamp"), learn=False)
+    changes = scan_arrays(transactions.column("change").documents(kernels.ARRAY))
+    raw_of = np.repeat(np.arange(len(documents)), np.diff(changes.offsets))
+    names = ("kind", "schema", "table", "columnnames", "columntypes", "columnvalues", "oldkeys", "pk")
+    events = scan_objects(changes.values.documents(kernels.OBJECT), names, learn=False)
+    kind = strings(events.column("kind"))
+    op, message = op_codes(kind, _V1), op_codes(kind, {"message": "x"}) != 0
+    columns = _parallel(events, "columnnames", "columntypes", "columnvalues")
+    old = scan_objects(
+        events.column("oldkeys").documents(kernels.OBJECT), ("keynames", "keytypes", "keyvalues"), learn=False
+    )
+    keys = scan_objects(events.column("pk").documents(kernels.OBJECT), ("pknames", "pktypes"), learn=False)
+    cells = (columns, _parallel(old, "keynames", "keytypes", "keyvalues"), _parallel(keys, "pknames", "pktypes", None))
+    times = pc.coalesce(strings(transactions.column("timestamp")), strings(wrapper.column("timestamp")))
+    uneven = columns.uneven | cells[1].uneven
+    unknown = (op == 0) & ~message
+    odd = np.unique(raw_of[unknown | uneven])
+    reason = (
+        "no wal2json change: kind is none of insert, update, delete, truncate, or names and values differ in number"
+    )
+    no_change = transactions.is_object & (transactions.column("change").kind != kernels.ARRAY)
+    return _events(
+        events,
+        np.where(uneven, np.uint8(0), op),
+        raw_of,
+        cells,
+        temporal.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
+        paths=paths_of(documents, raw_of),
+        refused=(
+            *broken_documents(transactions),
+            *refusal(no_change, "no wal2json transaction: change is missing"),
+            *refusal(np.isin(np.arange(len(documents)), odd), reason),
+        ),
+        skipped=counted(
+            ("blank line", blank(transactions)), ("tombstone", tombstones(transactions)), ("control event", message)
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Name, type and value per column of each event; `given`: the event has the list at all."""
+
+    offsets: NDArray[np.int64]
+    names: pa.StringArray
+    types: pa.StringArray
+    values: SpanColumn
+    given: Mask
+    uneven: Mask
+
+    def images(self, present: Mask) -> CellImages:
+        return CellImages(self.offsets, self.names, self.values, present & self.given)
+
+    def signatures(self) -> pa.Array:
+        """Per event a text of all names and types."""
+        texts = pc.binary_join_element_wise(self.names, self.types.fill_null(""), "\x1f", null_handling="replace")
+        lists = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), texts)
+        return pc.binary_join(lists, "\x1e")
+
+
+def _cells(lists: SpanColumn) -> _Cells:
+    """Cells of lists of {name, type, value}."""
+    elements = scan_arrays(lists.documents(kernels.ARRAY))
+    cells = scan_objects(elements.values.documents(kernels.OBJECT), ("name", "type", "value"), learn=False)
+    return _Cells(
+        elements.offsets.astype(np.int64),
+        strings(cells.column("name")).fill_null(""),
+        strings(cells.column("type")),
+        cells.column("value"),
+        lists.of_kind(kernels.ARRAY),
+        np.zeros(len(lists), np.bool_),
+    )
+
+
+def _parallel(events: Members, names: str, types: str, values: str | None) -> _Cells:
+    """Cells of three parallel lists."""
+    lists: list[Elements] = [
+        scan_arrays(events.column(name).documents(kernels.ARRAY)) for name in (names, types, values or names)
+    ]
+    lengths = [np.diff(part.offsets) for part in lists]
+    uneven = (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
+    if uneven.any():
+        # One event whose lists differ must not shift the cells of the others.
+        even = [
+            scan_arrays(events.column(n).documents(kernels.ARRAY).where(~uneven))
+            for n in (names, types, values or names)
+        ]
+        lists = even
+    return _Cells(
+        lists[0].offsets.astype(np.int64),
+        strings(lists[0].values).fill_null(""),
+        strings(lists[1].values),
+        lists[2].values,
+        events.column(names).of_kind(kernels.ARRAY),
+        uneven,
+    )
+
+
+def _events(
+    events: Members,
+    op: NDArray[np.uint8],
+    raw_of: Rows,
+    cells: tuple[_Cells, _Cells, _Cells],
+    times: pa.Array,
+    *,
+    paths: Any,
+    refused: Any,
+    skipped: Mapping[str, int],
+) -> Events:
+    columns, identity, pk = cells
+    table_of, tables = table_names([strings(events.column(name)) for name in ("schema", "table")])
+    declared_of, declared = _declared(table_of, op, columns, identity, pk)
+    return Events(
+        raw=raw_of,
+        op=op,
+        table_of=table_of,
+        tables=tables,
+        source_ts=times,
+        after=columns.images((op == ord("c")) | (op == ord("u"))),
+        before=identity.images((op == ord("u")) | (op == ord("d"))),
+        key=Nothing(),
+        declared_of=declared_of,
+        declared=declared,
+        order=paths,
+        sparse_updates=True,
+        refusals=refused,
+        skipped=skipped,
+    )
+
+
+def _declared(
+    table_of: NDArray[np.int32], op: NDArray[np.uint8], columns: _Cells, identity: _Cells, pk: _Cells
+) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
+    """What the events say about columns and key, together per table as long as they do not contradict each other."""
+    parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in (columns, identity, pk))]
+    encoded = pc.binary_join_element_wise(*parts, "\x1d").dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    group_of_signature = np.zeros(max(len(encoded.dictionary), 1), np.int32)
+    groups: list[Declared] = []
+    latest: dict[str, int] = {}
+    for code, signature in enumerate(encoded.dictionary.to_pylist()):
+        table, own, old, keys = signature.split("\x1d")
+        types = {name: postgres_type(text) for name, text in _pairs(own) + _pairs(old) if text}
+        # Without a primary key the replica identity is the best there is, unless it is the whole row.
+        names = tuple(n for n, _ in _pairs(keys)) or tuple(
+            n for n, _ in _pairs(old) if len(_pairs(old)) < len(_pairs(own)) or not own
+        )
+        at = latest.get(table)
+        merged = None if at is None else _together(groups[at], types, names)
+        if at is None or merged is None:
+            latest[table] = at = len(groups)
+            groups.append(Declared(types, names))
+        else:
+            groups[at] = merged
+        group_of_signature[code] = at
+    return (group_of_signature[codes] if len(codes) else np.zeros(len(op), np.int32)), tuple(groups) or (Declared(),)
+
+
+def _pairs(signature: str) -> list[tuple[str, str]]:
+    return [(n, t) for n, _, t in (cell.partition("\x1f") for cell in signature.split("\x1e"))] if signature else []
+
+
+def _together(group: Declared, types: Mapping[str, Any], names: tuple[str, ...]) -> Declared | None:
+    """Both declarations in one; None if a type or the key differs."""
+    if any(group.types.get(name, t) != t for name, t in types.items()):
+        return None
+    if group.key and names and set(group.key) != set(names):
+        return None
+    return replace(group, types={**group.types, **types}, key=group.key or names)
