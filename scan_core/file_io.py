@@ -66,10 +66,12 @@ def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None 
     location = relocate(path, io)
     try:
         if location.is_local:
-            with Path(location.path).open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                length = _checked_length(path, offset, length, size)
-                return _read_local(file.fileno(), offset, length)
+            descriptor = os.open(location.path, os.O_RDONLY)
+            try:
+                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size)
+                return _read_local(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
         remote: Any = open_input(path, io)
         with remote:
             length = _checked_length(path, offset, length, remote.size())
@@ -90,7 +92,7 @@ def fingerprint(path: str, io: FileIOConfig) -> tuple[str, int, int]:
     if not location.is_local:
         return str(location), 0, 0
     try:
-        status = Path(location.path).stat()
+        status = os.stat(location.path)  # noqa: PTH116 - once per manifest: a Path costs more than the call
     except OSError as error:
         raise _missing(path, location, error) from error
     return location.path, status.st_mtime_ns, status.st_size
@@ -112,7 +114,7 @@ def list_folder(path: str, io: FileIOConfig) -> list[str]:
     try:
         if location.is_local:
             return sorted(entry.name for entry in Path(location.path).iterdir() if entry.is_file())
-        from pyarrow import fs  # noqa: PLC0415 - only remote files need it
+        from pyarrow import fs
 
         filesystem, inner = _remote(location, io)
         infos = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
@@ -129,7 +131,7 @@ def _kind(location: Location, io: FileIOConfig) -> str | None:
         if local.is_dir():
             return "folder"
         return "file" if local.exists() else None
-    from pyarrow import fs  # noqa: PLC0415 - only remote files need it
+    from pyarrow import fs
 
     filesystem, inner = _remote(location, io)
     try:
@@ -140,7 +142,7 @@ def _kind(location: Location, io: FileIOConfig) -> str | None:
 
 
 def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
-    from scan_core.catalog import filesystem  # noqa: PLC0415 - only remote files need it
+    from scan_core.catalog import filesystem
 
     return filesystem(location, io.properties)
 

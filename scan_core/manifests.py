@@ -1,30 +1,27 @@
-"""Manifest lists and manifests -> the data and delete files of a snapshot, with inheritance applied.
+"""Manifests -> the data and delete files of a snapshot, with inheritance applied.
 
 Sequence numbers (SEMANTICS rule 3) and row ids (rule 21) are inherited here and nowhere else. Partition values are
 brought to canonical form (rule 5). Decoded manifests are kept in a bounded cache of the process: they never change.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from scan_core.avro.container import AvroError, Header, read_blocks, read_header
+from scan_core.avro.container import AvroError, Header, check_consumed, malformed_avro, read_blocks, read_header
 from scan_core.avro.records import Wanted, compile_record
+from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
-from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import fingerprint, read_bytes
 from scan_core.manifest_cache import cached
+from scan_core.manifest_list import ManifestFile
 from scan_core.metadata import TableMetadata
-from scan_core.partition import partition_types
 from scan_core.partition_decoder import partition_decoder
 from scan_core.schema import Type
-from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec, Snapshot
+from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
 from scan_core.split import FileIOConfig
 
 F = TypeVar("F", DataFile, DeleteFile)
-DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 _BYTES_PER_ENTRY = 600
 """What a decoded entry holds beside its bytes: a slotted object, a path, five lazy maps."""
@@ -32,56 +29,6 @@ _DELETE_KEYS = {1: DeleteContent.POSITION, 2: DeleteContent.EQUALITY}
 _FORMATS = {f.value: f for f in FileFormat}
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSummary:
-    """What the partition values of a manifest's files have in common, for one field of its spec."""
-
-    contains_null: bool
-    contains_nan: bool | None
-    lower_bound: bytes | None
-    upper_bound: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """A manifest as the manifest list states it. `partitions` is None where the list has no summaries.
-
-    `spec_id` is None only for inline manifests of format v1, which must tell it themselves.
-    """
-
-    path: str
-    spec_id: int | None
-    content: int
-    sequence_number: int
-    min_sequence_number: int
-    live_files: int | None
-    partitions: tuple[PartitionSummary, ...] | None
-    first_row_id: int | None
-
-
-_LIST_FIELDS = (
-    Wanted(500, ("manifest_path",), "text", 0, required=True),
-    Wanted(502, ("partition_spec_id",), "integer", 1, required=True),
-    Wanted(517, ("content",), "integer", 2),
-    Wanted(515, ("sequence_number",), "integer", 3),
-    Wanted(516, ("min_sequence_number",), "integer", 4),
-    Wanted(504, ("added_files_count", "added_data_files_count"), "integer", 5),
-    Wanted(505, ("existing_files_count", "existing_data_files_count"), "integer", 6),
-    Wanted(
-        507,
-        ("partitions",),
-        "records",
-        7,
-        fields=(
-            Wanted(509, ("contains_null",), "boolean", 0, required=True),
-            Wanted(518, ("contains_nan",), "boolean", 1),
-            Wanted(510, ("lower_bound",), "bytes", 2),
-            Wanted(511, ("upper_bound",), "bytes", 3),
-        ),
-    ),
-    Wanted(519, ("key_metadata",), "bytes", 8),
-    Wanted(520, ("first_row_id",), "integer", 9),
-)
 _PARTITION_SLOT = 7
 _ENTRY_FIELDS = (
     Wanted(0, ("status",), "integer", 0, required=True),
@@ -119,23 +66,6 @@ _ENTRY_SLOTS = 21
 _NOTHING: Mapping[int, Any] = {}
 
 
-def snapshot_manifests(snapshot: Snapshot, io: FileIOConfig) -> tuple[ManifestFile, ...]:
-    """The manifests of a snapshot, in the order of its list; none for a snapshot without manifests."""
-    if snapshot.manifest_list is not None:
-        return read_manifest_list(snapshot.manifest_list, io)
-    return tuple(ManifestFile(path, None, DATA_MANIFEST, 0, 0, None, None, None) for path in snapshot.inline_manifests)
-
-
-def read_manifest_list(path: str, io: FileIOConfig) -> tuple[ManifestFile, ...]:
-    """The manifests that a manifest list names.
-
-    Raises:
-        MissingFileError: there is no such file.
-        MalformedTableError: it breaks the specification; names file and field.
-    """
-    return cached(("list", *fingerprint(path, io)), lambda: _read_list(path, io))
-
-
 def read_data_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DataFile, ...]:
     """The live data files of a data manifest.
 
@@ -154,46 +84,10 @@ def read_delete_manifest(manifest: ManifestFile, metadata: TableMetadata, io: Fi
 def _cached_manifest(
     manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
 ) -> tuple[F, ...]:
-    types = _types_by_spec(metadata)
-    key = (build, manifest, *fingerprint(manifest.path, io), types)
+    spec_id = metadata.default_spec_id if manifest.spec_id is None else manifest.spec_id
+    types = metadata.partition_types(spec_id) if spec_id in metadata.specs else None
+    key = (build, manifest, spec_id, types, *fingerprint(manifest.path, io))
     return cached(key, lambda: _read_manifest(manifest, metadata, io, build))
-
-
-def _types_by_spec(metadata: TableMetadata) -> tuple[tuple[int, tuple[Type, ...]], ...]:
-    paths = metadata.field_paths()
-    return tuple((spec_id, partition_types(spec, paths)) for spec_id, spec in metadata.specs.items())
-
-
-def _read_list(path: str, io: FileIOConfig) -> tuple[tuple[ManifestFile, ...], int]:
-    data = read_bytes(path, io)
-    try:
-        header = read_header(data)
-        decode = _list_decoder(header.schema)
-        rows = _records(data, header, decode)
-    except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
-        raise _malformed(path, error) from error
-    return tuple(_manifest_file(path, row) for row in rows), 4 * len(data)
-
-
-def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
-    location, spec_id, content, sequence, smallest, added, existing, partitions, key, first_row_id = row
-    content = content or 0
-    if content not in {DATA_MANIFEST, DELETE_MANIFEST}:
-        raise MalformedTableError(f"{path}: content (517) of manifest {location}: expected 0 or 1, found {content}")
-    if sequence is not None and sequence < 0:
-        raise MalformedTableError(f"{path}: sequence_number (515) of manifest {location} is negative: {sequence}")
-    if key:
-        raise UnsupportedError(f"{path}: manifest {location} is encrypted")
-    return ManifestFile(
-        path=location,
-        spec_id=spec_id,
-        content=content,
-        sequence_number=sequence or 0,
-        min_sequence_number=smallest or 0,
-        live_files=None if added is None or existing is None else added + existing,
-        partitions=None if partitions is None else tuple(PartitionSummary(*p) for p in partitions),
-        first_row_id=first_row_id,
-    )
 
 
 def _read_manifest(
@@ -203,7 +97,7 @@ def _read_manifest(
     try:
         header = read_header(data)
         spec = _spec_of(manifest, header, metadata)
-        decode = _entry_decoder(header.schema, spec, partition_types(spec, metadata.field_paths()))
+        decode = _entry_decoder(header.schema, spec, metadata.partition_types(spec.spec_id))
         files: list[F] = []
         size = 0
         inheritance = _Inheritance(manifest, spec.spec_id)
@@ -211,7 +105,7 @@ def _read_manifest(
             size += len(block)
             files.extend(_read_block(block, count, decode, inheritance, build))
     except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
-        raise _malformed(manifest.path, error) from error
+        raise malformed_avro(manifest.path, error) from error
     return tuple(files), size + _BYTES_PER_ENTRY * len(files)
 
 
@@ -225,17 +119,6 @@ def _spec_of(manifest: ManifestFile, header: Header, metadata: TableMetadata) ->
     if spec_id not in metadata.specs:
         raise AvroError(f"partition_spec_id (502): the table has no partition spec {spec_id}")
     return metadata.specs[spec_id]
-
-
-def _records(data: bytes, header: Header, decode: Decoder) -> list[Any]:
-    rows = []
-    for count, block in read_blocks(data, header):
-        position = 0
-        for _ in range(count):
-            row, position = decode(block, position)
-            rows.append(row)
-        _check_consumed(block, position)
-    return rows
 
 
 class _Inheritance:
@@ -287,7 +170,7 @@ def _read_block(
         if entry[8] < 0 or entry[9] < 0:
             raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
         yield build(entry, inheritance)
-    _check_consumed(block, position)
+    check_consumed(block, position)
 
 
 def _data_file(entry: list[Any], inheritance: _Inheritance) -> DataFile:
@@ -356,30 +239,8 @@ def _format(entry: list[Any]) -> FileFormat:
     return found
 
 
-def _check_consumed(block: bytes, position: int) -> None:
-    if position != len(block):
-        raise AvroError(f"a block has {len(block) - position} bytes more than its records")
-
-
-@lru_cache(maxsize=64)
-def _list_decoder(schema: bytes) -> Decoder:
-    return compile_record(_parse(schema), _LIST_FIELDS, len(_LIST_FIELDS), {})
-
-
 @lru_cache(maxsize=256)
 def _entry_decoder(schema: bytes, spec: PartitionSpec, types: tuple[Type, ...]) -> Decoder:
-    document = _parse(schema)
+    document = parse_avro_schema(schema)
     custom = {_PARTITION_SLOT: partition_decoder(document, spec, types)}
     return compile_record(document, _ENTRY_FIELDS, _ENTRY_SLOTS, custom)
-
-
-def _parse(schema: bytes) -> Any:
-    try:
-        return json.loads(schema)
-    except (ValueError, RecursionError) as error:
-        raise AvroError(f"avro.schema is not a JSON document: {error}") from error
-
-
-def _malformed(path: str, error: Exception) -> MalformedTableError:
-    reason = str(error) if isinstance(error, AvroError) else f"damaged ({type(error).__name__}: {error})"
-    return MalformedTableError(f"{path}: {reason}")

@@ -1,7 +1,6 @@
-"""Table metadata: `metadata.json` of format v1, v2 and v3 as facts, and time travel over its snapshots.
+"""The facts of a table's metadata, and time travel over its snapshots.
 
-Reads the JSON itself; the catalog library is not involved. Which file is the newest is `metadata_files.py`, what a
-snapshot holds `manifests.py`.
+How the facts stand in a file is the business of `metadata_json.py`, what a snapshot holds that of `manifests.py`.
 """
 
 from collections.abc import Mapping
@@ -9,19 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import orjson
+from scan_core.errors import MalformedTableError, SnapshotNotFoundError
+from scan_core.partition import partition_types
+from scan_core.schema import NestedField, Schema, Type
+from scan_core.snapshot import PartitionSpec, Snapshot
 
-from scan_core.document import Document
-from scan_core.errors import MalformedTableError, SnapshotNotFoundError, UnsupportedError
-from scan_core.file_io import read_bytes
-from scan_core.metadata_files import decompress, find_metadata_file
-from scan_core.schema import NestedField, Schema, parse_schema
-from scan_core.snapshot import PartitionField, PartitionSpec, Snapshot
-from scan_core.split import FileIOConfig
-
-NEWEST_FORMAT_VERSION = 3
-_NAME_MAPPING = "schema.name-mapping.default"
 _MOST_LISTED = 12
+"""Snapshots named in an error message."""
 
 
 class SnapshotRef(NamedTuple):
@@ -59,6 +52,7 @@ class TableMetadata:
     last_sequence_number: int
     metadata_file: str
     _paths: dict[int, tuple[NestedField, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _partition_types: dict[int, tuple[Type, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def schema(self) -> Schema:
@@ -80,6 +74,12 @@ class TableMetadata:
                 schema = self.schemas[schema_id]
                 self._paths.update({i: schema.path(i) for i in schema.field_ids})
         return self._paths
+
+    def partition_types(self, spec_id: int) -> tuple[Type, ...]:
+        """Types of the partition values of a spec, by the newest types of their source columns."""
+        if spec_id not in self._partition_types:
+            self._partition_types[spec_id] = partition_types(self.specs[spec_id], self.field_paths())
+        return self._partition_types[spec_id]
 
     def schema_of(self, snapshot: Snapshot) -> Schema:
         """The schema in force when the snapshot was made; the current one where the snapshot does not say."""
@@ -166,163 +166,6 @@ class TableMetadata:
         listed = [f"{s.snapshot_id} ({_instant(s.timestamp_ms)})" for s in newest[:_MOST_LISTED]]
         more = [f"and {len(newest) - _MOST_LISTED} older"] if len(newest) > _MOST_LISTED else []
         return ", ".join(listed + more) or "none"
-
-
-def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
-    """The metadata in a file, or the newest of a table's folder, and the path it was read from.
-
-    Raises:
-        TableNotFoundError: no metadata there.
-        MalformedTableError: it breaks the specification; names file and field.
-        UnsupportedError: a format version newer than this reader.
-    """
-    path = find_metadata_file(location, io)
-    return parse_metadata(read_bytes(path, io), path), path
-
-
-def parse_metadata(data: bytes, file: str) -> TableMetadata:
-    """The facts in the bytes of a metadata file, compressed or not; `file` names it in errors."""
-    try:
-        content = orjson.loads(decompress(data, file))
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise MalformedTableError(f"{file}: not a JSON document: {error}") from error
-    document = Document(file, content)
-    version = document.integer("format-version")
-    if version > NEWEST_FORMAT_VERSION:
-        raise UnsupportedError(f"{file}: format version {version} is newer than {NEWEST_FORMAT_VERSION}")
-    if version < 1:
-        raise document.malformed("format-version", "1, 2 or 3")
-    metadata = _parse(document, version, file)
-    _check_references(metadata, document)
-    return metadata
-
-
-def _parse(document: Document, version: int, file: str) -> TableMetadata:
-    schemas = _schemas(document, file)
-    specs = _specs(document)
-    current = document.optional_integer("current-snapshot-id")
-    snapshots = {s.snapshot_id: s for s in map(_snapshot, document.objects("snapshots"))}
-    properties = document.text_mapping("properties")
-    current_id = None if current in {None, -1} else current
-    log = tuple(LogEntry(e.integer("timestamp-ms"), e.integer("snapshot-id")) for e in document.objects("snapshot-log"))
-    return TableMetadata(
-        location=document.text("location").rstrip("/"),
-        table_uuid=document.optional_text("table-uuid"),
-        format_version=version,
-        schemas=schemas,
-        current_schema_id=document.integer("current-schema-id", default=next(iter(schemas))),
-        specs=specs,
-        default_spec_id=document.integer("default-spec-id", default=next(iter(specs))),
-        snapshots=snapshots,
-        current_snapshot_id=current_id,
-        snapshot_log=log,
-        refs=_refs(document, current_id),
-        properties=properties,
-        name_mapping=_name_mapping(properties.get(_NAME_MAPPING), file),
-        statistics=tuple(s.content for s in document.objects("statistics")),
-        last_sequence_number=document.integer("last-sequence-number", default=0),
-        metadata_file=file,
-    )
-
-
-def _schemas(document: Document, file: str) -> dict[int, Schema]:
-    listed = [d.content for d in document.objects("schemas")]
-    if not listed:
-        if "schema" not in document:
-            raise document.malformed("schemas", "a list of schemas")
-        listed = [document.mapping("schema")]
-    schemas = {}
-    for content in listed:
-        try:
-            schema = parse_schema(content)
-        except (MalformedTableError, TypeError, ValueError, AttributeError) as error:
-            raise MalformedTableError(f"{file}: schemas: {error}") from error
-        names = [path[-1].name for path in map(schema.path, schema.field_ids)]
-        if not all(isinstance(name, str) for name in names) or not isinstance(schema.schema_id, int):
-            raise MalformedTableError(f"{file}: schemas: a name that is no string, or an id that is no integer")
-        schemas[schema.schema_id] = schema
-    return schemas
-
-
-def _specs(document: Document) -> dict[int, PartitionSpec]:
-    listed = document.objects("partition-specs")
-    if not listed:
-        return {0: PartitionSpec(0, _partition_fields(document.objects("partition-spec")))}
-    return {
-        spec_id: PartitionSpec(spec_id, _partition_fields(spec.objects("fields")))
-        for spec in listed
-        for spec_id in [spec.integer("spec-id")]
-    }
-
-
-def _partition_fields(fields: list[Document]) -> tuple[PartitionField, ...]:
-    return tuple(_partition_field(f, index) for index, f in enumerate(fields))
-
-
-def _partition_field(document: Document, index: int) -> PartitionField:
-    source_ids = document.integers("source-ids")
-    source_id = document.optional_integer("source-id")
-    if source_id is None:
-        if not source_ids:
-            raise document.malformed("source-id", "a 64-bit integer")
-        source_id = source_ids[0]
-    return PartitionField(
-        field_id=document.integer("field-id", default=1000 + index),  # v1 numbers them by position
-        source_id=source_id,
-        name=document.text("name"),
-        transform=document.text("transform"),
-        source_ids=source_ids,
-    )
-
-
-def _snapshot(document: Document) -> Snapshot:
-    summary = document.text_mapping("summary")
-    manifest_list = document.optional_text("manifest-list")
-    return Snapshot(
-        snapshot_id=document.integer("snapshot-id"),
-        parent_id=document.optional_integer("parent-snapshot-id"),
-        sequence_number=document.integer("sequence-number", default=0),
-        timestamp_ms=document.integer("timestamp-ms"),
-        operation=summary.get("operation"),
-        summary=summary,
-        manifest_list=manifest_list,
-        inline_manifests=() if manifest_list else document.texts("manifests"),
-        schema_id=document.optional_integer("schema-id"),
-        first_row_id=document.optional_integer("first-row-id"),
-    )
-
-
-def _refs(document: Document, current_id: int | None) -> dict[str, SnapshotRef]:
-    refs = {}
-    for name, ref in document.named_objects("refs").items():
-        kind = ref.text("type").lower()
-        if kind not in {"branch", "tag"}:
-            raise ref.malformed("type", "'branch' or 'tag'")
-        refs[name] = SnapshotRef(ref.integer("snapshot-id"), kind == "branch")
-    if current_id is not None:
-        refs["main"] = SnapshotRef(current_id, is_branch=True)
-    return refs
-
-
-def _name_mapping(text: str | None, file: str) -> tuple[Any, ...] | None:
-    if text is None:
-        return None
-    try:
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: not a JSON document: {error}") from error
-    if not isinstance(content, list):
-        raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: expected a list, found {content!r:.60}")
-    return tuple(content)
-
-
-def _check_references(metadata: TableMetadata, document: Document) -> None:
-    if metadata.current_schema_id not in metadata.schemas:
-        raise document.malformed("current-schema-id", f"one of {sorted(metadata.schemas)}")
-    if metadata.default_spec_id not in metadata.specs:
-        raise document.malformed("default-spec-id", f"one of {sorted(metadata.specs)}")
-    if metadata.current_snapshot_id is not None and metadata.current_snapshot_id not in metadata.snapshots:
-        raise document.malformed("current-snapshot-id", "the id of a snapshot")
 
 
 def _instant(timestamp_ms: int) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from scan_core.catalog import load_table, table_facts
 from scan_core.errors import TableNotFoundError
-from scan_core.metadata import LogEntry, TableMetadata, read_metadata
+from scan_core.metadata import LogEntry, TableMetadata
+from scan_core.metadata_json import read_metadata
 from scan_core.scan import Scan
 from scan_core.schema import Schema
 from scan_core.split import FileIOConfig

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.metadata import TableMetadata, read_metadata
+from scan_core.metadata import TableMetadata
+from scan_core.metadata_json import read_metadata
 from scan_core.options import ScanOptions
 from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.split import FileIOConfig, FileScanTask, ScanContext

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from scan_core.errors import MalformedTableError
+
 MAGIC = b"Obj\x01"
 MAX_BLOCK_BYTES = 1 << 28
 """Of one decompressed block: writers flush at 64 kB to a few MB."""
@@ -127,6 +129,18 @@ def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
         if count < 0 or count > len(block):
             raise AvroError(f"a block of {len(block)} bytes claims {count} records")
         yield count, block
+
+
+def check_consumed(block: bytes, position: int) -> None:
+    """AvroError unless a block ends where its records do."""
+    if position != len(block):
+        raise AvroError(f"a block has {len(block) - position} bytes more than its records")
+
+
+def malformed_avro(path: str, error: Exception) -> MalformedTableError:
+    """The error to raise for a file of table metadata whose decoding failed with `error`."""
+    reason = str(error) if isinstance(error, AvroError) else f"damaged ({type(error).__name__}: {error})"
+    return MalformedTableError(f"{path}: {reason}")
 
 
 def _check_size(size: int) -> None:

@@ -1,5 +1,6 @@
 """Finding one's way in an Avro schema: named types, unions with null, record fields by Iceberg field id."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,14 @@ class NamedTypes(dict[str, Any]):
         self.compiled: dict[int, Any] = {}
         self.open: set[int] = set()
         collect_names(schema, self, 0)
+
+
+def parse_avro_schema(text: bytes) -> Any:
+    """The JSON of a writer's schema; AvroError if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AvroError(f"avro.schema is not a JSON document: {error}") from error
 
 
 def field_schema(schema: Any, field_ids: Sequence[int], names: Sequence[str]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from scan_core.errors import MalformedTableError
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.manifests import ManifestFile
+from scan_core.manifest_list import ManifestFile
 from scan_core.metadata import TableMetadata
 from scan_core.prune.domain import Domain
 from scan_core.prune.match import Match

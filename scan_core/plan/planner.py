@@ -7,13 +7,8 @@ deletes are matched to what is left.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scan_core.manifests import (
-    DATA_MANIFEST,
-    ManifestFile,
-    read_data_manifest,
-    read_delete_manifest,
-    snapshot_manifests,
-)
+from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from scan_core.manifests import read_data_manifest, read_delete_manifest
 from scan_core.metadata import TableMetadata
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index

@@ -8,13 +8,8 @@ import pytest
 
 from scan_core import manifest_cache
 from scan_core.errors import MalformedTableError, MissingFileError, ScanError
-from scan_core.manifests import (
-    ManifestFile,
-    read_data_manifest,
-    read_delete_manifest,
-    read_manifest_list,
-    snapshot_manifests,
-)
+from scan_core.manifest_list import ManifestFile, read_manifest_list, snapshot_manifests
+from scan_core.manifests import read_data_manifest, read_delete_manifest
 from scan_core.metadata import TableMetadata
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat
 from scan_core.split import FileIOConfig

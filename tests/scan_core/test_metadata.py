@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from scan_core.errors import MalformedTableError, SnapshotNotFoundError, UnsupportedError
-from scan_core.metadata import TableMetadata, parse_metadata
+from scan_core.metadata import TableMetadata
+from scan_core.metadata_json import parse_metadata
 from tests.iceberg_json import Column
 from tests.plans import read
 from tests.table_builder import TableBuilder
