@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from tests.iceberg_json import Column, Partition, partition_result
 from tests.manifest_avro import entry_schema, list_schema, write_avro
@@ -240,7 +241,7 @@ class TableBuilder:
             "content": content,
             "file_path": self._written(local),
             "file_format": file_format,
-            "partition": dict(partition),
+            "partition": {k: v.bytes if isinstance(v, UUID) else v for k, v in partition.items()},
             "record_count": num_rows,
             "file_size_in_bytes": local.stat().st_size,
             "block_size_in_bytes": 67108864,

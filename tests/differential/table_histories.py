@@ -159,7 +159,7 @@ class History:
             columns[at] = replace(column, name=f"c{self._new_id()}")
         elif change == "drop" and len(columns) > 1 and column.id not in sources:
             del columns[at]
-        elif change == "promote" and column.type in PROMOTIONS and column.id not in sources:
+        elif change == "promote" and isinstance(column.type, str) and column.type in PROMOTIONS:
             columns[at] = replace(column, type=PROMOTIONS[column.type])
         elif change == "add":
             default = self.draw(st.sampled_from([None, 7])) if self.table.version > 2 else None
