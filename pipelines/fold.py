@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.change_batch import count_ops
-from pipelines.key_codes import encode_keys, same_rows
+from pipelines.key_codes import check_key_types, encode_keys, same_rows
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -95,6 +95,7 @@ class _Changes:
         )
         self.old_key = [old_members[name] for name in self.key]
         self.new_key = [members[name] for name in self.key]
+        check_key_types(self.old_key)
         self.moves: Mask = self.puts & ~same_rows(self.old_key, self.new_key)
         count = len(self.puts)
         if self.moves.any():

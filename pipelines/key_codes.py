@@ -18,6 +18,7 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
     Raises:
         SchemaConflictError: a column of a type that no key may have (float, double, struct, list, map).
     """
+    check_key_types(columns)
     codes: Codes | None = None
     limit = 1
     for column in columns:
@@ -35,12 +36,21 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
     return codes, limit
 
 
+def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
+    """Refuse types that no key may have.
+
+    Raises:
+        SchemaConflictError: float, double, struct, list or map.
+    """
+    for column in columns:
+        if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
+            raise SchemaConflictError(f"a key column cannot be of type {column.type}")
+
+
 def _encode_column(column: pa.ChunkedArray | pa.Array) -> tuple[Codes, int]:
     arrow = column.type
     if pa.types.is_null(arrow):
         return np.zeros(len(column), np.int64), 1
-    if pa.types.is_floating(arrow) or pa.types.is_nested(arrow):
-        raise SchemaConflictError(f"a key column cannot be of type {arrow}")
     if pa.types.is_integer(arrow) and column.null_count == 0 and len(column):
         values = np.asarray(column)
         low, high = int(values.min()), int(values.max())
