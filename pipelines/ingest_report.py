@@ -91,11 +91,13 @@ class IngestReport:
         tables: in the order of the config.
         skipped: events left out on purpose, by reason.
         seconds: wall time.
+        unassigned: events newly quarantined that belong to none of the tables of their feed.
     """
 
     tables: tuple[TableReport, ...]
     skipped: Mapping[str, int]
     seconds: float
+    unassigned: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -103,7 +105,7 @@ class IngestReport:
         failed = [t.exit_code for t in self.tables if t.exit_code]
         if failed:
             return FAILED if FAILED in failed else max(failed)
-        return QUARANTINED if any(t.quarantined for t in self.tables) else DONE
+        return QUARANTINED if self.unassigned or any(t.quarantined for t in self.tables) else DONE
 
     @property
     def found_nothing_new(self) -> bool:
@@ -116,5 +118,6 @@ class IngestReport:
             "exit_code": self.exit_code,
             "seconds": round(self.seconds, 3),
             "skipped": dict(self.skipped),
+            "unassigned": self.unassigned,
             "tables": [t.as_dict() for t in self.tables],
         }

@@ -232,6 +232,20 @@ def test_failing_table_does_not_hold_up_the_others_and_catches_up_later(project:
     assert [r["id"] for r in project.rows("shop.orders")] == [7, 8]
 
 
+def test_broken_event_of_a_shared_feed_goes_to_the_quarantine_of_the_feed(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"]}, "shop.orders": {"key": ["id"]}})
+    project.land("1.jsonl", [event("c", product(1)), "{not json", event("c", product(7), table="orders")])
+    report = project.run()
+    assert report.exit_code == 3
+    assert report.unassigned == 1
+    assert [r["raw"].rstrip() for r in project.rows("quarantine.feed_of_shop_products", "source_offset")] == [
+        b"{not json"
+    ]
+    project.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 0}, "shop.orders": {"key": ["id"]}})
+    project.land("2.jsonl", ["{not json", "{nor this"])
+    assert project.run().exit_code == 1
+
+
 def test_only_the_tables_asked_for_are_run(project: Project) -> None:
     project.write({"shop.products": {"key": ["id"]}, "shop.orders": {"key": ["id"]}})
     project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders")])

@@ -1,0 +1,122 @@
+"""Feeds: a source with all tables that it fills, so that it is read and decoded once for all of them.
+
+What a table does with its share is `table_ingest.py`; running feeds one after the other is `ingest.py`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.change_batch import Rejected
+from pipelines.config import Config, FilesSource, TableConfig, quarantine_name
+from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.formats.registry import lookup, parse_options
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_position import FilePosition
+from pipelines.sources.files import FileBatch, discover
+from pipelines.table_ingest import TableIngest
+
+READ_SHARE = 16
+"""Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A source, all tables that the config fills from it, and those that this run is to bring up to date."""
+
+    source: FilesSource
+    tables: Mapping[str, TableConfig]
+    wanted: tuple[str, ...]
+
+    @property
+    def file_options(self) -> FileOptions:
+        """How files are read: no batch larger than the smallest table can take."""
+        options, _ = FileOptions.split(self.source.options)
+        smallest = min(self.tables[name].memory_limit_bytes for name in self.wanted)
+        return replace(options, batch_bytes=min(options.batch_bytes, smallest // READ_SHARE))
+
+    @property
+    def format_options(self) -> dict[str, Any]:
+        """What the format is told."""
+        _, options = FileOptions.split(self.source.options)
+        return options
+
+    def check(self) -> None:
+        """Refuse unknown formats and options before anything is read."""
+        options = self.format_options
+        if self.source.format is not None:
+            parse_options(lookup(self.source.format), options)
+
+    @property
+    def quarantine(self) -> str:
+        """The table for rejected events that belong to none of several tables."""
+        namespace, _, name = quarantine_name(next(iter(self.tables))).partition(".")
+        return f"{namespace}.feed_of_{name}"
+
+    def config(self, running: Sequence[TableIngest]) -> FeedConfig:
+        """What the decoder is told: all tables of the feed, so that no table takes the events of another."""
+        active = {table.name: table for table in running}
+        return FeedConfig(
+            format=self.source.format,
+            options=self.format_options,
+            tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
+        )
+
+    def batches(self, position: str | None, tables: Sequence[TableIngest]) -> Iterator[FileBatch]:
+        """What is new since a position that all of these tables have reached."""
+
+        def applied_lines(files: Sequence[str]) -> dict[str, int]:
+            lines: dict[str, int] = {}
+            for table in tables:
+                for file, last in table.lines_logged(files).items():
+                    lines[file] = max(last, lines.get(file, 0))
+            return lines
+
+        start = None if position is None else FilePosition.from_json(position)
+        return discover(self.source.path, start, self.file_options, applied_lines=applied_lines)
+
+    def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
+        """The rejected events of a table; those of no known table belong to it if it is the only one."""
+        mine = pc.equal(rejected.table.column("table_name"), table)
+        return Rejected(rejected.table.filter(pc.fill_null(mine, len(self.tables) == 1)))
+
+    def unassigned(self, rejected: Rejected) -> Rejected:
+        """The rejected events that belong to no table: none where there is only one table to belong to."""
+        if len(self.tables) == 1:
+            return Rejected.none()
+        known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
+        return Rejected(rejected.table.filter(pc.invert(known)))
+
+
+def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
+    """The sources of these tables."""
+    sources: list[FilesSource] = []
+    for name in chosen:
+        if config.tables[name].source not in sources:
+            sources.append(config.tables[name].source)
+    feeds = []
+    for source in sources:
+        sharing = {name: table for name, table in config.tables.items() if table.source == source}
+        feeds.append(Feed(source, sharing, tuple(name for name in sharing if name in chosen)))
+    return feeds
+
+
+def _table_feed(name: str, config: TableConfig, table: TableIngest | None) -> TableFeed:
+    return TableFeed(
+        name=name,
+        source_table=config.source_table,
+        key=config.key,
+        identity_full=config.identity == "full",
+        types=config.types,
+        encodings=config.encodings,
+        known_types={} if table is None else table.known_types,
+        order_by=config.order_by,
+        include=config.include,
+        exclude=config.exclude,
+        rename=config.rename,
+        cast=config.cast,
+        schema_version=0 if table is None else table.schema_version,
+    )
