@@ -14,6 +14,7 @@ from scan_core.avro.schema import (
     MAX_SCHEMA_DEPTH,
     NamedTypes,
     non_null,
+    part,
     record_fields,
     resolve,
     type_name,
@@ -125,13 +126,13 @@ def _typed_decoder(schema: Any, want: Wanted, named: NamedTypes) -> Decoder:
             decode = read_slice
         case "boolean" if kind == "boolean":
             decode = read_boolean
-        case "integers" if kind == "array" and type_name(resolve(inner["items"], named)) in INTEGER_TYPES:
+        case "integers" if kind == "array" and type_name(resolve(part(inner, "items"), named)) in INTEGER_TYPES:
             decode = array_decoder(read_long)
         case "records" if kind == "array":
-            row = compile_record(inner["items"], want.fields, len(want.fields), {})
+            row = compile_record(part(inner, "items"), want.fields, len(want.fields), {})
             decode = array_decoder(row)
         case "pairs" if kind == "array":
-            decode = pairs_decoder(inner["items"], named)[0]
+            decode = pairs_decoder(part(inner, "items"), named)[0]
         case _:
             decode = None
     if decode is None:
@@ -162,6 +163,8 @@ def _nullable(schema: Any, decode: Decoder, named: NamedTypes) -> Decoder:
 
 
 def _skipper(schema: Any, named: NamedTypes, depth: int) -> Skipper:
+    if depth > MAX_SCHEMA_DEPTH:
+        raise AvroError(f"its schema nests deeper than {MAX_SCHEMA_DEPTH} levels")
     schema = resolve(schema, named)
     kind = "" if isinstance(schema, list) else type_name(schema)
     if kind in INTEGER_TYPES or kind == "enum":
@@ -169,9 +172,11 @@ def _skipper(schema: Any, named: NamedTypes, depth: int) -> Skipper:
     if kind in {"bytes", "string"}:
         return skip_slice
     if kind == "array":
-        if is_pair(schema["items"], named):
-            return pairs_decoder(schema["items"], named)[1]
-        return array_skipper(_skipper(schema["items"], named, depth + 1) if depth < MAX_SCHEMA_DEPTH else skip_long)
+        if is_pair(part(schema, "items"), named):
+            return pairs_decoder(part(schema, "items"), named)[1]
+        return array_skipper(
+            _skipper(part(schema, "items"), named, depth + 1) if depth < MAX_SCHEMA_DEPTH else skip_long
+        )
     if isinstance(schema, list) and len(schema) == 2 and "null" in schema:
         return union_skipper([_skipper(s, named, depth + 1) for s in schema])
     decode = any_decoder(schema, named, depth)

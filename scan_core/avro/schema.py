@@ -86,6 +86,13 @@ def record_fields(schema: Any) -> list[Mapping[str, Any]]:
     return fields
 
 
+def part(schema: Any, name: str) -> Any:
+    """`items` of an array or `values` of a map; AvroError if the schema lacks it."""
+    if name not in schema:
+        raise AvroError(f"its schema has a type {type_name(schema)!r} without {name}")
+    return schema[name]
+
+
 def collect_names(schema: Any, named: dict[str, Any], depth: int) -> None:
     """Fill `named` with the named types that a schema defines."""
     if depth > MAX_SCHEMA_DEPTH:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scan_core.avro.container import AvroError, read_long, read_slice
-from scan_core.avro.schema import MAX_SCHEMA_DEPTH, NamedTypes, record_fields, resolve, type_name
+from scan_core.avro.schema import MAX_SCHEMA_DEPTH, NamedTypes, part, record_fields, resolve, type_name
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 Skipper = Callable[[bytes, int], int]
@@ -49,9 +49,9 @@ def _compile(schema: Any, named: NamedTypes, depth: int) -> Decoder:
         case "fixed":
             return _fixed_decoder(_fixed_size(schema))
         case "array":
-            return array_decoder(any_decoder(schema["items"], named, depth + 1))
+            return array_decoder(any_decoder(part(schema, "items"), named, depth + 1))
         case "map":
-            return array_decoder(pair_decoder(any_decoder(schema["values"], named, depth + 1), read_slice))
+            return array_decoder(pair_decoder(any_decoder(part(schema, "values"), named, depth + 1), read_slice))
         case "record":
             return _tuple_decoder([any_decoder(f["type"], named, depth + 1) for f in record_fields(schema)])
         case _:

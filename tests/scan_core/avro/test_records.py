@@ -175,6 +175,8 @@ def explosive(depth: int) -> Any:
         record(("a", 1, nested(200))),
         record(("a", 1, "r")),
         record(("a", 1, {"type": "nonsense"})),
+        record(("a", 1, {"type": "array"})),
+        record(("a", 1, {"type": "map"})),
         record(("a", 1, {"type": "fixed", "name": "f", "size": -1})),
         record(("a", 1, {"type": "fixed", "name": "f", "size": 2**40})),
     ],
