@@ -25,7 +25,7 @@ DEFAULT_MAX_QUARANTINE_RATIO = 0.5
 
 _DURATION_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_TABLE_NAME = re.compile(r"[^.\s/\\]+(\.[^.\s/\\]+)+")
+_TABLE_NAME = re.compile(r"[^.\t\n/\\]+(\.[^.\t\n/\\]+)+")
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
 
