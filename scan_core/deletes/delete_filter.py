@@ -50,6 +50,7 @@ class EqualityFilter:
     key_ids: tuple[int, ...]
     index: EqualityIndex
     threshold: int
+    use_numba: bool = True
 
     def keep(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
         """True for rows that stay.
@@ -59,7 +60,7 @@ class EqualityFilter:
         """
         if not len(keys[0]):
             return np.ones(0, np.bool_)
-        return ~find_deleted(self.index, keys, self.threshold)
+        return ~find_deleted(self.index, keys, self.threshold, use_numba=self.use_numba)
 
     def may_touch(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
         """NEVER: no row so described is deleted; ALWAYS: all are; MAYBE: probe.
@@ -103,7 +104,7 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
     """
     sequence_number = task.data_file.data_sequence_number
     filters = [
-        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number))
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), context.options.use_numba)
         for group in task.equality_deletes
         if group.max_sequence_number > sequence_number
         for index in (_equality_index(group, context, metrics),)
@@ -118,7 +119,8 @@ def _equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: S
     def build() -> EqualityIndex:
         keys = load_keys(group, context, metrics)
         metrics.delete_indexes_built += 1
-        return build_index(keys, kinds, context.options.memory_limit_bytes // _DENSE_SHARE_OF_MEMORY)
+        dense_bytes = context.options.memory_limit_bytes // _DENSE_SHARE_OF_MEMORY
+        return build_index(keys, kinds, dense_bytes, use_numba=context.options.use_numba)
 
     key = ("equality", group.key_ids, kinds, _GROUP_KEYS.of(group, context), repr(context.name_mapping))
     index: EqualityIndex = DELETE_CACHE.get_or_build(key, build, context.options.delete_cache_bytes, metrics)

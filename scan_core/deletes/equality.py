@@ -9,6 +9,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,12 @@ import pyarrow as pa
 
 from scan_core.deletes.key_summary import KeySummary, summarise
 from scan_core.errors import ScanError
-from scan_core.index.hash_table import HashTable, build_hash_table, order_of
+from scan_core.index.compiled import kernels_if_worthwhile, measured
+from scan_core.index.hash_table import HashTable, build_hash_table, sort_hashes
 from scan_core.index.key_columns import (
     Flags,
     KeyColumn,
+    Words,
     column_bytes,
     concat,
     is_integer_like,
@@ -28,7 +31,7 @@ from scan_core.index.key_columns import (
     signed_values,
 )
 from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed
-from scan_core.index.key_match import same_keys
+from scan_core.index.key_match import KeyRows, same_keys
 
 Ranks = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -72,8 +75,9 @@ class DenseIndex:
         """Distinct keys."""
         return int(np.count_nonzero(self.ranks)) + int(self.null_rank > 0)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Flags:
-        """Rows whose key has a rank above the threshold."""
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+        """Rows whose key has a rank above the threshold; NumPy is as fast as compiled code here."""
+        del use_numba
         (array,) = keys
         values = signed_values(array)
         dead = np.empty(len(values), np.bool_)
@@ -119,16 +123,19 @@ class HashedIndex:
         """Distinct keys."""
         return len(self.ranks)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int) -> Flags:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
         """Rows whose key has a rank above the threshold."""
-        columns = [key_column(array) for array in keys]
-        rows, entries = self.table.find(hash_rows(columns, self.seed))
-        live = self.ranks[entries] > threshold
-        rows, entries = rows[live], entries[live]
-        rows = rows[same_keys(columns, rows, self.columns, self.rows[entries].astype(np.int64))]
-        dead = np.zeros(columns[0].num_rows, np.bool_)
-        dead[rows] = True
-        return dead
+        kernels = kernels_if_worthwhile(use_numba=use_numba)
+        with measured(kernels):
+            columns = [key_column(array) for array in keys]
+            rows, entries = self.table.find(hash_rows(columns, self.seed, kernels), kernels)
+            if threshold > 0:
+                live = self.ranks[entries] > threshold
+                rows, entries = rows[live], entries[live]
+            stored = KeyRows(self.columns, self.rows[entries].astype(np.int64))
+            dead = np.zeros(columns[0].num_rows, np.bool_)
+            dead[rows[same_keys(KeyRows(columns, rows), stored, kernels)]] = True
+            return dead
 
 
 EqualityIndex = DenseIndex | HashedIndex
@@ -139,28 +146,31 @@ def threshold_of(index: EqualityIndex, data_sequence_number: int) -> int:
     return bisect_right(index.sequence_numbers, data_sequence_number)
 
 
-def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int) -> Flags:
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
     """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
-        return index.deleted(keys, threshold)
+        return index.deleted(keys, threshold, use_numba=use_numba)
     array = keys[0]
     values, codes = array.dictionary, array.indices
     if len(values) > len(array):
-        return index.deleted([array.dictionary_decode()], threshold)
+        return index.deleted([array.dictionary_decode()], threshold, use_numba=use_numba)
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Flags = index.deleted([values], threshold)[codes.to_numpy()]
+    dead: Flags = index.deleted([values], threshold, use_numba=use_numba)[codes.to_numpy()]
     return dead
 
 
-def build_index(parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], max_dense_bytes: int) -> EqualityIndex:
+def build_index(
+    parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], max_dense_bytes: int, *, use_numba: bool = True
+) -> EqualityIndex:
     """The index over the keys of all delete files of a group.
 
     Args:
         parts: keys by file, in any order.
         key_types: of the key columns, in the table's current types.
         max_dense_bytes: the largest dense table allowed.
+        use_numba: allow compiled kernels.
     """
     sequence_numbers = tuple(sorted({p.sequence_number for p in parts}))
     parts = sorted((p for p in parts if p.num_rows), key=lambda p: p.sequence_number)
@@ -169,7 +179,9 @@ def build_index(parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], m
         dense = _build_dense(parts, sequence_numbers, rank_type, min(max_dense_bytes, MAX_DENSE_BYTES))
         if dense is not None:
             return dense
-    return _build_hashed(parts, key_types, sequence_numbers, rank_type)
+    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    with measured(kernels):
+        return _build_hashed(parts, key_types, sequence_numbers, rank_type, kernels)
 
 
 def _build_dense(
@@ -203,33 +215,38 @@ def _build_hashed(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     rank_type: np.dtype[np.unsignedinteger],
+    kernels: ModuleType | None,
 ) -> HashedIndex:
-    columns: list[KeyColumn] = [
+    columns = tuple(
         concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
         for i, kind in enumerate(key_types)
-    ]
-    lengths = [p.num_rows for p in parts]
-    ranks = np.repeat(
-        np.array([bisect_right(sequence_numbers, p.sequence_number) for p in parts], rank_type), lengths
-    ).astype(rank_type, copy=False)
-    for _ in range(_MAX_SEEDS):
-        seed = hash_seed(secrets.randbits(63))
-        hashes = hash_rows(columns, seed)
-        order = order_of(hashes)
-        ordered = hashes[order]
-        repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if not len(repeats) or same_keys(columns, order[repeats], columns, order[repeats + 1]).all():
-            break
-    else:
-        raise ScanError(f"delete keys collide under {_MAX_SEEDS} random seeds")
-    ordered_ranks = ranks[order]
-    if len(repeats):
-        firsts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    )
+    part_ranks = np.array([bisect_right(sequence_numbers, p.sequence_number) for p in parts], rank_type)
+    ranks = np.repeat(part_ranks, [p.num_rows for p in parts]).astype(rank_type, copy=False)
+    seed, hashes, rows = _sort_keys(columns, kernels)
+    ordered_ranks = ranks[rows]
+    is_new = hashes[1:] != hashes[:-1]
+    if not is_new.all():
+        firsts = np.flatnonzero(np.concatenate([[True], is_new]))
         ordered_ranks = np.maximum.reduceat(ordered_ranks, firsts)
-        order, ordered = order[firsts], ordered[firsts]
+        rows, hashes = rows[firsts], hashes[firsts]
     summaries = tuple(
         summarise([c], has_null=null_flags(c) is not None, kind=kind)
         for c, kind in zip(columns, key_types, strict=True)
     )
-    table = build_hash_table(ordered)
-    return HashedIndex(sequence_numbers, seed, table, tuple(columns), order.astype(np.uint32), ordered_ranks, summaries)
+    table = build_hash_table(hashes, kernels)
+    return HashedIndex(sequence_numbers, seed, table, columns, rows, ordered_ranks, summaries)
+
+
+def _sort_keys(
+    columns: Sequence[KeyColumn], kernels: ModuleType | None
+) -> tuple[HashSeed, Words, npt.NDArray[np.uint32]]:
+    """A seed under which different keys have different hashes, the hashes in order, and the row of each."""
+    for _ in range(_MAX_SEEDS):
+        seed = hash_seed(secrets.randbits(63))
+        hashes, rows = sort_hashes(hash_rows(columns, seed, kernels), kernels)
+        repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
+        one, next_one = (KeyRows(columns, rows[repeats + i].astype(np.int64)) for i in (0, 1))
+        if same_keys(one, next_one, kernels).all():
+            return seed, hashes, rows
+    raise ScanError(f"delete keys collide under {_MAX_SEEDS} random seeds")

@@ -20,9 +20,14 @@ def bit_shift(num_keys: int) -> int:
     return 64 - max((num_keys * BITS_PER_KEY).bit_length(), 3)
 
 
+def filter_bytes(shift: int) -> int:
+    """Size of the filter."""
+    return 1 << (64 - shift - 3)
+
+
 def build_bits(sorted_hashes: Words, shift: int) -> Bits:
     """The filter over ascending hashes."""
-    bits = np.zeros(1 << (64 - shift - 3), np.uint8)
+    bits = np.zeros(filter_bytes(shift), np.uint8)
     if not len(sorted_hashes):
         return bits
     places = sorted_hashes >> np.uint64(shift)

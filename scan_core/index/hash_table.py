@@ -5,15 +5,17 @@ ways to look up, NumPy here and compiled in `kernels.py`, which find the same en
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.index.bloom import Bits, bit_shift, build_bits, may_contain
+from scan_core.index.bloom import Bits, bit_shift, build_bits, filter_bytes, may_contain
 from scan_core.index.key_columns import Flags, Rows, Words
 
 KEYS_PER_BUCKET = 2
 """Fewer cost memory for the starts of buckets, more cost steps inside of them."""
+MAX_ENTRIES = (1 << 32) - 2
 FILTER_BLOCK_ROWS = 16_384
 """Rows filtered at a time: intermediate arrays stay in the L2 cache."""
 
@@ -29,7 +31,7 @@ class HashTable:
     """
 
     hashes: Words
-    starts: npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
+    starts: npt.NDArray[np.uint32]
     shift: int
     filter: Bits
     filter_shift: int
@@ -44,11 +46,19 @@ class HashTable:
         """Memory held."""
         return self.hashes.nbytes + self.starts.nbytes + self.filter.nbytes
 
-    def find(self, hashes: Words) -> tuple[Rows, Rows]:
+    def find(self, hashes: Words, kernels: ModuleType | None = None) -> tuple[Rows, Rows]:
         """Which of the hashes are in the table, as ascending positions in `hashes`, and the entry of each."""
+        if kernels is not None:
+            return self._find_compiled(hashes, kernels)
         survivors = np.flatnonzero(self._may_contain(hashes))
         rows, entries = self._find_exact(hashes[survivors])
         return survivors[rows], entries
+
+    def _find_compiled(self, hashes: Words, kernels: ModuleType) -> tuple[Rows, Rows]:
+        rows, entries = np.empty((2, len(hashes)), np.int64)
+        shifts = np.uint64(self.filter_shift), np.uint64(self.shift)
+        found = kernels.find(hashes, self.filter, shifts[0], self.starts, shifts[1], self.hashes, rows, entries)
+        return rows[:found], entries[:found]
 
     def _may_contain(self, hashes: Words) -> Flags:
         flags = np.empty(len(hashes), np.bool_)
@@ -72,22 +82,36 @@ class HashTable:
         return rows, entries[rows]
 
 
-def build_hash_table(sorted_hashes: Words) -> HashTable:
-    """A table over ascending, distinct hashes; its entries are their positions."""
+def build_hash_table(sorted_hashes: Words, kernels: ModuleType | None = None) -> HashTable:
+    """A table over ascending, distinct hashes; its entries are their positions.
+
+    Raises:
+        ValueError: more hashes than fit one table; partition them.
+    """
     count = len(sorted_hashes)
+    if count > MAX_ENTRIES:
+        raise ValueError(f"{count} hashes in one table of at most {MAX_ENTRIES}")
     bucket_bits = max((count // KEYS_PER_BUCKET).bit_length(), 1)
-    shift = 64 - bucket_bits
-    buckets = (sorted_hashes >> np.uint64(shift)).astype(np.int64)
-    starts = np.zeros((1 << bucket_bits) + 1, np.int64)
-    np.cumsum(np.bincount(buckets, minlength=1 << bucket_bits), out=starts[1:])
-    filter_shift = bit_shift(count)
-    bits = build_bits(sorted_hashes, filter_shift)
-    narrow = starts.astype(np.uint32) if count < 1 << 32 else starts.astype(np.uint64)
+    shift, filter_shift = 64 - bucket_bits, bit_shift(count)
     ended = np.append(sorted_hashes, np.uint64(_HIGHEST))
-    return HashTable(ended, narrow, shift, bits, filter_shift)
+    if kernels is not None:
+        starts = np.zeros((1 << bucket_bits) + 1, np.uint32)
+        bits = np.zeros(filter_bytes(filter_shift), np.uint8)
+        kernels.fill_table(sorted_hashes, np.uint64(shift), np.uint64(filter_shift), starts, bits)
+        return HashTable(ended, starts, shift, bits, filter_shift)
+    counts = np.bincount((sorted_hashes >> np.uint64(shift)).view(np.int64), minlength=1 << bucket_bits)
+    starts = np.zeros((1 << bucket_bits) + 1, np.uint32)
+    np.cumsum(counts, out=starts[1:])
+    return HashTable(ended, starts, shift, build_bits(sorted_hashes, filter_shift), filter_shift)
 
 
-def order_of(hashes: Words) -> Rows:
-    """The stable order that sorts the hashes: radix by the leading 16 bits, then merge of nearly sorted runs."""
+def sort_hashes(hashes: Words, kernels: ModuleType | None = None) -> tuple[Words, npt.NDArray[np.uint32]]:
+    """The hashes in ascending order, and the position of each, equal ones in their order."""
+    if kernels is not None:
+        ordered, rows = np.empty(len(hashes), np.uint64), np.empty(len(hashes), np.uint32)
+        if kernels.sort_hashes(hashes, ordered, rows):
+            return ordered, rows
+    # radix by the leading 16 bits, then a merge of runs that are nearly sorted
     coarse = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
-    return coarse[np.argsort(hashes[coarse], kind="stable")]
+    order = coarse[np.argsort(hashes[coarse], kind="stable")].astype(np.uint32)
+    return hashes[order], order

@@ -8,6 +8,7 @@ compiled; what hashes collide is found out and verified in `hash_table.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -56,9 +57,11 @@ def hash_seed(number: int) -> HashSeed:
     return HashSeed(_splitmix(number), _splitmix(number + 1) | 1)
 
 
-def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
-    """One hash per row."""
+def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: ModuleType | None = None) -> Words:
+    """One hash per row; the same with and without compiled kernels."""
     num_rows = columns[0].num_rows
+    if kernels is not None:
+        return _hash_compiled(columns, seed, kernels)
     total = np.empty(num_rows, np.uint64)
     distinct = {
         i: _hash_plain(c.values, i, seed, 0, c.values.num_rows)
@@ -77,6 +80,44 @@ def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed) -> Words:
         _finish(block, seed)
         total[begin:end] = block
     return total
+
+
+def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: ModuleType) -> Words:
+    total = np.zeros(columns[0].num_rows, np.uint64)
+    for index, column in enumerate(columns):
+        plain = column.values if isinstance(column, DictionaryColumn) else column
+        apart = isinstance(column, DictionaryColumn) or plain.valid is not None
+        part = np.zeros(plain.num_rows, np.uint64) if apart else total
+        _add_compiled(plain, index, seed, kernels, part)
+        if plain.valid is not None:
+            part[~plain.valid] = seed.secret(index, _NULL_POSITION)
+        if apart:
+            total += part[column.codes] if isinstance(column, DictionaryColumn) else part
+    kernels.finish(total, np.uint64(seed.first))
+    return total
+
+
+def _add_compiled(
+    column: FixedColumn | BytesColumn, index: int, seed: HashSeed, kernels: ModuleType, total: Words
+) -> None:
+    first = np.uint64(seed.first)
+    if isinstance(column, FixedColumn):
+        for position, words in enumerate(column.words):
+            secret, multiplier = seed.secret(index, position), seed.multiplier(index, position)
+            kernels.hash_words(words, secret, first, multiplier, total)
+        return
+    root = (seed.root + index * _COLUMN_STRIDE) & _WORD_MASK
+    kernels.hash_bytes(
+        column.offsets,
+        column.word_view,
+        first,
+        np.array([seed.secret(index, p) for p in range(LOOP_WORDS)]),
+        np.array([seed.multiplier(index, p) for p in range(LOOP_WORDS)]),
+        np.uint64(root),
+        np.uint64((root + _MULTIPLIERS) & _WORD_MASK),
+        seed.multiplier(index, _LENGTH_POSITION),
+        total,
+    )
 
 
 def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:

@@ -1,6 +1,8 @@
 """Whether pairs of rows are the same key, word by word: what makes a 64-bit hash exact."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -16,27 +18,42 @@ from scan_core.index.key_columns import (
 from scan_core.index.key_hash import flat_words, tail_masks
 
 
-def same_keys(left: Sequence[KeyColumn], left_rows: Rows, right: Sequence[KeyColumn], right_rows: Rows) -> Flags:
+@dataclass(frozen=True, slots=True)
+class KeyRows:
+    """Some rows of some columns."""
+
+    columns: Sequence[KeyColumn]
+    rows: Rows
+
+
+def same_keys(left: KeyRows, right: KeyRows, kernels: ModuleType | None = None) -> Flags:
     """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
-    same = np.ones(len(left_rows), np.bool_)
-    for one, other in zip(left, right, strict=True):
-        same &= _same_values(one, left_rows, other, right_rows)
+    same = np.ones(len(left.rows), np.bool_)
+    for one, other in zip(left.columns, right.columns, strict=True):
+        same &= _same_values(one, left.rows, other, right.rows, kernels)
         if not same.any():
             break
     return same
 
 
-def _same_values(left: KeyColumn, left_rows: Rows, right: KeyColumn, right_rows: Rows) -> Flags:
+def _same_values(
+    left: KeyColumn, left_rows: Rows, right: KeyColumn, right_rows: Rows, kernels: ModuleType | None
+) -> Flags:
     if isinstance(left, DictionaryColumn):
-        return _same_values(left.values, left.codes[left_rows], right, right_rows)
+        return _same_values(left.values, left.codes[left_rows], right, right_rows, kernels)
     if isinstance(right, DictionaryColumn):
-        return _same_values(left, left_rows, right.values, right.codes[right_rows])
+        return _same_values(left, left_rows, right.values, right.codes[right_rows], kernels)
     if isinstance(left, FixedColumn) and isinstance(right, FixedColumn):
         same: Flags = np.ones(len(left_rows), np.bool_)
         for one, other in zip(left.words, right.words, strict=True):
             same &= one[left_rows] == other[right_rows]
     elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
-        same = _same_bytes(left, left_rows, right, right_rows)
+        if kernels is None:
+            same = _same_bytes(left, left_rows, right, right_rows)
+        else:
+            same = np.ones(len(left_rows), np.bool_)
+            sides = left.offsets, left.word_view, left_rows, right.offsets, right.word_view, right_rows
+            kernels.same_bytes(*sides, same)
     else:
         raise TypeError("byte strings compared with fixed words")
     if left.valid is None and right.valid is None:
@@ -57,15 +74,15 @@ def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_ro
     for position in range(LOOP_WORDS):
         if not len(open_pairs):
             return same
-        words = left.word_view[starts[open_pairs] + 8 * position]
-        words ^= right.word_view[others[open_pairs] + 8 * position]
+        differing = left.word_view[starts[open_pairs] + 8 * position]
+        differing ^= right.word_view[others[open_pairs] + 8 * position]
         rest = lengths[open_pairs] - 8 * position
-        equal = words & tail_masks(rest) == 0
+        equal = differing & tail_masks(rest) == 0
         same[open_pairs[~equal]] = False
         open_pairs = open_pairs[equal & (rest > 8)]
     if len(open_pairs):
         words, positions = flat_words(left, left_rows[open_pairs], LOOP_WORDS)
-        others, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
+        right_words, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
         firsts = np.flatnonzero(positions == LOOP_WORDS)
-        same[open_pairs] = np.logical_and.reduceat(words == others, firsts)
+        same[open_pairs] = np.logical_and.reduceat(words == right_words, firsts)
     return same

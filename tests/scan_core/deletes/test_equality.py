@@ -16,6 +16,7 @@ from scan_core.deletes.equality import (
     threshold_of,
 )
 from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.index import compiled
 from tests.scan_core.deletes.key_values import arrays, canonical, cases, delete_keys, oracle
 
 PLENTY = 1 << 30
@@ -39,6 +40,19 @@ def test_rule_18_index_gives_what_an_oracle_of_dictionaries_gives(case: Any) -> 
         for number in (0, 1, 3, 6):
             found = find_deleted(index, arrays(kinds, probe, encode=encode), threshold_of(index, number))
             assert found.tolist() == [highest.get(canonical(r), 0) > number for r in probe]
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_compiled_index_gives_what_numpy_gives(case: Any) -> None:
+    compiled.load()
+    kinds, parts, probe, encode = case
+    keys, probes = delete_keys(kinds, parts), arrays(kinds, probe, encode=encode)
+    plain, fast = (build_index(keys, kinds, 0, use_numba=n) for n in (False, True))
+    expected = find_deleted(plain, probes, 2, use_numba=False).tolist()
+    for index in (plain, fast):
+        for use_numba in (False, True):
+            assert find_deleted(index, probes, 2, use_numba=use_numba).tolist() == expected
 
 
 def test_rule_01_delete_spares_rows_of_its_own_sequence_number() -> None:
