@@ -38,7 +38,7 @@ def project_definitions(config: Config) -> dg.Definitions:
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[ingest_job, daily_job(days)] if config.published else [ingest_job],
+        jobs=[ingest_job, daily_job] if config.published else [ingest_job],
         schedules=[ingest_schedule, *publish_schedules(config.published)],
         resources={
             "project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK))

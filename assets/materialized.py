@@ -1,5 +1,6 @@
 """Published tables as assets: one per entry of `published`, partitioned by business day."""
 
+import warnings
 from collections.abc import Iterator
 
 import dagster as dg
@@ -22,21 +23,6 @@ def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinitio
     """
     key = published_key(name)
 
-    @dg.asset(
-        key=key,
-        deps=[mirror_key(table) for table in tables_read(config, name)],
-        partitions_def=days,
-        backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN),
-        check_specs=[
-            dg.AssetCheckSpec(
-                COMPLETE_CHECK, asset=key, description="The table holds exactly the rows that the tasks wrote."
-            )
-        ],
-        group_name=PUBLISHED_GROUP,
-        kinds={"iceberg", "spark"},
-        pool=table_pool(name),
-        description=f"Re-made day by day from mirrors.\n\n```sql\n{config.published[name].sql.strip()}\n```",
-    )
     def published(
         context: dg.AssetExecutionContext, project: Project
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
@@ -62,7 +48,23 @@ def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinitio
         yield dg.MaterializeResult(metadata=published_metadata(reports))
         yield verdict
 
-    return published
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # backfill policies are in beta, and without an alternative
+        return dg.asset(
+            key=key,
+            deps=[mirror_key(table) for table in tables_read(config, name)],
+            partitions_def=days,
+            backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN),
+            check_specs=[
+                dg.AssetCheckSpec(
+                    COMPLETE_CHECK, asset=key, description="The table holds exactly the rows that the tasks wrote."
+                )
+            ],
+            group_name=PUBLISHED_GROUP,
+            kinds={"iceberg", "spark"},
+            pool=table_pool(name),
+            description=f"Re-made day by day from mirrors.\n\n```sql\n{config.published[name].sql.strip()}\n```",
+        )(published)
 
 
 def published_metadata(reports: list[MaterializeReport]) -> dict[str, dg.MetadataValue]:
@@ -70,7 +72,7 @@ def published_metadata(reports: list[MaterializeReport]) -> dict[str, dg.Metadat
     last = reports[-1]
     metrics = [report.metrics for report in reports]
     values: dict[str, dg.MetadataValue] = {
-        "dagster/row_count": dg.IntMetadataValue(sum(report.rows for report in reports)),
+        "dagster/partition_row_count": dg.IntMetadataValue(sum(report.rows for report in reports)),
         "rows removed by deletes": dg.IntMetadataValue(sum(report.rows_removed_by_deletes for report in reports)),
         "rows read": dg.IntMetadataValue(sum(m.rows_out for m in metrics)),
         "data files": dg.IntMetadataValue(sum(report.data_files for report in reports)),

@@ -1,0 +1,143 @@
+"""Definitions load with and without a config, and hold what the config names."""
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from assets import definitions
+from assets.jobs import DAILY_JOB, INGEST_JOB
+from pipelines.errors import ConfigError
+from tests.conftest import REPOSITORY
+from tests.shop_project import ShopProject
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ShopProject:
+    return ShopProject(tmp_path)
+
+
+def test_every_table_and_published_table_has_its_assets_and_checks(project: ShopProject) -> None:
+    defs = project.definitions
+    keys = {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()}
+    assert keys == {
+        "change_log/shop_orders", "change_log/shop_customers", "change_log/shop_suppliers",
+        "mirror/shop/orders", "mirror/shop/customers", "mirror/shop/suppliers", "published/shop/daily",
+    }  # fmt: skip
+    checks = {f"{k.asset_key.to_user_string()}:{k.name}" for k in defs.resolve_asset_graph().asset_check_keys}
+    assert "mirror/shop/orders:no_deleted_row_reappears" in checks
+    assert "published/shop/daily:published_rows_are_complete" in checks
+    assert len(checks) == 3 * 3 + 1
+
+
+def test_lineage_goes_from_log_to_mirror_to_what_the_sql_reads(project: ShopProject) -> None:
+    graph = project.definitions.resolve_asset_graph()
+    published = graph.get(dg.AssetKey(["published", "shop", "daily"]))
+    assert {key.to_user_string() for key in published.parent_keys} == {"mirror/shop/orders"}
+    mirror = graph.get(dg.AssetKey(["mirror", "shop", "orders"]))
+    assert {key.to_user_string() for key in mirror.parent_keys} == {"change_log/shop_orders"}
+
+
+def test_only_published_assets_are_partitioned_by_day_from_their_start_to_today(project: ShopProject) -> None:
+    graph = project.definitions.resolve_asset_graph()
+    partitioned = {key.to_user_string() for key in graph.get_all_asset_keys() if graph.get(key).is_partitioned}
+    assert partitioned == {"published/shop/daily"}
+    days = graph.get(dg.AssetKey(["published", "shop", "daily"])).partitions_def
+    assert isinstance(days, dg.DailyPartitionsDefinition)
+    assert days.get_first_partition_key() == "2026-01-01"
+
+
+def test_writers_of_one_table_share_a_pool(project: ShopProject) -> None:
+    defs = project.definitions
+    pools = {op.name: op.pool for a in (defs.resolve_all_asset_specs() and defs.assets) or [] for op in [a.op]}  # type: ignore[union-attr]
+    assert pools["mirror__shop__orders"] == "table_shop_orders"
+
+
+def test_jobs_and_schedules_are_there_and_resolve(project: ShopProject) -> None:
+    defs = project.definitions
+    dg.Definitions.validate_loadable(defs)
+    ingest = defs.resolve_job_def(INGEST_JOB)
+    assert {key.to_user_string() for key in ingest.asset_layer.executable_asset_keys} == {
+        "change_log/shop_orders", "change_log/shop_customers", "change_log/shop_suppliers",
+        "mirror/shop/orders", "mirror/shop/customers", "mirror/shop/suppliers",
+    }  # fmt: skip
+    assert defs.resolve_job_def(DAILY_JOB).partitions_def is not None
+    daily = defs.resolve_schedule_def("daily_schedule")
+    assert (daily.cron_schedule, daily.default_status) == ("0 2 * * *", dg.DefaultScheduleStatus.STOPPED)
+
+
+def test_a_schedule_that_the_config_names_runs_by_default_and_makes_yesterday(project: ShopProject) -> None:
+    document = yaml.safe_load(project.path.read_text())
+    document["published"]["shop.daily"]["schedule"] = "30 5 * * *"
+    project.path.write_text(yaml.safe_dump(document))
+    defs = project.definitions
+    daily = defs.resolve_schedule_def("daily_schedule")
+    assert (daily.cron_schedule, daily.default_status) == ("30 5 * * *", dg.DefaultScheduleStatus.RUNNING)
+    context = dg.build_schedule_context(
+        scheduled_execution_time=dt.datetime(2026, 3, 1, 5, 30, tzinfo=dt.UTC),
+        repository_def=defs.get_repository_def(),
+    )
+    (request,) = daily.evaluate_tick(context).run_requests
+    assert request.partition_key == "2026-02-28"
+    assert request.asset_selection == [dg.AssetKey(["published", "shop", "daily"])]
+
+
+def test_without_published_tables_there_is_no_daily_job(project: ShopProject) -> None:
+    document = yaml.safe_load(project.path.read_text())
+    del document["published"]
+    project.path.write_text(yaml.safe_dump(document))
+    defs = project.definitions
+    dg.Definitions.validate_loadable(defs)
+    assert DAILY_JOB not in {job.name for job in defs.jobs or []}
+
+
+def test_the_config_is_found_by_variable_then_here_then_in_the_demo(
+    project: ShopProject, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.delenv(definitions.CONFIG_VARIABLE, raising=False)
+    assert definitions.find_config() is None
+    (elsewhere / "demo").mkdir()
+    (elsewhere / "demo" / "nevermore.yaml").touch()
+    assert definitions.find_config() == Path("demo/nevermore.yaml")
+    (elsewhere / "nevermore.yaml").touch()
+    assert definitions.find_config() == Path("nevermore.yaml")
+    monkeypatch.setenv(definitions.CONFIG_VARIABLE, str(project.path))
+    assert definitions.find_config() == project.path
+
+
+def test_without_a_config_definitions_load_and_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(definitions.CONFIG_VARIABLE, raising=False)
+    (spec,) = definitions.load_definitions().resolve_all_asset_specs()
+    assert spec.key == dg.AssetKey("no_config_found")
+    assert "nevermore init" in str(spec.description)
+
+
+def test_a_wrong_config_is_an_error_with_its_line(project: ShopProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.path.write_text(project.path.read_text().replace("partition:", "partiton:"))
+    monkeypatch.setenv(definitions.CONFIG_VARIABLE, str(project.path))
+    with pytest.raises(ConfigError, match=r"nevermore.yaml:15: unknown key 'partiton'; did you mean 'partition'\?"):
+        definitions.load_definitions()
+
+
+def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: ShopProject) -> None:
+    workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())
+    assert workspace == {"load_from": [{"python_module": "assets.definitions"}]}
+    code = "import assets.definitions as d; print(len(list(d.defs.resolve_all_asset_specs())))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NEVERMORE_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == "7"

@@ -1,0 +1,110 @@
+"""The published asset as a user would test it in CI: ingest files, materialize a day, look at rows and metadata."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from assets import materialized
+from assets.jobs import DAILY_JOB, INGEST_JOB
+from assets.keys import published_key
+from pipelines.catalog import find_table, open_catalog
+from pipelines.ingest import run_once
+from scan_core import open_table
+from tests.shop_project import ShopProject
+from tests.spark_session import SPARK_TEST
+
+pytestmark = SPARK_TEST
+
+NAME = "shop.daily"
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> ShopProject:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    project.land_people()
+    run_once(project.config)
+    return project
+
+
+def _run(project: ShopProject, day: str, **arguments: Any) -> dg.ExecuteInProcessResult:
+    job = project.definitions.resolve_job_def(DAILY_JOB)
+    return job.execute_in_process(partition_key=day, raise_on_error=False, **arguments)
+
+
+def _rows(project: ShopProject) -> list[tuple[dt.date, int, float]]:
+    table = find_table(open_catalog(project.config), NAME)
+    return sorted(tuple(row.values()) for row in open_table(table).scan().to_table().to_pylist())
+
+
+_FIRST = (dt.date(2026, 1, 1), 3, 125.0)
+_SECOND = (dt.date(2026, 1, 2), 3, 150.0)
+
+
+def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> None:
+    result = _run(project, "2026-01-01")
+    assert result.success
+    assert _rows(project) == [_FIRST]
+    (event,) = result.get_asset_materialization_events()
+    assert (event.asset_key, event.partition) == (published_key(NAME), "2026-01-01")
+    metadata = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert metadata["dagster/partition_row_count"] == 1
+    assert metadata["rows removed by deletes"] == 0
+    assert metadata["bytes read"] > 0
+    mirror = find_table(open_catalog(project.config), "shop.orders")
+    assert mirror is not None
+    assert metadata["snapshot id of shop.orders"] == str(mirror.metadata.current_snapshot_id)
+    (check,) = result.get_asset_check_evaluations()
+    assert (check.check_name, check.passed) == (materialized.COMPLETE_CHECK, True)
+
+
+def test_a_day_without_rows_is_a_success(project: ShopProject) -> None:
+    result = _run(project, "2026-01-05")
+    assert result.success
+    assert _rows(project) == []
+
+
+def test_days_of_one_run_are_all_made(project: ShopProject) -> None:
+    asset = materialized.published_asset(NAME, project.config, _days(project))
+    tags = {
+        "dagster/asset_partition_range_start": "2026-01-01",
+        "dagster/asset_partition_range_end": "2026-01-03",
+    }
+    result = dg.materialize([asset], resources=project.definitions.resources, tags=tags)
+    assert result.success
+    assert _rows(project) == [_FIRST, _SECOND]
+    assert {e.partition for e in result.get_asset_materialization_events()} == {
+        "2026-01-01", "2026-01-02", "2026-01-03",
+    }  # fmt: skip
+
+
+def test_a_day_that_does_not_hold_what_was_written_fails_its_run_and_is_not_retried(
+    project: ShopProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materialized, "count_day", lambda *_: 0)
+    result = _run(project, "2026-01-01")
+    assert not result.success
+    assert not result.get_asset_materialization_events()
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+    (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    assert "tasks wrote 1 rows, the table holds 0" in str(failure.event_specific_data)
+
+
+def test_ingest_and_publish_jobs_run_one_after_the_other_as_in_the_ui(project: ShopProject) -> None:
+    project.land("orders", "3.jsonl", [])
+    ingest = project.definitions.resolve_job_def(INGEST_JOB).execute_in_process()
+    assert ingest.success
+    assert len(ingest.get_asset_check_evaluations()) == 9
+    assert _run(project, "2026-01-02").success
+    assert _rows(project) == [_SECOND]
+
+
+def _days(project: ShopProject) -> dg.DailyPartitionsDefinition:
+    days = project.definitions.resolve_asset_graph().get(published_key(NAME)).partitions_def
+    assert isinstance(days, dg.DailyPartitionsDefinition)
+    return days
