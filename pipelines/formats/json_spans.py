@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 
-MAX_COLUMNS = 5_000
+MAX_COLUMNS = 2_000
 """A feed with more distinct member names has data in its names; the events with still more are rejected."""
+LEAST_CELLS = 2**22
+"""Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
@@ -184,8 +186,9 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
         names: members to look for, in their usual order.
         learn: also find members with other names; their columns follow those of `names`.
     """
-    known = _Names(names)
     count = len(documents)
+    cells = max(LEAST_CELLS, len(documents.data))
+    known = _Names(names, min(MAX_COLUMNS, max(cells // max(count, 1), len(names))))
     capacity = max(len(names) + (16 if learn else 0), 1)
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
@@ -249,7 +252,8 @@ def scan_arrays(documents: Documents) -> Elements:
 class _Names:
     """The member names known so far: raw bytes in a joined table for the kernel, and the column of each."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], limit: int) -> None:
+        self._limit = limit
         self._columns: dict[str, int] = {}
         self._raw: list[bytes] = []
         self._slots: list[int] = []
@@ -271,7 +275,7 @@ class _Names:
             name.encode()
         except (ValueError, UnicodeError):
             return False
-        if len(self._raw) >= MAX_COLUMNS:
+        if name not in self._columns and len(self._columns) >= self._limit:
             return False
         self._add(raw, name)
         return True

@@ -23,7 +23,7 @@ from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
 from pipelines.formats.sniff import sniff
-from pipelines.formats.wal2json import Wal2JsonOptions, decode_wal2json
+from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
 from pipelines.sources.raw_events import RawEvents
 
 
@@ -60,6 +60,14 @@ FORMATS: Mapping[str, Format] = {
     "wal2json": Format(Wal2JsonOptions, decode_wal2json),
     "rows": Format(RowChangeOptions, decode_rows),
 }
+
+
+def complete_events_of(name: str | None) -> Callable[[pa.BinaryArray], int | None] | None:
+    """How far events of a format may be applied, for a source to ask; None for formats without transactions.
+
+    A format to be sniffed is taken for one with transactions: events that mark none are complete anyway.
+    """
+    return complete_events if name is None or ALIASES.get(name, name) == "wal2json" else None
 
 
 ALIASES: Mapping[str, str] = {

@@ -99,13 +99,15 @@ class FilePosition:
     def with_file(self, file: ReadFile) -> "FilePosition":
         """The position after reading so much of a file."""
         others = [f for f in self.named if f.name != file.name]
-        named = [*others, file]
-        evicted = [f.fingerprint for f in named[:-MAX_NAMED_FILES]]
+        # Files that wait for the end of a transaction are never forgotten.
+        waiting = [f for f in others[: 1 - MAX_NAMED_FILES] if not f.finished]
+        named = [*waiting, *others[1 - MAX_NAMED_FILES :], file]
+        evicted = [f.fingerprint for f in others[: 1 - MAX_NAMED_FILES] if f.finished]
         fingerprints = (*self.fingerprints, *evicted)[-MAX_FINGERPRINTS:]
         swept = max(self.swept, file.name) if file.finished and self.is_sweeping else self.swept
         return replace(
             self,
-            named=tuple(named[-MAX_NAMED_FILES:]),
+            named=tuple(named),
             fingerprints=fingerprints,
             swept=swept,
             highest=max(self.highest, file.name) if file.finished else self.highest,

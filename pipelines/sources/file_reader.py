@@ -39,11 +39,13 @@ class FilePiece:
 
     Attributes:
         piece: documents; `rows` is set instead for Parquet, CSV and Avro.
-        after: the file as far as read; `finished` says whether that was all.
+        before: the file as far as read before this piece.
+        after: the same after it; `finished` says whether that was all.
     """
 
     piece: Piece
     rows: pa.Table | None
+    before: ReadFile
     after: ReadFile
 
 
@@ -110,8 +112,9 @@ def _read_rows(
                 continue
             fresh = table.slice(max(known.lines - first, 0))
             numbers = np.arange(seen - fresh.num_rows + 1, seen + 1, dtype=np.int64)
-            known = replace(known, lines=seen, read_bytes=file.size)
-            yield FilePiece(Piece(pa.nulls(fresh.num_rows, pa.binary()), None, numbers, file.size, seen), fresh, known)
+            before, known = known, replace(known, lines=seen, read_bytes=file.size)
+            piece = Piece(pa.nulls(fresh.num_rows, pa.binary()), None, numbers, file.size, seen)
+            yield FilePiece(piece, fresh, before, known)
     yield _end(known)
 
 
@@ -133,14 +136,14 @@ def _read_text(chunks: "_Chunks", known: ReadFile, options: FileOptions) -> Iter
         whole = _after_last_newline(data) if pending else data.size
         if whole:
             piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
-            known = replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
-            yield FilePiece(_chosen(piece, options, applied), None, known)
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(_chosen(piece, options, applied), None, before, known)
             if piece.read_bytes < whole:
                 chunks.give_back(data, piece.read_bytes)
                 continue
         if pending and options.report_incomplete:
             rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
-            yield FilePiece(_chosen(rest, options, applied), None, known)
+            yield FilePiece(_chosen(rest, options, applied), None, known, known)
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield _end(known)
@@ -162,7 +165,8 @@ def _read_documents(
     for first in range(0, len(piece.offsets), options.batch_rows):
         part = _part(piece, first, options.batch_rows)
         read = min(int(part.offsets[-1]), lines)
-        yield FilePiece(part, None, replace(known, lines=max(read, known.lines), read_bytes=known.size))
+        before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
+        yield FilePiece(part, None, before, known)
     yield _end(replace(known, lines=max(lines, known.lines), read_bytes=known.size))
 
 
@@ -174,7 +178,7 @@ def _part(piece: Piece, first: int, count: int) -> Piece:
 
 def _end(known: ReadFile) -> FilePiece:
     nothing = Piece(pa.array([], pa.binary()), None, np.zeros(0, np.int64), known.read_bytes, known.lines)
-    return FilePiece(nothing, None, replace(known, finished=True))
+    return FilePiece(nothing, None, known, replace(known, finished=True))
 
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:

@@ -12,7 +12,7 @@ from pipelines.sources.file_listing import ListedFile, list_files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
 from pipelines.sources.file_reader import fingerprint_of, has_head, read_file
-from pipelines.sources.raw_batching import gather
+from pipelines.sources.raw_batching import CompleteEvents, gather
 from pipelines.sources.raw_events import RawEvents
 
 MARGIN_NS = 3600 * 1_000_000_000
@@ -36,6 +36,7 @@ def discover(
     options: FileOptions | None = None,
     *,
     applied_lines: AppliedLines | None = None,
+    complete: CompleteEvents | None = None,
     filesystem: Any = None,
 ) -> Iterator[FileBatch]:
     """What is new in the files, in name order; nothing at all if nothing is.
@@ -45,6 +46,7 @@ def discover(
         position: after the last batch that was applied; None begins from the start.
         options: limits and layout.
         applied_lines: asks the change log about files that the position's ledger no longer knows.
+        complete: tells how many events belong to finished transactions; others wait for the rest.
         filesystem: a pyarrow filesystem for remote paths; None takes the one of their scheme.
 
     Raises:
@@ -61,14 +63,16 @@ def discover(
         todo = _todo(listed, now, applied_lines, filesystem)
         waiting: FileBatch | None = None
         pieces = (piece for file, known in todo for piece in read_file(file, known, chosen, filesystem))
-        for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes):
-            if waiting is not None:
+        for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
+            if waiting is not None and raw is not None and raw.num_events:
                 yield waiting
+                waiting = None
             for end in ends:
                 now = now.with_file(end)
-            waiting = FileBatch(raw, now) if raw.num_events or waiting is None else replace(waiting, position_after=now)
+            if raw is not None and raw.num_events:
+                waiting = FileBatch(raw, now)
         now = now.settled(_recent(listed, max(now.until_ns, now.settled_ns)))
-        if waiting is not None and waiting.raw.num_events:
+        if waiting is not None:
             yield replace(waiting, position_after=now)
 
 
@@ -82,9 +86,11 @@ def _todo(
     names = {f.name for f in listed}
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
-        if file.arrived_ns > position.until_ns or not (is_new or (odd and _is_recent(file, position.settled_ns))):
+        is_open = (same := position.find(file.name)) is not None and not same.finished
+        is_odd = odd and _is_recent(file, position.settled_ns)
+        if file.arrived_ns > position.until_ns or not (is_new or is_odd or is_open):
             continue
-        if is_new and position.swept and file.name <= position.swept:
+        if is_new and position.swept and file.name <= position.swept and not is_open:
             continue
         known = _known(file, position, names, filesystem)
         if known is None:

@@ -1,7 +1,7 @@
 """Pieces of files joined or cut to batches of raw events of bounded rows and bytes."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,24 +24,66 @@ class _Pending:
         self.size += int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
 
 
+CompleteEvents = Callable[[pa.BinaryArray], int | None]
+"""How many of some events belong to finished transactions; None where the feed does not mark transactions."""
+
+
 def gather(
-    pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int
-) -> Iterator[tuple[RawEvents, list[ReadFile]]]:
+    pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int, complete: CompleteEvents | None = None
+) -> Iterator[tuple[RawEvents | None, list[ReadFile]]]:
     """(events, files as far as they are read after them) of pieces in order.
 
-    A batch ends where the next piece would take it over a limit, or has other columns. A piece is never cut: readers
-    keep pieces below the limits, as far as lines and documents allow.
+    A batch ends where the next piece would take it over a limit, or has other columns. Readers keep pieces below the
+    limits, as far as lines and documents allow; only `complete` cuts pieces: what it leaves goes into the next batch,
+    which grows until a transaction is finished. Files of which something is left in the end come last, without events.
     """
     pending = _Pending()
     for piece in pieces:
         count = len(piece.piece.offsets)
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):
-            yield _batch(pending)
-            pending = _Pending()
+            done, pending = _cut(pending, complete)
+            if done.rows:
+                yield _batch(done)
         pending.add(piece)
-    if pending.pieces:
-        yield _batch(pending)
+    done, left = _cut(pending, complete)
+    if done.pieces:
+        yield _batch(done)
+    if left.pieces:
+        files = {p.after.name: replace(p.before, finished=False) for p in reversed(left.pieces)}
+        yield None, list(files.values())
+
+
+def _cut(pending: _Pending, complete: CompleteEvents | None) -> tuple[_Pending, _Pending]:
+    """What may be applied, and what waits for the rest of its transaction."""
+    if complete is None or not pending.rows or any(p.rows is not None for p in pending.pieces):
+        return pending, _Pending()
+    usable = complete(_documents([p for p in pending.pieces if len(p.piece.offsets)]))
+    if usable is None or usable == pending.rows:
+        return pending, _Pending()
+    done, left = _Pending(), _Pending()
+    for piece in pending.pieces:
+        count = len(piece.piece.offsets)
+        if left.pieces or usable < count:
+            first, rest = _halves(piece, 0 if left.pieces else usable)
+            if len(first.piece.offsets):
+                done.add(first)
+            left.add(rest)
+        else:
+            done.add(piece)
+        usable = max(usable - count, 0)
+    return done, left
+
+
+def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
+    """The first `count` events of a piece, and the others. Where in the file the cut is, only its line tells."""
+    part = piece.piece
+    line = int(part.offsets[count - 1]) if count else piece.before.lines
+    middle = replace(piece.before, read_bytes=0, lines=line, finished=False) if count else piece.before
+    keys = (None, None) if part.keys is None else (part.keys.slice(0, count), part.keys.slice(count))
+    first = replace(part, documents=part.documents.slice(0, count), keys=keys[0], offsets=part.offsets[:count])
+    rest = replace(part, documents=part.documents.slice(count), keys=keys[1], offsets=part.offsets[count:], skipped={})
+    return replace(piece, piece=first, after=middle), replace(piece, piece=rest, before=middle)
 
 
 def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
