@@ -118,8 +118,8 @@ def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
         encoded,
         f'["{placeholder}"]',
         f'["{encoded}"]',
-        f'{{"{placeholder}":"{placeholder}"}}',
-        "[" + ",".join(str(b) for b in placeholder.encode()) + "]",
+        *(f'{{"{placeholder}":{space}"{placeholder}"}}' for space in ("", " ")),
+        *("[" + comma.join(str(b) for b in placeholder.encode()) + "]" for comma in (",", ", ")),
     )
     return tuple(text.encode() for text in texts)
 
