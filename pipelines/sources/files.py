@@ -104,14 +104,14 @@ def _todo(
 
 def _known(file: ListedFile, position: FilePosition, names: set[str], filesystem: Any) -> ReadFile | None:
     """How far the file is read; None if there is nothing new in it."""
+    own = fingerprint_of(file, filesystem)
     same_name = position.find(file.name)
     if same_name is not None:
         if not has_head(file, same_name, filesystem) or file.size < same_name.size:
-            return fingerprint_of(file, filesystem)  # another content under an old name
+            return own  # another content under an old name
         if same_name.finished and file.size == same_name.size:
-            return None
-        return replace(fingerprint_of(file, filesystem), read_bytes=same_name.read_bytes, lines=same_name.lines)
-    own = fingerprint_of(file, filesystem)
+            return None if own.fingerprint == same_name.fingerprint else own
+        return replace(own, read_bytes=same_name.read_bytes, lines=same_name.lines)
     if position.knows(own.fingerprint):
         return None
     for gone in position.named:

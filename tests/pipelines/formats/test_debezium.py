@@ -268,7 +268,7 @@ def test_log_sequence_numbers_order_as_numbers() -> None:
 
 
 def test_order_by_what_no_event_has_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="have no source[.]pos"):
+    with pytest.raises(ConfigError, match=r"have no source\.pos"):
         read(event("c", {"id": 1}), order_by=("source.pos",))
 
 

@@ -1,0 +1,425 @@
+"""Event files as a source: layouts, and late, growing, renamed and re-delivered files."""
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.errors import ConfigError, PositionLostError, SourceError
+from pipelines.formats.wal2json import complete_events
+from pipelines.sources import file_position
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_position import FilePosition
+from pipelines.sources.files import discover
+
+Seen = list[tuple[str, int, Any]]
+
+
+class Reader:
+    """A process that reads a folder again and again, with nothing but the position between runs."""
+
+    def __init__(self, folder: Path, pattern: str = "*") -> None:
+        self.folder = folder
+        self.pattern = pattern
+        self.position: str | None = None
+        self.clock = 1_700_000_000
+
+    def write(self, name: str, text: str | bytes, mode: str = "w") -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = text.encode() if isinstance(text, str) else text
+        with path.open(mode + "b") as file:
+            file.write(data)
+
+    def run(self, stop_after: int | None = None, **options: Any) -> Seen:
+        """What is new; with `stop_after`, the process dies after so many batches."""
+        extra = {k: options.pop(k) for k in ("applied_lines", "complete") if k in options}
+        position = None if self.position is None else FilePosition.from_json(self.position)
+        seen: Seen = []
+        batches = discover([str(self.folder / self.pattern)], position, FileOptions(**options), **extra)
+        for number, batch in enumerate(batches):
+            if number == stop_after:
+                break
+            seen += events_of(batch.raw)
+            self.position = batch.position_after.to_json()
+            assert FilePosition.from_json(self.position) == batch.position_after
+        return seen
+
+
+def events_of(raw: Any) -> Iterator[tuple[str, int, Any]]:
+    names, offsets = raw.source_file.to_pylist(), raw.source_offset.to_pylist()
+    if raw.rows is not None:
+        return zip(names, offsets, raw.rows.to_pylist(), strict=True)
+    values = [None if d is None else d.decode().strip() for d in raw.documents.to_pylist()]
+    if raw.keys is not None:
+        values = list(zip([k.decode().strip() for k in raw.keys.to_pylist()], values, strict=True))
+    return zip(names, offsets, values, strict=True)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path)
+
+
+def lines(*numbers: int) -> str:
+    return "".join(f'{{"n":{n}}}\n' for n in numbers)
+
+
+def numbers(seen: Seen) -> list[int]:
+    return [json.loads(document)["n"] for _, _, document in seen]
+
+
+def test_files_are_read_in_name_order_once(reader: Reader) -> None:
+    reader.write("b.jsonl", lines(3))
+    reader.write("a.jsonl", lines(1, 2))
+    assert reader.run() == [("a.jsonl", 1, '{"n":1}'), ("a.jsonl", 2, '{"n":2}'), ("b.jsonl", 1, '{"n":3}')]
+    assert reader.run() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"n":1}\r\n\r\n{"n":2}', [(1, '{"n":1}'), (3, '{"n":2}')]),
+        ('\ufeff{"n":1}\n', [(1, '{"n":1}')]),
+        ('/* licence\n * text */\n\n{"n":1}\n', [(4, '{"n":1}')]),
+        ('[{"n":1},\n {"n":2}]\n', [(1, '{"n":1}'), (2, '{"n":2}')]),
+        ("[]", []),
+        ('{\n "n":1\n}\n{"n":2}', [(1, '{\n "n":1\n}'), (2, '{"n":2}')]),
+        ('{"k":1}\t{"n":1}\n{"k":1}\n', [(1, ('{"k":1}', '{"n":1}')), (2, ('{"k":1}', None))]),
+        ('{"id":1}\n{\n"op":"c", "after":{}\n}', [(1, '{"id":1}'), (2, "{"), (3, '"op":"c", "after":{}'), (4, "}")]),
+        ('{\n"id":1}\n{\n"op":"c", "after":{}\n}', [(1, ('{\n"id":1}', '{\n"op":"c", "after":{}\n}'))]),
+        ('{"n":1\n{"n":2}\n', [(1, '{"n":1'), (2, '{"n":2}')]),
+        ('not json\n{"n":2}\n', [(1, "not json"), (2, '{"n":2}')]),
+    ],
+)
+def test_layouts_are_seen_from_the_first_bytes(reader: Reader, text: str, wanted: list[tuple[int, Any]]) -> None:
+    reader.write("f", text)
+    assert [(offset, document) for _, offset, document in reader.run()] == wanted
+    assert reader.run() == []
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_compressed_files_are_read(reader: Reader, suffix: str) -> None:
+    data = lines(1, 2).encode() + b'{"n":3}'
+    packed = gzip.compress(data) if suffix == "gz" else pa.Codec("zstd").compress(data, asbytes=True)
+    reader.write(f"f.jsonl.{suffix}", packed)
+    assert numbers(reader.run(batch_rows=2)) == [1, 2, 3]
+    assert reader.run() == []
+
+
+def test_rows_of_parquet_and_csv_are_read_as_columns(reader: Reader) -> None:
+    pq.write_table(pa.table({"Op": ["I", "D"], "id": [1, 2]}), reader.folder / "1.parquet")
+    reader.write("2.csv", 'Op,id,t\nI,3,"a\nb"\nU,,""\n')
+    assert reader.run() == [
+        ("1.parquet", 1, {"Op": "I", "id": 1}),
+        ("1.parquet", 2, {"Op": "D", "id": 2}),
+        ("2.csv", 1, {"Op": "I", "id": "3", "t": "a\nb"}),
+        ("2.csv", 2, {"Op": "U", "id": None, "t": ""}),
+    ]
+    assert reader.run() == []
+
+
+def test_csv_without_header_takes_the_names_given(reader: Reader) -> None:
+    reader.write("1.csv", "I;1\n")
+    assert reader.run(header=False, columns=("Op", "id"), delimiter=";") == [("1.csv", 1, {"Op": "I", "id": "1"})]
+
+
+def test_late_file_is_read(reader: Reader) -> None:
+    reader.write("b", lines(1))
+    reader.run()
+    reader.write("a", lines(2))
+    assert numbers(reader.run()) == [2]
+    assert reader.run() == []
+
+
+def test_growing_file_is_read_from_where_it_was_left(reader: Reader) -> None:
+    reader.write("a", lines(1))
+    reader.run()
+    reader.write("a", lines(2), "a")
+    assert reader.run() == [("a", 2, '{"n":2}')]
+    reader.write("a", '{"n":3}', "a")
+    assert reader.run() == [("a", 3, '{"n":3}')]
+    reader.write("a", "\n" + lines(4), "a")
+    assert reader.run() == [("a", 4, '{"n":4}')]
+
+
+def test_unfinished_last_line_is_reported_once_and_read_when_it_is_whole(reader: Reader) -> None:
+    reader.write("a", lines(1) + '{"n":')
+    assert [offset for _, offset, _ in reader.run()] == [1, 2]
+    assert reader.run() == []
+    reader.write("a", "2}\n", "a")
+    assert reader.run() == [("a", 2, '{"n":2}')]
+
+
+def test_unfinished_last_line_waits_where_it_is_not_to_be_reported(reader: Reader) -> None:
+    reader.write("a", lines(1) + '{"n":')
+    assert numbers(reader.run(report_incomplete=False)) == [1]
+    reader.write("a", "2}\n", "a")
+    assert numbers(reader.run(report_incomplete=False)) == [2]
+
+
+def test_growing_array_is_read_from_where_it_was_left(reader: Reader) -> None:
+    reader.write("a", '[{"n":1},{"n":2}]')
+    assert numbers(reader.run()) == [1, 2]
+    reader.write("a", '[{"n":1},{"n":2},{"n":3}]')
+    assert numbers(reader.run()) == [3]
+
+
+def test_renamed_and_re_delivered_files_are_known(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    reader.run()
+    (reader.folder / "a").rename(reader.folder / "z")
+    assert reader.run() == []
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    assert reader.run() == []
+
+
+def test_renamed_file_that_grew_is_read_from_where_it_was_left(reader: Reader) -> None:
+    reader.write("a.part", lines(1, 2))
+    reader.run()
+    (reader.folder / "a.part").rename(reader.folder / "a.jsonl")
+    reader.write("a.jsonl", lines(3), "a")
+    assert reader.run() == [("a.jsonl", 3, '{"n":3}')]
+
+
+def test_other_content_under_an_old_name_is_new(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("a", lines(3))
+    assert numbers(reader.run()) == [3]
+
+
+def test_removed_files_change_nothing(reader: Reader) -> None:
+    reader.write("a", lines(1))
+    reader.write("b", lines(2))
+    reader.run()
+    (reader.folder / "a").unlink()
+    assert reader.run() == []
+
+
+def test_touched_files_are_known(reader: Reader) -> None:
+    for n in range(5):
+        reader.write(f"f{n}", lines(n))
+    reader.run()
+    for n in range(5):
+        os.utime(reader.folder / f"f{n}")
+    assert reader.run() == []
+
+
+def test_files_older_than_the_ledger_are_looked_up_in_the_change_log(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_position, "MAX_NAMED_FILES", 2)
+    monkeypatch.setattr(file_position, "MAX_FINGERPRINTS", 2)
+    for n in range(9):
+        reader.write(f"f{n}", lines(n, n + 10))
+    reader.run()
+    for n in range(9):
+        os.utime(reader.folder / f"f{n}")
+    reader.write("f0", lines(99), "a")
+    reader.write("e9", lines(77))
+    asked: list[str] = []
+
+    def applied(names: Any) -> dict[str, int]:
+        asked.extend(names)
+        return {name: 2 for name in names if name.startswith("f")}
+
+    assert numbers(reader.run(applied_lines=applied)) == [77, 99]
+    assert "f0" in asked
+    assert "f8" not in asked
+
+
+def test_position_stays_small_however_many_files(reader: Reader) -> None:
+    for n in range(5000):
+        reader.write(f"{n // 1000}/f{n:05}", lines(n))
+    reader.pattern = "**/f*"
+    assert numbers(reader.run(batch_rows=700)) == list(range(5000))
+    assert reader.position is not None
+    assert len(reader.position) < 64_000
+    assert reader.run() == []
+
+
+def test_arrivals_with_an_old_time_are_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = pa.fs.LocalFileSystem()
+    reader.write("a", lines(1))
+    reader.write("b", lines(2))
+    for name, moment in (("a", 5_000), ("b", 5_010)):
+        os.utime(reader.folder / name, (moment, moment))
+    pattern = [f"{reader.folder}/*".replace("//", "/")]
+    monkeypatch.setattr("pipelines.sources.files.list_files", lambda *_: remote_listing(reader.folder))
+    (first,) = discover(pattern, None, filesystem=filesystem)
+    assert numbers(list(events_of(first.raw))) == [1, 2]
+    reader.write("aa", lines(3))
+    os.utime(reader.folder / "aa", (5_005, 5_005))
+    batches = list(discover(pattern, first.position_after, applied_lines=lambda _: {}))
+    assert [numbers(list(events_of(b.raw))) for b in batches] == [[3]]
+    assert list(discover(pattern, batches[0].position_after, applied_lines=lambda _: {})) == []
+
+
+def remote_listing(folder: Path) -> list[Any]:
+    """The folder as an object store lists it: modification times only."""
+    from pipelines.sources.file_listing import ListedFile
+
+    return [ListedFile(p.name, str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
+
+
+def test_files_of_a_filesystem_object_are_listed_and_read(tmp_path: Path) -> None:
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    (tmp_path / "x" / "1.jsonl").write_text(lines(1))
+    (tmp_path / "x" / "y" / "2.jsonl").write_text(lines(2))
+    filesystem = pa.fs.SubTreeFileSystem(str(tmp_path), pa.fs.LocalFileSystem())
+    (batch,) = discover(["mem://x/*.jsonl"], None, filesystem=_WithoutScheme(filesystem))
+    assert list(events_of(batch.raw)) == [("1.jsonl", 1, '{"n":1}')]
+
+
+class _WithoutScheme:
+    """A filesystem that is addressed as `mem://path`."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def get_file_info(self, selector: Any) -> list[Any]:
+        chosen = pa.fs.FileSelector(selector.base_dir.removeprefix("mem://"), recursive=selector.recursive)
+        return [_Info(i) for i in self.inner.get_file_info(chosen)]
+
+    def open_input_file(self, path: str) -> Any:
+        return self.inner.open_input_file(path.removeprefix("mem://"))
+
+
+class _Info:
+    def __init__(self, info: Any) -> None:
+        self.is_file, self.size, self.mtime_ns = info.is_file, info.size, info.mtime_ns
+        self.path = "mem://" + info.path
+
+
+def test_batches_are_bounded_and_a_killed_run_goes_on_where_it_stopped(reader: Reader) -> None:
+    reader.write("a", lines(*range(10)))
+    reader.write("b", lines(*range(10, 25)))
+    seen: Seen = []
+    for _ in range(20):
+        new = reader.run(stop_after=1, batch_rows=4)
+        assert len(new) <= 4
+        seen += new
+    assert numbers(seen) == list(range(25))
+
+
+def test_bytes_bound_a_batch_too(reader: Reader) -> None:
+    reader.write("a", lines(*range(2000)))
+    position, sizes = None, []
+    for batch in discover([str(reader.folder / "a")], position, FileOptions(batch_bytes=1024)):
+        sizes.append(batch.raw.num_bytes)
+        position = batch.position_after
+    assert len(sizes) > 10
+    assert max(sizes) <= 2048
+
+
+def test_one_line_longer_than_a_batch_is_read_whole(reader: Reader) -> None:
+    reader.write("a", '{"n":1,"t":"' + "x" * 10_000 + '"}\n' + lines(2))
+    assert numbers(reader.run(batch_bytes=1024)) == [1, 2]
+
+
+def test_uncommitted_tail_waits_for_its_commit(reader: Reader) -> None:
+    begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
+    reader.write("1", begin + lines(1) + commit + begin + lines(2))
+    assert [o for _, o, _ in reader.run(complete=complete_events)] == [1, 2, 3]
+    assert reader.run(complete=complete_events) == []
+    reader.write("2", lines(3))
+    assert reader.run(complete=complete_events) == []
+    reader.write("3", lines(4) + commit + begin)
+    assert [d for _, _, d in reader.run(complete=complete_events)] == [
+        '{"action":"B"}',
+        '{"n":2}',
+        '{"n":3}',
+        '{"n":4}',
+        '{"action":"C"}',
+    ]
+    assert reader.run(complete=complete_events) == []
+
+
+def test_lines_may_be_chosen_and_comments_left_out(reader: Reader) -> None:
+    reader.write("a", "# one\n" + lines(1, 2, 3, 4))
+    assert numbers(reader.run(first_line=3, last_line=4, comments=("#",))) == [2, 3]
+
+
+def test_psql_output_gives_its_objects(reader: Reader) -> None:
+    reader.write("a", 'SELECT 1;\n data\n------\n {"n":1}\n(1 row)\n')
+    assert reader.run(layout="psql") == [("a", 4, '{"n":1}')]
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no file"):
+        list(discover([str(tmp_path / "none.jsonl")]))
+    with pytest.raises(SourceError, match="no folder"):
+        list(discover([str(tmp_path / "none" / "*.jsonl")]))
+    assert list(discover([str(tmp_path / "*.jsonl")])) == []
+
+
+def test_unreadable_files_are_named(reader: Reader) -> None:
+    reader.write("a.parquet", b"PAR1 no parquet")
+    with pytest.raises(SourceError, match=r"a\.parquet"):
+        reader.run()
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="batch_rows"):
+        FileOptions(batch_rows=0)
+    own, rest = FileOptions.split({"comments": "#", "tombstones": "delete"})
+    assert (own.comments, rest) == (("#",), {"tombstones": "delete"})
+
+
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":2}', '{"source":"kafka","version":1}'])
+def test_foreign_positions_are_refused(text: str) -> None:
+    with pytest.raises(PositionLostError):
+        FilePosition.from_json(text)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_random_deliveries_and_kills_give_every_line_once(tmp_path_factory: Any, data: st.DataObject) -> None:
+    reader = Reader(tmp_path_factory.mktemp("landing"))
+    seen: Seen = []
+    written = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        action = data.draw(st.sampled_from(["new", "new", "grow", "rename", "again", "run", "run"]))
+        files = sorted(p.name for p in reader.folder.iterdir())
+        if action == "new" or not files:
+            name = f"{data.draw(st.integers(0, 99)):02}-{written}"
+            count = data.draw(st.integers(1, 6))
+            reader.write(name, lines(*range(written, written + count)))
+            written += count
+        elif action == "grow":
+            count = data.draw(st.integers(1, 3))
+            reader.write(data.draw(st.sampled_from(files)), lines(*range(written, written + count)), "a")
+            written += count
+        elif action == "rename":
+            name = data.draw(st.sampled_from(files))
+            seen += reader.run()
+            (reader.folder / name).rename(reader.folder / f"{data.draw(st.integers(0, 99)):02}-r{name}")
+        elif action == "again":
+            seen += reader.run()
+            name = data.draw(st.sampled_from(files))
+            reader.write(name, (reader.folder / name).read_bytes())
+        else:
+            seen += reader.run(stop_after=data.draw(st.integers(0, 3)), batch_rows=data.draw(st.integers(1, 4)))
+    seen += reader.run()
+    assert sorted(numbers(seen)) == list(range(written))
+
+
+def test_events_of_arrow_stay_binary(reader: Reader) -> None:
+    reader.write("a", lines(1))
+    (batch,) = discover([str(reader.folder / "a")])
+    assert batch.raw.documents is not None
+    assert pc.all(pc.is_valid(batch.raw.documents)).as_py()
+    assert batch.raw.take(pa.array([0])).num_events == 1
