@@ -13,13 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.deletes.equality import (
-    DenseIndex,
-    EqualityIndex,
-    build_index,
-    find_deleted,
-    threshold_of,
-)
+from scan_core.deletes.dense_index import DenseIndex
+from scan_core.deletes.equality import EqualityIndex, build_index, find_deleted, threshold_of
 from scan_core.deletes.loader import key_fields, load_keys
 from scan_core.deletes.positions import (
     PositionDeleteFile,

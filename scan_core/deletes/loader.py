@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from scan_core.deletes.equality import DeleteKeys
+from scan_core.deletes.delete_keys import DeleteKeys
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion

@@ -97,6 +97,11 @@ def is_integer_like(kind: pa.DataType) -> bool:
     return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind))
 
 
+def is_one_word(kind: pa.DataType) -> bool:
+    """Whether one 64-bit word tells every value of the type but NULL."""
+    return is_integer_like(kind) or bool(pa.types.is_floating(kind))
+
+
 def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
     """The numbers of an integer-like array, garbage under NULL included; int32 where the array stores that."""
     kind = array.type

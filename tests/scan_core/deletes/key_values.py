@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from scan_core.deletes.equality import DeleteKeys
+from scan_core.deletes.delete_keys import DeleteKeys
 
 _EXACT = Context(prec=76)
 

@@ -1,0 +1,167 @@
+"""Delete keys of any type and number of columns as a table of 64-bit hashes, each hit verified on the full key.
+
+Where the key is one 64-bit word its hash is a bijection: nothing is stored or verified beside it, and NULL is kept
+apart.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.deletes.delete_keys import DeleteKeys, Ranks, rank_of, ranks_of
+from scan_core.deletes.key_summary import KeySummary, summarise
+from scan_core.errors import ScanError
+from scan_core.index.compiled import kernels_if_worthwhile, measured
+from scan_core.index.hash_table import HashTable, build_hash_table, sort_hashes
+from scan_core.index.key_columns import (
+    DictionaryColumn,
+    FixedColumn,
+    Flags,
+    KeyColumn,
+    Words,
+    column_bytes,
+    concat,
+    is_one_word,
+    key_column,
+    null_flags,
+)
+from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed
+from scan_core.index.key_match import KeyRows, same_keys
+
+_MAX_SEEDS = 8
+_NO_ROWS = np.empty(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class HashedIndex:
+    """Entry e of `table` is row `rows[e]` of `columns`, and has rank `ranks[e]`.
+
+    `columns` and `rows` are empty where the hash alone is the key; NULL then has `null_rank`.
+    """
+
+    sequence_numbers: tuple[int, ...]
+    seed: HashSeed
+    table: HashTable
+    columns: tuple[KeyColumn, ...]
+    rows: npt.NDArray[np.uint32]
+    ranks: Ranks
+    null_rank: int
+    summaries: tuple[KeySummary, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        held = self.table.num_bytes + self.rows.nbytes + self.ranks.nbytes + sum(s.num_bytes for s in self.summaries)
+        return held + sum(column_bytes(c) for c in self.columns)
+
+    @property
+    def num_keys(self) -> int:
+        """Distinct keys."""
+        return len(self.ranks) + int(self.null_rank > 0)
+
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+        """Rows whose key has a rank above the threshold."""
+        kernels = kernels_if_worthwhile(use_numba=use_numba)
+        with measured(kernels):
+            columns = [key_column(array) for array in keys]
+            hashes = hash_rows(columns, self.seed, kernels)
+            return self.deleted_hashes(hashes, columns, threshold, kernels)
+
+    def deleted_hashes(
+        self, hashes: Words, columns: Sequence[KeyColumn], threshold: int, kernels: ModuleType | None
+    ) -> Flags:
+        """The same for rows that were hashed with `seed` before."""
+        rows, entries = self.table.find(hashes, kernels)
+        if threshold > 0:
+            live = self.ranks[entries] > threshold
+            rows, entries = rows[live], entries[live]
+        dead = np.zeros(len(hashes), np.bool_)
+        if self.columns:
+            stored = KeyRows(self.columns, self.rows[entries].astype(np.int64))
+            rows = rows[same_keys(KeyRows(columns, rows), stored, kernels)]
+            dead[rows] = True
+        else:
+            dead[rows] = True
+            if (nulls := null_flags(columns[0])) is not None:
+                dead[nulls] = self.null_rank > threshold
+        return dead
+
+
+def build_hashed(
+    parts: Sequence[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    *,
+    use_numba: bool,
+    seed: HashSeed | None = None,
+) -> HashedIndex:
+    """A table over the keys of the parts, which ascend by sequence number.
+
+    Hashed with the given seed, by default with a random one under which no two keys have one hash.
+
+    Raises:
+        ScanError: different keys have one hash under the given seed.
+    """
+    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    with measured(kernels):
+        columns = tuple(
+            concat([key_column(p.columns[i]) for p in parts] or [key_column(pa.array([], kind))])
+            for i, kind in enumerate(key_types)
+        )
+        ranks = ranks_of(parts, sequence_numbers)
+        has_null = [null_flags(c) is not None for c in columns]
+        is_bijective = len(columns) == 1 and is_one_word(key_types[0])
+        null_rank = 0
+        if is_bijective:
+            null_rank = max(
+                (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
+            )
+            columns, ranks = _without_nulls(columns[0], ranks)
+        seed, hashes, rows = _sort_keys(columns, seed, kernels)
+        ranks = ranks[rows]
+        is_new = hashes[1:] != hashes[:-1]
+        if not is_new.all():
+            firsts = np.flatnonzero(np.concatenate([[True], is_new]))
+            ranks = np.maximum.reduceat(ranks, firsts)
+            rows, hashes = rows[firsts], hashes[firsts]
+        summaries = tuple(
+            summarise([c], has_null=n, kind=kind) for c, n, kind in zip(columns, has_null, key_types, strict=True)
+        )
+        table = build_hash_table(hashes, kernels)
+        if is_bijective:
+            columns, rows = (), _NO_ROWS
+        return HashedIndex(sequence_numbers, seed, table, columns, rows, ranks, null_rank, summaries)
+
+
+def random_seed() -> HashSeed:
+    """A seed that nobody can guess."""
+    return hash_seed(secrets.randbits(63))
+
+
+def _without_nulls(column: KeyColumn, ranks: Ranks) -> tuple[tuple[KeyColumn, ...], Ranks]:
+    nulls = null_flags(column)
+    if nulls is None:
+        return (column,), ranks
+    kept = np.flatnonzero(~nulls)
+    plain, places = (column.values, column.codes[kept]) if isinstance(column, DictionaryColumn) else (column, kept)
+    assert isinstance(plain, FixedColumn)  # noqa: S101 - the key is one word
+    return (FixedColumn((plain.words[0][places],), None, len(kept)),), ranks[kept]
+
+
+def _sort_keys(
+    columns: Sequence[KeyColumn], seed: HashSeed | None, kernels: ModuleType | None
+) -> tuple[HashSeed, Words, npt.NDArray[np.uint32]]:
+    """A seed under which different keys have different hashes, the hashes in order, and the row of each."""
+    for _ in range(_MAX_SEEDS if seed is None else 1):
+        tried = random_seed() if seed is None else seed
+        hashes, rows = sort_hashes(hash_rows(columns, tried, kernels), kernels)
+        repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
+        one, next_one = (KeyRows(columns, rows[repeats + i].astype(np.int64)) for i in (0, 1))
+        if same_keys(one, next_one, kernels).all():
+            return tried, hashes, rows
+    raise ScanError(f"delete keys collide under {_MAX_SEEDS if seed is None else 1} random seeds")
