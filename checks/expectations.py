@@ -61,7 +61,7 @@ def meets_expectations(rows: pa.Table, expectations: Sequence[Expectation], key:
         if not result.success:
             details.append(_statement(expectation, result))
             places.update(_row_numbers(result))
-    shown = rows.select(list(key) or rows.column_names).take(sorted(places)[:MOST_OFFENDING_KEYS])
+    shown = rows.select(list(key) or rows.column_names).take(pa.array(sorted(places)[:MOST_OFFENDING_KEYS], pa.int64()))
     return CheckResult("meets_expectations", not details, compared, sample(shown), details)
 
 
@@ -70,8 +70,11 @@ def _validate(rows: pa.Table, expectations: Sequence[Expectation]) -> list[Any]:
         os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
         warnings.simplefilter("ignore")  # deprecations inside Great Expectations are not the user's
         import great_expectations as gx
+        from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
 
-        context = gx.get_context(mode="ephemeral")
+        in_memory = InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
+        project = DataContextConfig(store_backend_defaults=in_memory, analytics_enabled=False)
+        context = gx.get_context(mode="ephemeral", project_config=project)
         context.variables.progress_bars = gx.data_context.types.base.ProgressBarsConfig(globally=False)
         asset = context.data_sources.add_pandas("rows").add_dataframe_asset("rows")
         frame = canonical(rows).to_pandas(integer_object_nulls=True)
