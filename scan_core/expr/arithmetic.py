@@ -245,14 +245,11 @@ def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
         values = numbers(arguments[0], types[0])
         if name_of(types[0]) in INTEGRAL:
             return outcome(values, null, None, result, "")
-        # Java's cast of a double to long saturates, and gives 0 for NaN
         with np.errstate(invalid="ignore"):
             whole = floats(values)
-            inside = (whole >= -(2.0**63)) & (whole < 2.0**63)
-            clipped = np.where(whole >= 2.0**63, LONG_RANGE[1], np.where(np.isnan(whole), 0, LONG_RANGE[0]))
-            return outcome(
-                np.where(inside, np.where(inside, whole, 0).astype(np.int64), clipped), null, None, result, ""
-            )
+            outside = (whole < -(2.0**63)) | (whole >= 2.0**63)
+            usable = np.where(outside | np.isnan(whole), 0, whole).astype(np.int64)  # NaN gives 0, as in Java
+        return outcome(usable, null, outside, result, f"{OVERFLOW} of {result}")
 
     return kernel
 

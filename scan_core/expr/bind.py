@@ -25,7 +25,6 @@ from scan_core.expr.constants import ConversionError, coerce
 from scan_core.expr.functions import (
     DATE_PARTS,
     FUNCTIONS,
-    TIME_PARTS,
     ArgumentError,
     condition_of,
     same_type,
@@ -302,7 +301,7 @@ class _Binder:
     def _bind_extract(self, operation: Operation) -> BoundExpr:
         part = operation.name.removeprefix("extract ")
         part = {"doy": "dayofyear", "dow": "dayofweek", "week": "weekofyear"}.get(part, part)
-        if part not in (*DATE_PARTS, *TIME_PARTS):
+        if part not in (*DATE_PARTS, "hour", "minute"):  # extract(second ...) has a fraction, unlike second()
             raise self.refuse(operation, f"extract({part}) is not supported in a filter")
         return FUNCTIONS[part].bind(part, (self.bind(operation.arguments[0]),))
 

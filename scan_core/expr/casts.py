@@ -19,11 +19,14 @@ from scan_core.expr.temporal import (
     timestamps_from_text,
     timestamps_to_text,
 )
-from scan_core.expr.vectors import BoolMask, Vector, array_of, null_mask, union, valid_mask, with_nulls
+from scan_core.expr.vectors import BoolMask, Vector, array_of, minus, null_mask, union, valid_mask, with_nulls
 from scan_core.schema import Type, arrow_type
 
-_SPACES = " \t\n\x0b\f\r"
-_DECIMAL_TEXT = r"^[+-]?(?:\d+\.?\d*|\.\d+)$"
+_SPACES = "".join(map(chr, range(33))) + "\x7f"
+_DECIMAL_TEXT = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+_DECIMAL_WIDTH = r"^[+-]?0*(?:\d{0,38}(?:\.\d{0,37})?|\d{0,18}(?:\.\d{0,18})?[eE][+-]?(?:1[0-8]|\d))$"
+"""What certainly fits 39 digits before and 37 after the point; longer numbers fail."""
+_TOO_LARGE_FOR_DECIMAL, _TOO_SMALL_FOR_DECIMAL = 1e38, 1e-21
 _INTEGER_TEXT_TRIMMED = r"^[+-]?\d+$"
 
 
@@ -76,15 +79,17 @@ def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: BoolMa
     if name_of(source) == "boolean":
         ones = numbers(array, source).astype(np.int64)
         return rounded_decimal(decimal_array(ones, null, 0).cast(pa.decimal256(18, 0)), null, target)
-    # Spark goes through the shortest text of a double (BigDecimal.valueOf)
     values = numbers(array, source)
-    finite = np.isfinite(values) & (np.abs(values) < 1e38)
-    text = pa.array(np.where(finite, values, 0)).cast(pa.string())
-    vector = rounded_decimal(_decimals_of_text(text), null, target)
-    failed = ~finite if null is None else ~finite & ~null
-    if not failed.any():
+    null = union(null, ~np.isfinite(values))  # Spark makes NaN and infinity NULL here
+    too_large = np.isfinite(values) & (np.abs(values) >= _TOO_LARGE_FOR_DECIMAL)
+    usable = np.where(np.isfinite(values) & ~too_large, values, 0).astype(np.float64)
+    usable[np.abs(usable) < _TOO_SMALL_FOR_DECIMAL] = 0.0
+    # Spark takes the digits of the shortest text of the double
+    vector = rounded_decimal(_decimals_of_text(pa.array(usable).cast(pa.string())), null, target)
+    too_large = minus(too_large, null) if null is not None else too_large
+    if not too_large.any():
         return vector
-    return Vector(with_nulls(vector.values, failed), union(vector.failed, failed), f"{OVERFLOW} of {target}")
+    return Vector(with_nulls(vector.values, too_large), union(vector.failed, too_large), f"{OVERFLOW} of {target}")
 
 
 def _decimals_of_text(text: pa.Array) -> pa.Array:
@@ -150,13 +155,13 @@ def _uuids_to_text(array: pa.Array) -> pa.Array:
 
 
 def _from_text(array: pa.Array, target: Type) -> Vector:
+    if name_of(target) == "binary":
+        return Vector(array.cast(pa.binary()))
     valid = valid_mask(array)
-    parse = _TEXT_PARSERS[name_of(target)]
-    values, matched = parse(pc.utf8_trim(array, characters=_SPACES), target)
+    values, matched = _TEXT_PARSERS[name_of(target)](pc.utf8_trim(array, characters=_SPACES), target)
+    values = with_nulls(values, ~matched)
     failed = ~matched if valid is None else ~matched & valid
-    if not failed.any():
-        return Vector(values)
-    return Vector(with_nulls(values, failed), failed, f"a string is no {target}")
+    return Vector(values, failed, f"a string is no {target}") if failed.any() else Vector(values)
 
 
 def _matches(text: pa.Array, pattern: str) -> BoolMask:
@@ -168,6 +173,7 @@ def _only(text: pa.Array, matched: BoolMask, otherwise: str) -> pa.Array:
 
 
 def _parse_integers(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+    text = pc.replace_substring_regex(text, pattern=r"^([+-]?)0+(\d)", replacement=r"\1\2")
     matched = _matches(text, _INTEGER_TEXT_TRIMMED) & (np.asarray(pc.fill_null(pc.utf8_length(text), 0)) <= 37)
     wide = pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement="").cast(
         pa.decimal128(38, 0)
@@ -188,7 +194,9 @@ def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
 
 
 def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
-    matched = _matches(text, _DECIMAL_TEXT) & _matches(text, r"^[+-]?0*\d{0,38}(?:\.\d{0,37})?$")
+    if decimal_of(target)[1] <= 36:  # digits after the 37th do not change how it rounds
+        text = pc.replace_substring_regex(text, pattern=r"^([^.eE]*\.\d{37})\d+$", replacement=r"\1")
+    matched = _matches(text, _DECIMAL_TEXT) & _matches(text, _DECIMAL_WIDTH)
     exact = _decimals_of_text(pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement=""))
     vector = rounded_decimal(exact, null_mask(text), target)
     return vector.values, matched if vector.failed is None else matched & ~vector.failed
@@ -214,17 +222,12 @@ def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # 
     return with_nulls(values, ~matched), matched
 
 
-def _parse_bytes(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # noqa: ARG001
-    return text.cast(pa.binary()), np.ones(len(text), dtype=np.bool_)
-
-
 _TEXT_PARSERS: dict[str, Callable[[pa.Array, Type], tuple[pa.Array, BoolMask]]] = {
     **dict.fromkeys(INTEGRAL, _parse_integers),
     **dict.fromkeys(FLOATING, _parse_floats),
     "decimal": _parse_decimals,
     "boolean": _parse_booleans,
     "uuid": _parse_uuids,
-    "binary": _parse_bytes,
     "date": dates_from_text,
     "time": times_from_text,
     **dict.fromkeys(TIMESTAMPS, timestamps_from_text),

@@ -73,11 +73,19 @@ def arithmetic(operator: str, arguments: Arguments) -> BoundExpr:
     if name_of(result) in FLOATING:
         left, right = coerce(left, result), coerce(right, result)
     elif name_of(result) == "decimal":
-        left, right = (coerce(a, decimal_type(*decimal_of(a.type))) for a in (left, right))
+        left, right = (coerce(a, _exact_decimal(a)) for a in (left, right))
+        result = arithmetic_type(plain, left.type, right.type)
         _check_decimal_digits(plain, left.type, right.type, result)
     elif plain != "div" or "decimal" not in {name_of(left.type), name_of(right.type)}:
         left, right = coerce(left, result), coerce(right, result)
     return Call(operator, (left, right), result)
+
+
+def _exact_decimal(argument: BoundExpr) -> Type:
+    """The decimal type of an operand; an integer constant counts with the digits that it has."""
+    if isinstance(argument, Literal) and isinstance(argument.value, int):
+        return decimal_type(len(str(abs(argument.value))), 0)
+    return decimal_type(*decimal_of(argument.type))
 
 
 def _check_decimal_digits(operator: str, left: Type, right: Type, result: Type) -> None:

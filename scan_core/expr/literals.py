@@ -16,12 +16,16 @@ from scan_core.schema import PrimitiveType, Type
 INT_RANGE = (-(2**31), 2**31 - 1)
 LONG_RANGE = (-(2**63), 2**63 - 1)
 MAX_PRECISION = 38
+MAX_ZONE_SECONDS = 18 * 3600
 
 DATE_PATTERN = r"(?P<year>[+-]?\d{4,7})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2}))?)?"
 TIME_PATTERN = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?"
-ZONE_PATTERN = r"\s*(?:Z|(?:UTC|GMT|UT)?(?:(?P<sign>[+-])(?P<zone_hour>\d{1,2})(?::?(?P<zone_minute>\d{2}))?)?)"
+ZONE_PATTERN = (
+    r"\s*(?:Z|(?:UTC|GMT|UT)?"
+    r"(?:(?P<sign>[+-])(?P<zone_hour>\d{1,2})(?::?(?P<zone_minute>\d{2})(?::?(?P<zone_second>\d{2}))?)?)?)"
+)
 DATE_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T].*)?\s*$"
-TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T](?:{TIME_PATTERN}{ZONE_PATTERN})?)?\s*$"
+TIMESTAMP_TEXT = rf"^\s*{DATE_PATTERN}(?:[ T]{TIME_PATTERN}{ZONE_PATTERN})?\s*$"
 TIME_TEXT = rf"^\s*{TIME_PATTERN}\s*$"
 
 _DATE, _TIMESTAMP, _TIME = re.compile(DATE_TEXT), re.compile(TIMESTAMP_TEXT), re.compile(TIME_TEXT)
@@ -136,9 +140,13 @@ def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
     if days is None or within_day is None:
         return None
     value = days * 86_400 * 10**digits + within_day
-    if "tz" in type_name and parts["sign"]:
-        offset = int(parts["zone_hour"] or 0) * 3600 + int(parts["zone_minute"] or 0) * 60
-        value -= (offset if parts["sign"] == "+" else -offset) * 10**digits
+    if parts["sign"]:
+        hour, minute, second = (int(parts[f"zone_{p}"] or 0) for p in ("hour", "minute", "second"))
+        offset = (hour * 60 + minute) * 60 + second
+        if offset > MAX_ZONE_SECONDS or minute > 59 or second > 59:
+            return None
+        if "tz" in type_name:
+            value -= (offset if parts["sign"] == "+" else -offset) * 10**digits
     return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.arithmetic import Kernel
+from scan_core.expr.literals import INT_RANGE
 from scan_core.expr.patterns import regex_matcher
 from scan_core.expr.vectors import Operand, Vector
 from scan_core.schema import Type
@@ -131,8 +132,12 @@ def _slice(text: pa.Array, position: int, length: int | None = None) -> pa.Array
         return pc.utf8_slice_codeunits(text, start, None if length is None else start + length)
     if position == 0:
         return text if length is None else pc.utf8_slice_codeunits(text, 0, length)
-    if length is None:
-        return pc.utf8_slice_codeunits(text, position)
+    if length is None:  # Spark takes 2**31 - 1 for the length, which is one too few from the far end
+        return (
+            pc.utf8_slice_codeunits(text, 0, -1)
+            if position == INT_RANGE[0]
+            else pc.utf8_slice_codeunits(text, position)
+        )
     # a start before the first character eats up length: by distinct text length, of which there are few that matter
     lengths = pc.utf8_length(text)
     short = pc.unique(pc.drop_null(lengths.filter(pc.less(lengths, -position)))).to_pylist()

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from scan_core.expr.arithmetic import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.coercion import name_of
 from scan_core.expr.compare import numbers
-from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, TIME_TEXT, TIMESTAMP_TEXT
+from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, MAX_ZONE_SECONDS, TIME_TEXT, TIMESTAMP_TEXT
 from scan_core.expr.vectors import BoolMask, Operand, Vector, array_of
 from scan_core.schema import Type, arrow_type
 
@@ -201,8 +201,11 @@ def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMa
     limit = LONG_RANGE[1] // (DAY_MICROS * (1000 if digits == 9 else 1)) - 1
     matched &= (days <= limit) & (days >= -limit)
     values = np.where(matched, days, 0) * (86_400 * 10**digits) + ticks
+    minute, second = number("zone_minute", 0), number("zone_second", 0)
+    zone = (number("zone_hour", 0) * 60 + minute) * 60 + second
+    matched &= (zone <= MAX_ZONE_SECONDS) & (minute <= 59) & (second <= 59)
     if "tz" in name_of(target):
-        offset = (number("zone_hour", 0) * 60 + number("zone_minute", 0)) * 60 * 10**digits
+        offset = zone * 10**digits
         negative = np.asarray(pc.fill_null(pc.equal(pc.struct_field(found, "sign"), "-"), False))
         values = np.where(negative, values + offset, values - offset)
     return array_of(values, ~matched, target), matched
