@@ -19,7 +19,7 @@ from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
 from checks.oracle.replay import deleted_keys, replay, replay_rows
 
-__all__ = ["Folded", "RefusedError", "fold_changes", "fold_log", "live_rows"]
+__all__ = ["Folded", "KeyRange", "RefusedError", "fold_changes", "fold_log", "live_rows"]
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
 
@@ -39,12 +39,22 @@ class Folded:
     deleted_keys: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Rows whose `column` is within [low, high]: a sample that every reader can find."""
+
+    column: str
+    low: pa.Scalar
+    high: pa.Scalar
+
+
 def live_rows(
     location: str | Path,
     *,
     snapshot_id: int | None = None,
     ref: str | None = None,
     columns: Sequence[str] | None = None,
+    within: KeyRange | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """The rows alive in a snapshot, in no particular order, in the exact types of the schema in force.
@@ -55,6 +65,7 @@ def live_rows(
         ref: a branch (current schema) or tag (its snapshot's schema) instead.
         columns: names to return, `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number` among them; all
             columns of the schema by default.
+        within: only rows within this range of a column.
         relocate: old path prefix -> new path prefix.
 
     Raises:
@@ -76,7 +87,8 @@ def live_rows(
             return target.empty_table()
         sources = [_METADATA_COLUMNS[n][0] if n in _METADATA_COLUMNS else f"v{by_name[n]}" for n in wanted]
         selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
-        rows = connection.sql(f"SELECT {selected} FROM ({query})").to_arrow_table()
+        kept = _within(connection, within, list(by_name))
+        rows = connection.sql(f"SELECT {selected} FROM ({query}){kept}").to_arrow_table()
         return _in_types(rows, target)
 
 
@@ -104,6 +116,7 @@ def fold_log(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
     up_to_ordinal: int | None = None,
+    within: KeyRange | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> Folded:
     """The last state of every key according to a change-log table.
@@ -115,6 +128,7 @@ def fold_log(
         columns: members of the log's `after` to return; all by default.
         snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
+        within: only the rows within this range of a column; deleted keys are always all of them.
         relocate: old path prefix -> new path prefix.
     """
     table = read_table_facts(location, relocate)
@@ -132,9 +146,9 @@ def fold_log(
         if query is None:
             return Folded(row_schema.empty_table(), key_schema.empty_table())
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
-        within = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
-        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){within}")
-        return _folded(connection, list(key_types), row_schema, key_schema)
+        applied = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
+        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){applied}")
+        return _folded(connection, list(key_types), row_schema, key_schema, within)
 
 
 def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
@@ -148,15 +162,36 @@ def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
 
 
 def _folded(
-    connection: duckdb.DuckDBPyConnection, old_columns: Sequence[str], row_schema: pa.Schema, key_schema: pa.Schema
+    connection: duckdb.DuckDBPyConnection,
+    old_columns: Sequence[str],
+    row_schema: pa.Schema,
+    key_schema: pa.Schema,
+    within: KeyRange | None = None,
 ) -> Folded:
     key = key_schema.names
+    kept = _within(connection, within, row_schema.names)
     if not key:
-        found = connection.sql(replay_rows("changes", row_schema.names, old_columns)).to_arrow_table()
+        alive = replay_rows("changes", row_schema.names, old_columns)
+        found = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
         return Folded(_in_types(found, row_schema), key_schema.empty_table())
-    rows = connection.sql(replay(connection, "changes", key, row_schema.names)).to_arrow_table()
+    alive = replay(connection, "changes", key, row_schema.names)
+    rows = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key)).to_arrow_table()
     return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
+
+
+def _within(connection: duckdb.DuckDBPyConnection, within: KeyRange | None, names: Sequence[str]) -> str:
+    """A WHERE clause for a range over columns v0, v1, ... called `names`; empty without a range."""
+    if within is None:
+        return ""
+    limits = pa.table({"low": _one(within.low), "high": _one(within.high)})
+    connection.register("key_range", limits)
+    column = f"v{list(names).index(within.column)}"
+    return f" WHERE {column} BETWEEN (SELECT low FROM key_range) AND (SELECT high FROM key_range)"
+
+
+def _one(value: pa.Scalar) -> pa.Array:
+    return pa.array([value.as_py()], value.type)
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import scan_core
-from checks.reference import Folded, fold_log, live_rows
+from checks.reference import Folded, KeyRange, fold_log, live_rows
 from pipelines.positions import LOG_ORDINAL, LOG_SNAPSHOT
 
 DELETED_FLAG = "_deleted"
@@ -29,6 +30,8 @@ class Subject:
         up_to_ordinal: the last change that the table must contain; None reads it from the table's snapshots, where
             the mirror's writer leaves it.
         relocate: old path prefix -> new path prefix, for both tables.
+        sample_rows: if the table has more rows, compare whole rows only within a range of the first key column with
+            about so many; another range for each snapshot. None compares all.
     """
 
     table: str
@@ -37,6 +40,7 @@ class Subject:
     soft_delete: bool = False
     up_to_ordinal: int | None = None
     relocate: Mapping[str, str] | None = None
+    sample_rows: int | None = None
 
     @cached_property
     def opened(self) -> scan_core.Table:
@@ -44,9 +48,27 @@ class Subject:
         return scan_core.open_table(self.table, relocate=self.relocate)
 
     @cached_property
+    def key_range(self) -> KeyRange | None:
+        """The range to which the comparison of whole rows is limited."""
+        snapshot_id = self.opened.metadata.current_snapshot_id
+        if self.sample_rows is None or not self.key or snapshot_id is None:
+            return None
+        if self.opened.scan().count() <= self.sample_rows:
+            return None
+        column = self.opened.scan().select(self.key[0]).to_table().column(0).drop_null()
+        ranks = pc.array_sort_indices(column)
+        first = snapshot_id % max(len(ranks) - self.sample_rows, 1)
+        last = min(first + self.sample_rows, len(ranks)) - 1
+        return KeyRange(self.key[0], column[ranks[first].as_py()], column[ranks[last].as_py()])
+
+    @cached_property
     def engine_rows(self) -> pa.Table:
-        """All rows that the engine returns."""
-        return self.opened.scan().to_table()
+        """All rows that the engine returns, within `key_range` if there is one."""
+        scan = self.opened.scan()
+        if self.key_range is not None:
+            column = scan_core.col(self.key_range.column)
+            scan = scan.where(column >= self.key_range.low.as_py()).where(column <= self.key_range.high.as_py())
+        return scan.to_table()
 
     @cached_property
     def engine_keys(self) -> pa.Table:
@@ -59,7 +81,7 @@ class Subject:
     @cached_property
     def file_rows(self) -> pa.Table:
         """The rows that the table's own files and manifests make alive, read without the engine."""
-        return live_rows(self.table, relocate=self.relocate)
+        return live_rows(self.table, within=self.key_range, relocate=self.relocate)
 
     @cached_property
     def applied(self) -> tuple[int | None, int | None]:
@@ -82,4 +104,4 @@ class Subject:
         if self.change_log is None:
             raise ValueError(f"{self.table} has no change log to compare with")
         ordinal = self.up_to_ordinal if self.up_to_ordinal is not None else self.applied[1]
-        return fold_log(self.change_log, self.key, up_to_ordinal=ordinal, relocate=self.relocate)
+        return fold_log(self.change_log, self.key, up_to_ordinal=ordinal, within=self.key_range, relocate=self.relocate)

@@ -177,3 +177,21 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
     quarantine.commit(quarantine.data({"reason": ["bad"] * 2}))
     assert not quarantine_is_small(str(quarantine.metadata_path), log).passed
     assert quarantine_is_small(str(quarantine.metadata_path), log, most_share=0.5).passed
+
+
+@pytest.mark.parametrize("sample_rows", [1, 2, 3])
+def test_sample_by_key_range_compares_only_that_and_finds_what_is_wrong_in_it(tmp_path: Path, sample_rows: int) -> None:
+    tables, batches = shop(tmp_path)
+    sampled = replace(tables.subject(), sample_rows=sample_rows)
+    result = mirror_equals_reference(sampled)
+    assert result.passed
+    assert 1 <= result.compared["rows from engine"] == result.compared["rows by log"] < 4
+    tables.mirror.commit(remove=[batches[0][0]])
+    assert not no_rows_lost(replace(tables.subject(), sample_rows=sample_rows)).passed
+
+
+def test_table_smaller_than_the_sample_is_compared_whole(tmp_path: Path) -> None:
+    tables, _ = shop(tmp_path)
+    subject = replace(tables.subject(), sample_rows=4)
+    assert subject.key_range is None
+    assert mirror_equals_reference(subject).compared["rows from engine"] == 4
