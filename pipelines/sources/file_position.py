@@ -32,8 +32,8 @@ class ReadFile:
         size: of the file when it was last looked at, in bytes.
         read_bytes: bytes of whole events read, after decompression.
         lines: lines, rows or documents read.
-        head: fingerprint of the first `head_bytes` bytes.
-        fingerprint: of size, head and tail.
+        kept_bytes: its length up to where it can only grow: without closing brackets and white space at the end.
+        fingerprint: of so many bytes: their number, the first and the last 4 KiB.
         finished: whether all that it had was read.
     """
 
@@ -41,23 +41,13 @@ class ReadFile:
     size: int
     read_bytes: int
     lines: int
-    head_bytes: int
-    head: str
+    kept_bytes: int
     fingerprint: str
     finished: bool
 
     def to_list(self) -> list[Any]:
         """The members in order, for JSON."""
-        return [
-            self.name,
-            self.size,
-            self.read_bytes,
-            self.lines,
-            self.head_bytes,
-            self.head,
-            self.fingerprint,
-            self.finished,
-        ]
+        return [self.name, self.size, self.read_bytes, self.lines, self.kept_bytes, self.fingerprint, self.finished]
 
 
 @dataclass(frozen=True, slots=True)

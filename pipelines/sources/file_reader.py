@@ -18,8 +18,10 @@ from pipelines.sources.file_listing import ListedFile, open_file
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FINGERPRINT_BYTES, ReadFile
 
-HEAD_BYTES = 4096
-"""Enough for the schema envelope of most feeds and the first event's own values behind it."""
+FINGERPRINTED_BYTES = 4096
+"""At both ends: the beginnings of files are alike where events carry their schema."""
+_MOVING_END = b"], \t\r\n"
+"""What stands behind the last event of an array and moves when the array grows."""
 SNIFFED_BYTES = 256 * 1024
 MAX_WHOLE_FILE_BYTES = 1024**3
 """Arrays and pretty-printed documents are split in memory; larger files belong in lines."""
@@ -52,31 +54,39 @@ class FilePiece:
 def fingerprint_of(file: ListedFile, filesystem: Any = None) -> ReadFile:
     """The file as known by its bytes, nothing of it read yet."""
     with open_file(file, filesystem) as stream:
-        head = stream.read(min(HEAD_BYTES, file.size))
-        tail = b""
-        if file.size > HEAD_BYTES:
-            stream.seek(max(file.size - HEAD_BYTES, HEAD_BYTES))
-            tail = stream.read(HEAD_BYTES)
-    # The closing bracket of an array moves when the file grows.
-    stable = head if file.size > HEAD_BYTES else head[: len(head) - min(8, len(head) // 2)]
+        tail = _read(stream, file.size - FINGERPRINTED_BYTES, file.size)
+        kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
+        fingerprint = _fingerprint(stream, kept)
     return ReadFile(
         name=file.name,
         size=file.size,
         read_bytes=0,
         lines=0,
-        head_bytes=len(stable),
-        head=_hash(stable),
-        fingerprint=_hash(b"%d:" % file.size + head + tail),
+        kept_bytes=kept,
+        fingerprint=fingerprint,
         finished=False,
     )
 
 
-def has_head(file: ListedFile, known: ReadFile, filesystem: Any = None) -> bool:
-    """Whether the file begins with the bytes that `known` began with."""
-    if file.size < known.head_bytes:
+def continues(file: ListedFile, known: ReadFile, filesystem: Any = None) -> bool:
+    """Whether the file begins with what `known` was: it is the same one, grown."""
+    if file.size < known.kept_bytes:
         return False
     with open_file(file, filesystem) as stream:
-        return _hash(stream.read(known.head_bytes)) == known.head
+        return _fingerprint(stream, known.kept_bytes) == known.fingerprint
+
+
+def _fingerprint(stream: Any, size: int) -> str:
+    parts = [b"%d:" % size, _read(stream, 0, min(FINGERPRINTED_BYTES, size))]
+    if size > FINGERPRINTED_BYTES:
+        parts.append(_read(stream, size - FINGERPRINTED_BYTES, size))
+    return blake2b(b"".join(parts), digest_size=FINGERPRINT_BYTES).hexdigest()
+
+
+def _read(stream: Any, start: int, end: int) -> bytes:
+    stream.seek(max(start, 0))
+    data: bytes = stream.read(end - max(start, 0))
+    return data
 
 
 def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any = None) -> Iterator[FilePiece]:
@@ -352,7 +362,3 @@ class _Chunks:
             self._stream.seek(self._stream.tell() - (data.size - used))
         else:
             self._carried = data.slice(used).to_pybytes()
-
-
-def _hash(data: bytes) -> str:
-    return blake2b(data, digest_size=FINGERPRINT_BYTES).hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.sources.file_listing import ListedFile, list_files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import fingerprint_of, has_head, read_file
+from pipelines.sources.file_reader import continues, fingerprint_of, read_file
 from pipelines.sources.raw_batching import CompleteEvents, gather
 from pipelines.sources.raw_events import RawEvents
 
@@ -107,15 +107,15 @@ def _known(file: ListedFile, position: FilePosition, names: set[str], filesystem
     own = fingerprint_of(file, filesystem)
     same_name = position.find(file.name)
     if same_name is not None:
-        if not has_head(file, same_name, filesystem) or file.size < same_name.size:
-            return own  # another content under an old name
-        if same_name.finished and file.size == same_name.size:
-            return None if own.fingerprint == same_name.fingerprint else own
-        return replace(own, read_bytes=same_name.read_bytes, lines=same_name.lines)
+        if own.fingerprint == same_name.fingerprint and same_name.finished:
+            return None
+        if continues(file, same_name, filesystem):
+            return replace(own, read_bytes=same_name.read_bytes, lines=same_name.lines)
+        return own  # another content under an old name
     if position.knows(own.fingerprint):
         return None
     for gone in position.named:
-        if gone.name not in names and file.size >= gone.size and gone.lines and has_head(file, gone, filesystem):
+        if gone.name not in names and gone.lines and continues(file, gone, filesystem):
             return replace(own, read_bytes=gone.read_bytes, lines=gone.lines)  # renamed, and grown since
     return own
 
