@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from scan_core.changes.request import Changes
+from scan_core.changes.stretches import earlier_snapshot
 from scan_core.distribute.local import run_splits
 from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, SnapshotNotFoundError, UnsupportedError
 from scan_core.expr.nodes import BoundPredicate, Expr
@@ -148,18 +150,34 @@ class Scan:
     def plan(self) -> ScanPlan:
         """The files to read, and the deletes that may touch each."""
         snapshot, schema = self._resolve()
-        metadata = self.table.metadata
-        context = ScanContext(
-            table=self.table.location,
-            projection=_readable(self._projection(schema)),
-            predicate=self._bound(schema),
-            field_paths=metadata.field_paths(),
-            specs=metadata.specs,
-            name_mapping=metadata.name_mapping,
-            io=self.table.io,
-            options=self.options,
+        return plan_scan(self.table.metadata, snapshot, self._context(schema))
+
+    def changes(
+        self, from_snapshot: int | None, to_snapshot: int | None = None, *, verify_rewrites: bool = False
+    ) -> Changes:
+        """The rows of this scan inserted and deleted between two snapshots, in the schema of the later one.
+
+        Args:
+            from_snapshot: id of the earlier snapshot; None stands for the table before its first snapshot.
+            to_snapshot: id of the later one, which descends from it; by default the snapshot that this scan reads.
+            verify_rewrites: read and compare what `replace` snapshots (compactions) rewrote, rather than believe that
+                they changed no row.
+
+        Raises:
+            SnapshotNotFoundError: there is no such snapshot, or the later one does not descend from the earlier one.
+        """
+        scan = self if to_snapshot is None else self.as_of_snapshot(to_snapshot)
+        later, schema = scan._resolve()  # noqa: SLF001  its own class
+        earlier = earlier_snapshot(self.table.metadata, from_snapshot, later)
+        return Changes(
+            self.table.metadata,
+            scan._context(schema),  # noqa: SLF001  its own class
+            schema,
+            earlier,
+            later,
+            verify_rewrites=verify_rewrites,
+            row_limit=self.row_limit,
         )
-        return plan_scan(metadata, snapshot, context)
 
     def explain(self) -> str:
         """In plain text: what is read, what was pruned by what, which deletes apply."""
@@ -208,6 +226,19 @@ class Scan:
     def _resolve(self) -> tuple[Snapshot | None, Schema]:
         return self.table.metadata.snapshot_for(
             snapshot_id=self.snapshot_id, timestamp_ms=self.timestamp_ms, ref=self.ref
+        )
+
+    def _context(self, schema: Schema) -> ScanContext:
+        metadata = self.table.metadata
+        return ScanContext(
+            table=self.table.location,
+            projection=_readable(self._projection(schema)),
+            predicate=self._bound(schema),
+            field_paths=metadata.field_paths(),
+            specs=metadata.specs,
+            name_mapping=metadata.name_mapping,
+            io=self.table.io,
+            options=self.options,
         )
 
     def _metadata_fields(self) -> Mapping[str, NestedField]:

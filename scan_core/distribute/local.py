@@ -10,10 +10,10 @@ from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
 from scan_core.metrics import ScanMetrics
-from scan_core.split import Split
 
+S = TypeVar("S")
 T = TypeVar("T")
-ReadSplit = Callable[[Split, ScanMetrics], Iterator[T]]
+ReadSplit = Callable[[S, ScanMetrics], Iterator[T]]
 
 _QUEUED_RESULTS = 2
 """Batches that may wait per split: one being handed over, one ready."""
@@ -22,7 +22,7 @@ _SPLITS_AHEAD = 2
 
 
 def run_splits(
-    splits: Sequence[Split], read: ReadSplit[T], metrics: ScanMetrics, parallelism: int
+    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, parallelism: int
 ) -> Generator[T, None, None]:
     """What `read` yields for each split, in the order of the splits.
 
@@ -99,10 +99,10 @@ class _Channel(Generic[T]):
             yield item
 
 
-class _Pool(Generic[T]):
+class _Pool(Generic[S, T]):
     """Threads that take splits in order."""
 
-    def __init__(self, splits: Sequence[Split], read: ReadSplit[T], num_threads: int) -> None:
+    def __init__(self, splits: Sequence[S], read: ReadSplit[S, T], num_threads: int) -> None:
         self._splits = splits
         self._read = read
         self._lock = Lock()
@@ -156,7 +156,7 @@ class _Pool(Generic[T]):
                 self._begun.notify_all()
             channel.close(self._run(self._splits[index], channel))
 
-    def _run(self, split: Split, channel: _Channel[T]) -> BaseException | None:
+    def _run(self, split: S, channel: _Channel[T]) -> BaseException | None:
         try:
             results: Any = self._read(split, channel.metrics)
             for item in results:

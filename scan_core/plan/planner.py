@@ -48,7 +48,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         MalformedTableError: a manifest, or a delete that meets a data file, breaks the specification.
     """
     manifests = snapshot_manifests(snapshot, context.io) if snapshot is not None else ()
-    planner = _Planner(metadata, context, FilePruner(metadata, context), PlanTrace())
+    planner = FileFinder(metadata, context, FilePruner(metadata, context), PlanTrace())
     data_files = planner.data_files([m for m in manifests if m.content == DATA_MANIFEST])
     delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
     index = build_delete_index(data_files, delete_files, context)
@@ -69,8 +69,8 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
 
 
 @dataclass(frozen=True, slots=True)
-class _Planner:
-    """Collects the files of one plan, and in `trace` what it left out."""
+class FileFinder:
+    """Collects the files of one plan from manifests, and in `trace` what it left out."""
 
     metadata: TableMetadata
     context: ScanContext

@@ -3,7 +3,7 @@
 Diagnosis, not the fast path: delete files are tried one at a time, in the order in which they apply.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
 from scan_core.metrics import ScanMetrics
+from scan_core.prune.match import Match
+from scan_core.read.file_reader import ColumnStatistics
 from scan_core.read.lazy import DeadRows, LazyColumns
 from scan_core.read.metadata_columns import names_delete_files
 from scan_core.read.projection import FileProjection
@@ -28,13 +30,13 @@ def find_dead_rows(
     columns: LazyColumns,
 ) -> DeadRows:
     """Which rows of a row group are dead, and why if the scan asks for it."""
-    flags = _removed_by(deletes, projection, columns)
+    flags = removed_by(deletes, projection, columns)
     if not names_delete_files(context):
         return DeadRows(flags, None)
     paths: list[str] = []
     codes = np.full(len(flags), -1, np.int32)
     for path, single in _one_at_a_time(task):
-        hit = _removed_by(open_delete_filter(single, context, ScanMetrics()), projection, columns) & (codes < 0)
+        hit = removed_by(open_delete_filter(single, context, ScanMetrics()), projection, columns) & (codes < 0)
         if hit.any():
             codes[hit] = len(paths)
             paths.append(path)
@@ -42,13 +44,23 @@ def find_dead_rows(
     return DeadRows(flags, pa.DictionaryArray.from_arrays(indices, pa.array(paths, pa.string())).cast(pa.string()))
 
 
-def _removed_by(deletes: DeleteFilter, projection: FileProjection, columns: LazyColumns) -> npt.NDArray[np.bool_]:
+def removed_by(
+    deletes: DeleteFilter,
+    projection: FileProjection,
+    columns: LazyColumns,
+    statistics_of: Callable[[int], ColumnStatistics | None] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Which rows of a row group these deletes remove; statistics, where given, spare reading keys that cannot match."""
     group = columns.row_group
     everything = All(group.num_rows)
     dead = ~to_mask(deletes.position_selection(group.first_row_position, group.num_rows))
     for equality in deletes.equality:
-        step = DeleteStep(equality, [projection.leaf(i) for i in equality.key_ids])
-        dead |= ~step.judge(columns, everything).keep
+        verdict = Match.MAYBE if statistics_of is None else equality.may_touch(statistics_of)
+        if verdict is Match.ALWAYS:
+            dead[:] = True
+        elif verdict is Match.MAYBE:
+            step = DeleteStep(equality, [projection.leaf(i) for i in equality.key_ids])
+            dead |= ~step.judge(columns, everything).keep
     return dead
 
 

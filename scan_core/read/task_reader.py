@@ -7,6 +7,9 @@ survivors become batches in `output.py`.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+import numpy.typing as npt
+
 from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
 from scan_core.errors import UnsupportedError
 from scan_core.expr.bound import BoundExpr, Column, Member, walk
@@ -15,7 +18,7 @@ from scan_core.metrics import ScanMetrics
 from scan_core.prune.bounds import match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.conjunct_order import ConjunctOrder
-from scan_core.read.dead_rows import find_dead_rows
+from scan_core.read.dead_rows import find_dead_rows, removed_by
 from scan_core.read.file_reader import ColumnStatistics, FileReader, ReadCounts, RowGroup, open_file
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import (
@@ -36,7 +39,7 @@ from scan_core.read.row_filter import (
 )
 from scan_core.read.statistics import table_statistics
 from scan_core.rows.algebra import nothing
-from scan_core.rows.selection import All, RowSelection, selected_count
+from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 from scan_core.schema import Type
 from scan_core.split import FileScanTask, ScanContext
 
@@ -126,14 +129,23 @@ class TaskReader:
             self._metrics.row_groups_read += 1
             yield LazyColumns(self._reader, row_group), steps
 
-    def refine(self, columns: LazyColumns, conjuncts: Sequence[PredicateStep]) -> RowSelection:
-        """The rows that fulfil the predicate and that no delete removes; dead ones too where they are asked for."""
+    def refine(
+        self, columns: LazyColumns, conjuncts: Sequence[PredicateStep], within: RowSelection | None = None
+    ) -> RowSelection:
+        """The rows that fulfil the predicate and that no delete removes; dead ones too where they are asked for.
+
+        Args:
+            columns: of one row group.
+            conjuncts: of the predicate, as `row_groups` yields them.
+            within: look no further than at these rows.
+        """
         num_rows = columns.row_group.num_rows
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
             return refine_rows(conjuncts, columns, All(num_rows), self._order, self._metrics)
         selection = self._deletes.position_selection(columns.row_group.first_row_position, num_rows)
         self._metrics.rows_removed_by_position_deletes += num_rows - selected_count(selection)
+        selection = selection if within is None else intersect(selection, within)
         if not self._context.options.lazy_columns:
             columns.load(sorted(self._wanted), All(num_rows))
         deletes = self._deletes_that_touch(columns.row_group)
@@ -141,6 +153,12 @@ class TaskReader:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)
             return nothing(num_rows)
         return refine_rows([*conjuncts, *deletes], columns, selection, self._order, self._metrics)
+
+    def removed_by(self, deletes: DeleteFilter, columns: LazyColumns) -> npt.NDArray[np.bool_]:
+        """Which rows of a row group `deletes`, not the task's own, remove."""
+        statistics_of = self._statistics_of(columns.row_group, self._key_types)
+        prune = self._context.options.prune_deletes
+        return removed_by(deletes, self.projection, columns, statistics_of if prune else None)
 
     def count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""

@@ -26,7 +26,7 @@ def scan_threads() -> list[threading.Thread]:
 @pytest.mark.parametrize("parallelism", [1, 2, 7, 64])
 def test_results_come_in_split_order_and_metrics_add_up(parallelism: int) -> None:
     metrics = ScanMetrics()
-    results = list(run_splits(range(50), numbered, metrics, parallelism))  # type: ignore[arg-type]
+    results = list(run_splits(range(50), numbered, metrics, parallelism))
     assert results == [(split, part) for split in range(50) for part in range(split % 4)]
     assert metrics == ScanMetrics(splits_read=50, rows_out=len(results))
     assert scan_threads() == []
@@ -43,7 +43,7 @@ def test_error_of_a_split_is_raised_in_its_turn(parallelism: int) -> None:
             raise ValueError("split 3 is broken")
         yield split
 
-    results = run_splits(range(10), failing, ScanMetrics(), parallelism)  # type: ignore[arg-type]
+    results = run_splits(range(10), failing, ScanMetrics(), parallelism)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="split 3"):
         next(results)
@@ -55,7 +55,7 @@ def test_closing_early_stops_all_threads() -> None:
         while True:
             yield split
 
-    results = run_splits(range(8), endless, ScanMetrics(), 4)  # type: ignore[arg-type]
+    results = run_splits(range(8), endless, ScanMetrics(), 4)
     assert [next(results) for _ in range(100)] == [0] * 100
     assert len(scan_threads()) == 4
     results.close()
@@ -69,7 +69,7 @@ def test_work_ahead_of_the_consumer_is_bounded() -> None:
         begun.append(split)
         yield split
 
-    results = run_splits(range(1000), reading, ScanMetrics(), 2)  # type: ignore[arg-type]
+    results = run_splits(range(1000), reading, ScanMetrics(), 2)
     next(results)
     time.sleep(0.05)
     assert len(begun) <= 5
@@ -86,7 +86,7 @@ def test_reader_is_closed_when_its_results_are_not_wanted() -> None:
         finally:
             closed.set()
 
-    results = run_splits(range(2), reading, ScanMetrics(), 2)  # type: ignore[arg-type]
+    results = run_splits(range(2), reading, ScanMetrics(), 2)
     next(results)
     results.close()
     assert closed.is_set()
