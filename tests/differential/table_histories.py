@@ -93,7 +93,9 @@ class History:
     def _delete_file(self) -> BuiltFile | None:
         known = {c.id: c for schema in self.table.schemas for c in schema}
         known |= {c.id: c for c in self.table.columns}
-        usable = [k for k in KEY_SETS if all(i in known or (i == 5 and 4 in known) for i in k)]
+        structs = [c for schema in self.table.schemas for c in schema if c.id == 4]
+        known[4] = [c for c in structs if any(f["id"] == 5 for f in c.type["fields"])][-1]
+        usable = [k for k in KEY_SETS if all(i in known or i == 5 for i in k)]
         ids = self.draw(st.sampled_from(usable))
         columns = [known[4 if i == 5 else i] for i in ids]
         if self.draw(st.booleans()):
@@ -153,7 +155,7 @@ class History:
         columns = list(self.table.columns)
         at = self.draw(st.integers(0, len(columns) - 1))
         column = columns[at]
-        change = self.draw(st.sampled_from(["rename", "drop", "promote", "add", "move"]))
+        change = self.draw(st.sampled_from(["rename", "drop", "promote", "add", "move", "member"]))
         sources = {p.source for spec in self.table.specs for p in spec}
         if change == "rename":
             columns[at] = replace(column, name=f"c{self._new_id()}")
@@ -161,6 +163,8 @@ class History:
             del columns[at]
         elif change == "promote" and isinstance(column.type, str) and column.type in PROMOTIONS:
             columns[at] = replace(column, type=PROMOTIONS[column.type])
+        elif change == "member" and isinstance(column.type, dict):
+            columns[at] = replace(column, type=self._evolved_struct(column.type))
         elif change == "add":
             default = self.draw(st.sampled_from([None, 7])) if self.table.version > 2 else None
             new = self._new_id()
@@ -168,6 +172,24 @@ class History:
         else:
             columns.append(columns.pop(at))
         self.table.evolve(*columns)
+
+    def _evolved_struct(self, kind: dict[str, Any]) -> dict[str, Any]:
+        """A member renamed, dropped, moved or promoted, or a new one."""
+        members = [dict(f) for f in kind["fields"]]
+        at = self.draw(st.integers(0, len(members) - 1))
+        change = self.draw(st.sampled_from(["rename", "drop", "move", "promote", "add"]))
+        if change == "rename":
+            members[at]["name"] = f"m{self._new_id()}"
+        elif change == "drop" and len(members) > 1:
+            del members[at]
+        elif change == "move":
+            members.append(members.pop(at))
+        elif change == "promote":
+            members[at]["type"] = PROMOTIONS.get(members[at]["type"], members[at]["type"])
+        else:
+            new = self._new_id()
+            members.insert(at, {"id": new, "name": f"m{new}", "type": "int", "required": False})
+        return kind | {"fields": members}
 
     def _new_id(self) -> int:
         self.next_id += 1
