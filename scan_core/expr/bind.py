@@ -3,52 +3,45 @@
 from difflib import get_close_matches
 
 from scan_core.errors import ColumnNotFoundError, PredicateError
+from scan_core.expr.argument_rules import ArgumentError, condition_of, same_type
 from scan_core.expr.bound import (
     And,
     BoundExpr,
     Call,
     Case,
     Cast,
-    Column,
     Comparison,
     InSet,
     IsNull,
     Like,
     Literal,
-    Member,
     Not,
     Or,
 )
 from scan_core.expr.caret import point_at
-from scan_core.expr.coercion import BOOLEAN, DATE, STRING, TIMESTAMPS, can_cast, common_type, is_primitive, name_of
-from scan_core.expr.constants import ConversionError, coerce
-from scan_core.expr.functions import (
-    DATE_PARTS,
-    FUNCTIONS,
-    ArgumentError,
-    condition_of,
-    same_type,
-    subscript,
+from scan_core.expr.coercion import (
+    BOOLEAN,
+    DATE,
+    STRING,
+    can_cast,
+    common_type,
+    decimal_of,
+    decimal_type,
+    is_primitive,
+    name_of,
 )
+from scan_core.expr.constants import ConversionError, coerce
+from scan_core.expr.functions import FUNCTIONS
 from scan_core.expr.literals import from_python
+from scan_core.expr.moment_rules import DATE_PARTS, plus_interval
+from scan_core.expr.names import Names
 from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from scan_core.expr.normalize import Normalization, conjuncts_of
 from scan_core.expr.patterns import check_like_pattern, check_regex
-from scan_core.schema import MapType, NestedField, PrimitiveType, Schema, StructType, Type, parse_type
-
-METADATA_COLUMNS: dict[str, tuple[int, Type]] = {
-    "_file": (2147483646, STRING),
-    "_pos": (2147483645, PrimitiveType("long")),
-    "_row_id": (2147483540, PrimitiveType("long")),
-    "_last_updated_sequence_number": (2147483539, PrimitiveType("long")),
-}
-"""Metadata columns a filter may name, with the field ids that the specification reserves for them."""
+from scan_core.schema import Schema, Type, parse_type
 
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">=", "<=>"})
 _TYPE_SYNONYMS = {"bigint": "long", "integer": "int", "timestamp_ltz": "timestamptz", "timestamp_ntz": "timestamp"}
-_INTERVAL_UNITS = {"microsecond": 1, "millisecond": 10**3, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6}
-_INTERVAL_DAYS = {"day": 1, "week": 7}
-_INTERVAL_MONTHS = {"month": 1, "year": 12}
 
 
 def bind(
@@ -92,7 +85,8 @@ def span_of(expression: Expr) -> Span | None:
 
 class _Binder:
     def __init__(self, schema: Schema, sql: str | None, *, case_sensitive: bool) -> None:
-        self._schema, self._sql, self._case_sensitive = schema, sql, case_sensitive
+        self._sql = sql
+        self._names = Names(schema, case_sensitive=case_sensitive)
 
     def refuse(self, expression: Expr, message: str) -> PredicateError:
         where = "" if self._sql is not None and span_of(expression) else f" (in {expression})"
@@ -133,48 +127,16 @@ class _Binder:
         return operand if operand.type == target else Cast(operand, target, cast.safe)
 
     def _bind_name(self, name: Name) -> BoundExpr:
-        top, rest = self._resolve(name)
-        node: BoundExpr = top if isinstance(top, Column) else Column(top.field_id, top.name, top.type)
-        for part in rest:
-            node = self._member(node, part, name)
-        return node
-
-    def _resolve(self, name: Name) -> tuple[NestedField | Column, tuple[str, ...]]:
-        for parts in dict.fromkeys((name.parts, tuple(".".join(name.parts).split(".")))):
-            for length in range(len(parts), 0, -1):  # a column may have a dot in its name
-                wanted = ".".join(parts[:length])
-                found = [f for f in self._schema.fields if self._same(f.name, wanted)]
-                if len(found) > 1:
-                    ids = ", ".join(str(f.field_id) for f in found)
-                    raise self.refuse(name, f"column {wanted!r} is ambiguous: field ids {ids}")
-                if found:
-                    return found[0], parts[length:]
-        if len(name.parts) == 1 and name.parts[0] in METADATA_COLUMNS:
-            field_id, type_ = METADATA_COLUMNS[name.parts[0]]
-            return Column(field_id, name.parts[0], type_), ()
         try:
-            self._schema.find(".".join(name.parts), case_sensitive=self._case_sensitive)
+            return self._names.resolve(name)
         except ColumnNotFoundError as error:
             raise self.refuse(name, str(error)) from error
-        raise self.refuse(name, f"no column {'.'.join(name.parts)!r}")
-
-    def _same(self, name: str, wanted: str) -> bool:
-        return name == wanted or (not self._case_sensitive and name.lower() == wanted.lower())
 
     def _member(self, node: BoundExpr, part: str, where: Expr) -> BoundExpr:
-        match node.type:
-            case StructType(fields):
-                found = [(i, f) for i, f in enumerate(fields) if self._same(f.name, part)]
-                if len(found) == 1:
-                    index, field = found[0]
-                    return Member(node, field.field_id, field.name, index, field.type)
-                near = get_close_matches(part, [f.name for f in fields], n=3)
-                hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(f.name for f in fields)}"
-                raise self.refuse(where, f"{'no' if not found else 'ambiguous'} member {part!r}; {hint}")
-            case MapType(key) if name_of(key.type) == "string":
-                return subscript("[]", (node, Literal(part, STRING)))
-            case _:
-                raise self.refuse(where, f"{part!r} cannot be taken from a {node.type}")
+        try:
+            return self._names.member(node, part)
+        except ColumnNotFoundError as error:
+            raise self.refuse(where, str(error)) from error
 
     def _bind_operation(self, operation: Operation) -> BoundExpr:  # noqa: C901, PLR0912  # one flat case per operator
         name, arguments = operation.name, operation.arguments
@@ -313,7 +275,8 @@ class _Binder:
         moment = self.bind(left)
         kind, sign = name_of(moment.type), -1 if operation.name == "-" else 1
         if isinstance(right, Operation) and right.name == "interval":
-            return self._shift_by_interval(moment, right, sign, operation)
+            amount, unit = (str(a.value) for a in right.arguments if isinstance(a, Constant))
+            return plus_interval(moment, amount, unit, sign)
         if kind != "date":
             return None
         days = self.bind(right)
@@ -321,29 +284,6 @@ class _Binder:
             raise self.refuse(operation, "a date takes plus or minus days as an int; datediff() subtracts two dates")
         return Call("date_add" if sign > 0 else "date_sub", (moment, days), DATE)
 
-    def _shift_by_interval(self, moment: BoundExpr, interval: Operation, sign: int, where: Expr) -> BoundExpr:
-        amount, unit = (str(a.value) for a in interval.arguments if isinstance(a, Constant))
-        kind = name_of(moment.type)
-        try:
-            count = sign * int(amount)
-        except ValueError as error:
-            raise self.refuse(where, f"interval {amount} {unit}: the amount must be a whole number") from error
-        if kind == "date" and unit in _INTERVAL_DAYS:
-            return Call("date_add", (moment, coerce(Literal(*from_python(count * _INTERVAL_DAYS[unit])), _INT)), DATE)
-        if kind == "date" and unit in _INTERVAL_MONTHS:
-            months = coerce(Literal(*from_python(count * _INTERVAL_MONTHS[unit])), _INT)
-            return Call("add_months", (moment, months), DATE)
-        micros = _INTERVAL_UNITS.get(unit, _INTERVAL_DAYS.get(unit, 0) * 86_400 * 10**6)
-        if kind in TIMESTAMPS and micros:
-            ticks = count * micros * (1000 if kind.endswith("_ns") else 1)
-            return Call("timestamp_add", (moment, coerce(Literal(*from_python(ticks)), _LONG)), moment.type)
-        raise self.refuse(where, f"interval {amount} {unit} cannot be added to a {moment.type} in a filter")
-
-
-_INT, _LONG = PrimitiveType("int"), PrimitiveType("long")
-
 
 def _decimal_for(side: BoundExpr, common: Type) -> Type:
-    from scan_core.expr.coercion import decimal_of, decimal_type
-
     return decimal_type(*decimal_of(side.type)) if name_of(side.type) in {"int", "long"} else common

@@ -19,7 +19,7 @@ from scan_core.expr.temporal import (
     timestamps_from_text,
     timestamps_to_text,
 )
-from scan_core.expr.vectors import BoolMask, Vector, array_of, minus, null_mask, union, valid_mask, with_nulls
+from scan_core.expr.vectors import BoolMask, Vector, array_of, null_mask, union, valid_mask, with_nulls
 from scan_core.schema import Type, arrow_type
 
 _SPACES = "".join(map(chr, range(33))) + "\x7f"
@@ -86,7 +86,6 @@ def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: BoolMa
     usable[np.abs(usable) < _TOO_SMALL_FOR_DECIMAL] = 0.0
     # Spark takes the digits of the shortest text of the double
     vector = rounded_decimal(_decimals_of_text(pa.array(usable).cast(pa.string())), null, target)
-    too_large = minus(too_large, null) if null is not None else too_large
     if not too_large.any():
         return vector
     return Vector(with_nulls(vector.values, too_large), union(vector.failed, too_large), f"{OVERFLOW} of {target}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.errors import EvaluationError
-from scan_core.expr import arithmetic, nested, strings, temporal
+from scan_core.expr import arithmetic, conditions, nested, strings, temporal
 from scan_core.expr.bound import (
     And,
     Between,
@@ -35,25 +35,24 @@ from scan_core.expr.bound import (
     Or,
 )
 from scan_core.expr.casts import cast
-from scan_core.expr.coercion import name_of
-from scan_core.expr.compare import compare, contains
+from scan_core.expr.cost import pays_to_narrow
 from scan_core.expr.frame import Frame, repeated_parts, sole_column
-from scan_core.expr.patterns import like_matcher
+from scan_core.expr.logic import conjunction, disjunction, negation, not_false, scattered
 from scan_core.expr.text import bound_text
 from scan_core.expr.vectors import (
     BoolMask,
-    Operand,
     Truth,
     Vector,
+    array_from,
     array_of_truth,
-    boolean_values,
+    failures,
+    is_null_scalar,
     minus,
     null_mask,
-    truth_of,
     union,
     with_nulls,
 )
-from scan_core.schema import Type, arrow_type
+from scan_core.schema import arrow_type
 
 _KERNELS: Mapping[str, arithmetic.Kernel] = {
     **arithmetic.KERNELS,
@@ -61,8 +60,6 @@ _KERNELS: Mapping[str, arithmetic.Kernel] = {
     **temporal.KERNELS,
     **nested.KERNELS,
 }
-_CHEAP_NARROWING = 0.5
-"""Later operands of AND and OR see only undecided rows if at most this share is left: filtering costs, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +116,7 @@ def constant_value(node: BoundExpr) -> BoundExpr:
     vector = _vector(node, Frame({}, 1))
     if vector.failed is not None and vector.failed[0]:
         return Failure(vector.reason, node.type)
-    array = _array(vector.values, 1)
+    array = array_from(vector.values, 1)
     if array.null_count:
         return Literal(None, node.type)
     scalar = array[0]
@@ -147,37 +144,25 @@ def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth
     return Truth(truth.true[codes], unknown, failed, truth.reason)
 
 
-def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noqa: C901, PLR0912  # a case per node
+def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noqa: C901  # a case per node
     match node:
         case And(operands):
             return _all(operands, frame, nulls=nulls)
         case Or(operands):
             return _any(operands, frame, nulls=nulls)
         case Not(operand):
-            return _negated(_truth(operand, frame, nulls=True), frame.num_rows)
-        case Comparison("<=>", left, right):
-            return _null_safe_equal(left, right, frame)
+            return negation(_truth(operand, frame, nulls=True))
         case Comparison(sign, left, right):
-            return _comparison(sign, left, right, frame)
-        case Between():
-            return _between(node, frame)
-        case InSet(operand, values, has_null, has_nan):
-            vector = _vector(operand, frame)
-            array = _array(vector.values, frame.num_rows)
-            truth = _masked(contains(values, has_nan, array, operand.type), null_mask(array), vector)
-            if has_null:  # no match among the others is unknown
-                unknown = ~truth.true if truth.failed is None else ~truth.true & ~truth.failed
-                return Truth(truth.true, unknown, truth.failed, truth.reason)
-            return truth
+            sides = _vector(left, frame), _vector(right, frame)
+            return conditions.comparison(sign, sides, (left.type, right.type), frame.num_rows)
+        case Between(operand):
+            return conditions.between(node, _vector(operand, frame), frame.num_rows)
+        case InSet(operand):
+            return conditions.in_set(node, _vector(operand, frame), frame.num_rows)
         case IsNull(operand):
-            return _is_null(operand, frame)
-        case Like(operand, pattern, escape, ignore_case):
-            vector = _vector(operand, frame)
-            array = _array(vector.values, frame.num_rows)
-            if ignore_case:
-                array, pattern = strings.lower(array), pattern.lower()
-            result = like_matcher(pattern, escape)(array)
-            return _masked(boolean_values(result), null_mask(array), vector)
+            return conditions.is_null(_vector(operand, frame), frame.num_rows)
+        case Like(operand):
+            return conditions.like(node, _vector(operand, frame), frame.num_rows)
         case Literal(value):
             full = np.full(frame.num_rows, value is True)
             return Truth(full, np.ones(frame.num_rows, dtype=np.bool_) if value is None else None)
@@ -185,163 +170,33 @@ def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noq
             none = np.zeros(frame.num_rows, dtype=np.bool_)
             return Truth(none, None, ~none, reason)
         case Column() | Member() | Cast() | Case() | Coalesce() | Call():
-            vector = _vector(node, frame)
-            truth = truth_of(_array(vector.values, frame.num_rows))
-            return Truth(truth.true, minus(truth.unknown, vector.failed), vector.failed, vector.reason)
+            return conditions.boolean(_vector(node, frame), frame.num_rows)
         case _:
             assert_never(node)
-
-
-def _masked(true: BoolMask, null: BoolMask | None, *vectors: Vector) -> Truth:
-    """A strict boolean result: unknown where an argument is NULL, failed where one failed."""
-    failed, reason = _failures(vectors)
-    if null is None and failed is None:
-        return Truth(true)
-    dead = union(null, failed)
-    assert dead is not None  # noqa: S101  # one of the two is there
-    return Truth(true & ~dead, minus(null, failed), failed, reason)
-
-
-def _failures(vectors: tuple[Vector, ...]) -> tuple[BoolMask | None, str]:
-    failed, reason = None, ""
-    for vector in vectors:
-        failed, reason = union(failed, vector.failed), reason or vector.reason
-    return failed, reason
-
-
-def _comparison(sign: str, left: BoundExpr, right: BoundExpr, frame: Frame) -> Truth:
-    sides = _vector(left, frame), _vector(right, frame)
-    values = _one_array(sides, frame.num_rows)
-    return _masked(compare(sign, *values, left.type, right.type), arithmetic.nulls_of(*values), *sides)
-
-
-def _one_array(vectors: tuple[Vector, Vector], num_rows: int) -> tuple[Operand, Operand]:
-    left, right = (v.values for v in vectors)
-    return (_array(left, num_rows) if isinstance(right, pa.Scalar) or _is_null_scalar(left) else left), (
-        _array(right, num_rows) if _is_null_scalar(right) else right
-    )
-
-
-def _is_null_scalar(operand: Operand) -> bool:
-    return isinstance(operand, pa.Scalar) and not operand.is_valid
-
-
-def _null_safe_equal(left: BoundExpr, right: BoundExpr, frame: Frame) -> Truth:
-    sides = _vector(left, frame), _vector(right, frame)
-    values = _one_array(sides, frame.num_rows)
-    equal = compare("=", *values, left.type, right.type)
-    nulls = [null_mask(v) if isinstance(v, pa.Array) else None for v in values]
-    either = union(nulls[0], nulls[1])
-    if either is not None:
-        equal = equal & ~either
-        if nulls[0] is not None and nulls[1] is not None:
-            equal |= nulls[0] & nulls[1]
-    failed, reason = _failures(sides)
-    return Truth(equal if failed is None else equal & ~failed, None, failed, reason)
-
-
-def _between(node: Between, frame: Frame) -> Truth:
-    vector = _vector(node.operand, frame)
-    array, type_ = _array(vector.values, frame.num_rows), node.operand.type
-    bounds = (
-        (">=" if node.lower_inclusive else ">", node.lower),
-        ("<=" if node.upper_inclusive else "<", node.upper),
-    )
-    parts = [compare(s, array, _scalar(v, type_), type_, type_) for s, v in bounds if v is not None]
-    return _masked(parts[0] if len(parts) == 1 else parts[0] & parts[1], null_mask(array), vector)
-
-
-def _is_null(operand: BoundExpr, frame: Frame) -> Truth:
-    if name_of(operand.type) == "boolean":
-        truth = _truth(operand, frame, nulls=True)
-        unknown = np.zeros(frame.num_rows, dtype=np.bool_) if truth.unknown is None else truth.unknown
-        return Truth(unknown, None, truth.failed, truth.reason)
-    vector = _vector(operand, frame)
-    null = null_mask(_array(vector.values, frame.num_rows))
-    if null is None:
-        null = np.zeros(frame.num_rows, dtype=np.bool_)
-    return Truth(null if vector.failed is None else null & ~vector.failed, None, vector.failed, vector.reason)
-
-
-def _negated(truth: Truth, num_rows: int) -> Truth:
-    dead = union(truth.unknown, truth.failed)
-    true = ~truth.true if dead is None else ~(truth.true | dead)
-    assert len(true) == num_rows  # noqa: S101  # a kernel that lost rows would misplace all others
-    return Truth(true, truth.unknown, truth.failed, truth.reason)
 
 
 def _all(operands: tuple[BoundExpr, ...], frame: Frame, *, nulls: bool) -> Truth:
     result = _truth(operands[0], frame, nulls=nulls)
     for operand in operands[1:]:
-        open_rows = union(result.true, union(result.unknown, result.failed))
-        assert open_rows is not None  # noqa: S101  # `true` is always there
-        result = _combine_and(result, _rest(operand, frame, open_rows, nulls=nulls, otherwise=False))
+        result = conjunction(result, _narrowed(operand, frame, not_false(result), nulls=nulls, otherwise=False))
     return result
 
 
 def _any(operands: tuple[BoundExpr, ...], frame: Frame, *, nulls: bool) -> Truth:
     result = _truth(operands[0], frame, nulls=nulls)
     for operand in operands[1:]:
-        result = _combine_or(result, _rest(operand, frame, ~result.true, nulls=nulls, otherwise=True))
+        result = disjunction(result, _narrowed(operand, frame, ~result.true, nulls=nulls, otherwise=True))
     return result
 
 
-def _rest(operand: BoundExpr, frame: Frame, undecided: BoolMask, *, nulls: bool, otherwise: bool) -> Truth:
+def _narrowed(operand: BoundExpr, frame: Frame, undecided: BoolMask, *, nulls: bool, otherwise: bool) -> Truth:
     """The operand on the undecided rows; decided ones may hold `otherwise`, which changes nothing."""
-    count = int(np.count_nonzero(undecided))
-    if count == 0:
+    left = int(np.count_nonzero(undecided))
+    if left == 0:
         return Truth(np.full(frame.num_rows, otherwise))
-    if count > _CHEAP_NARROWING * frame.num_rows or not is_costly(operand):
+    if not pays_to_narrow(operand, left, frame.num_rows):
         return _truth(operand, frame, nulls=nulls)
-    part = _truth(operand, frame.narrow(undecided), nulls=nulls)
-    true = np.full(frame.num_rows, otherwise)
-    true[undecided] = part.true
-    return Truth(true, _scatter(part.unknown, undecided), _scatter(part.failed, undecided), part.reason)
-
-
-def _scatter(part: BoolMask | None, rows: BoolMask) -> BoolMask | None:
-    if part is None:
-        return None
-    result = np.zeros(len(rows), dtype=np.bool_)
-    result[rows] = part
-    return result
-
-
-def is_costly(node: BoundExpr) -> bool:
-    """Does evaluating it per row cost more than filtering its columns?"""
-    from scan_core.expr.cost import cost_of
-
-    return cost_of(node) > 1.0
-
-
-def _combine_and(left: Truth, right: Truth) -> Truth:
-    true = left.true & right.true
-    if left.unknown is None and left.failed is None and right.unknown is None and right.failed is None:
-        return Truth(true)
-    possible = np.ones(len(true), dtype=np.bool_)
-    for side in (left, right):
-        here = union(side.true, union(side.unknown, side.failed))
-        assert here is not None  # noqa: S101
-        possible &= here
-    failed = union(left.failed, right.failed)
-    failed = None if failed is None else failed & possible
-    unknown = possible & ~true if failed is None else possible & ~true & ~failed
-    return Truth(true, unknown, failed, left.reason or right.reason)
-
-
-def _combine_or(left: Truth, right: Truth) -> Truth:
-    true = left.true | right.true
-    failed = minus(union(left.failed, right.failed), true)
-    unknown = minus(minus(union(left.unknown, right.unknown), true), failed)
-    return Truth(true, unknown, failed, left.reason or right.reason)
-
-
-def _scalar(value: object, type_: Type) -> pa.Scalar:
-    return pa.scalar(value, arrow_type(type_))
-
-
-def _array(operand: Operand, num_rows: int) -> pa.Array:
-    return operand if isinstance(operand, pa.Array) else pa.repeat(operand, num_rows)
+    return scattered(_truth(operand, frame.narrow(undecided), nulls=nulls), undecided, otherwise=otherwise)
 
 
 def _vector(node: BoundExpr, frame: Frame) -> Vector:
@@ -361,7 +216,7 @@ def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     values, codes = encoded
     vector = _vector(node, values)
     failed = None if vector.failed is None or not vector.failed.any() else vector.failed[codes]
-    return Vector(_array(vector.values, values.num_rows).take(pa.array(codes)), failed, vector.reason)
+    return Vector(array_from(vector.values, values.num_rows).take(pa.array(codes)), failed, vector.reason)
 
 
 def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per node
@@ -374,13 +229,13 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
             vector = _vector(operand, frame)
             return Vector(nested.member(vector.values, index), vector.failed, vector.reason)
         case Literal(value, type_):
-            return Vector(_scalar(value, type_))
+            return Vector(pa.scalar(value, arrow_type(type_)))
         case Failure(reason, type_):
             failed = np.ones(frame.num_rows, dtype=np.bool_)
             return Vector(pa.nulls(frame.num_rows, arrow_type(type_)), failed, reason)
         case Cast(operand, type_, safe):
             vector = _vector(operand, frame)
-            done = cast(_array(vector.values, frame.num_rows), operand.type, type_)
+            done = cast(array_from(vector.values, frame.num_rows), operand.type, type_)
             return _after_arguments(done, (vector,), quiet=safe)
         case Case():
             return _case(node, frame)
@@ -395,10 +250,10 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
 def _call(node: Call, frame: Frame) -> Vector:
     vectors = tuple(_vector(a, frame) for a in node.arguments)
     values = tuple(v.values for v in vectors)
-    if any(_is_null_scalar(v) for v in values):  # all functions are strict
+    if any(is_null_scalar(v) for v in values):  # all functions are strict
         return _after_arguments(Vector(pa.nulls(frame.num_rows, arrow_type(node.type))), vectors, quiet=True)
     if not any(isinstance(v, pa.Array) for v in values):
-        values = (_array(values[0], frame.num_rows), *values[1:])
+        values = (array_from(values[0], frame.num_rows), *values[1:])
     function = node.function.removeprefix("try ")
     done = _KERNELS[function](values, tuple(a.type for a in node.arguments), node.type)
     return _after_arguments(done, vectors, quiet=function != node.function)
@@ -410,7 +265,7 @@ def _vector_of_truth(truth: Truth) -> Vector:
 
 def _after_arguments(done: Vector, arguments: tuple[Vector, ...], *, quiet: bool) -> Vector:
     """The result of a strict function: fails where an argument failed, or where it failed itself unless `quiet`."""
-    failed, reason = _failures(arguments if quiet else (done, *arguments))
+    failed, reason = failures(arguments if quiet else (done, *arguments))
     return Vector(done.values, failed, reason)
 
 
@@ -425,13 +280,13 @@ def _case(node: Case, frame: Frame) -> Vector:
         failed, reason = union(minus(failed, truth.true), chosen), vector.reason or reason
         if truth.failed is not None:
             failed, reason = union(failed, truth.failed), truth.reason
-            values = with_nulls(_array(values, num_rows), truth.failed)
-    return Vector(_array(values, num_rows), failed if failed is not None and failed.any() else None, reason)
+            values = with_nulls(array_from(values, num_rows), truth.failed)
+    return Vector(array_from(values, num_rows), failed if failed is not None and failed.any() else None, reason)
 
 
 def _coalesce(operands: tuple[BoundExpr, ...], frame: Frame) -> Vector:
     first = _vector(operands[0], frame)
-    values, failed, reason = _array(first.values, frame.num_rows), first.failed, first.reason
+    values, failed, reason = array_from(first.values, frame.num_rows), first.failed, first.reason
     for operand in operands[1:]:
         open_rows = minus(null_mask(values), failed)
         if open_rows is None:

@@ -4,15 +4,12 @@ Every construct is taken over by name or refused by name: sqlglot accepts far mo
 rewrites functions into near equivalents of other dialects, which `_FilterParser` switches off.
 """
 
-from typing import Any, ClassVar
-
-from sqlglot import exp, tokens
-from sqlglot.dialects.spark import Spark
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.parsers.spark import SparkParser
 
 from scan_core.errors import PredicateError
 from scan_core.expr.caret import point_at
+from scan_core.expr.dialect import syntax_trees
 from scan_core.expr.literals import from_python, parse_number, parse_text
 from scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
 from scan_core.schema import PrimitiveType
@@ -30,7 +27,7 @@ def parse(sql: str) -> Expr:
     if len(sql) > MAX_FILTER_CHARACTERS:
         raise PredicateError(f"the filter has {len(sql)} characters; more than {MAX_FILTER_CHARACTERS} are refused")
     try:
-        statements = _Filter().parser().parse(_Filter().tokenize(sql), sql)
+        statements = syntax_trees(sql)
     except SqlglotError as error:
         raise PredicateError(_syntax_message(sql, error)) from error
     except RecursionError as error:
@@ -57,34 +54,6 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     if description.startswith("Required keyword"):
         description = "something is missing after this"
     return point_at(sql, (max(0, end - width + 1), end), f"syntax error in the filter: {description}")
-
-
-class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped here
-    """Spark's grammar, but calls stay calls: no rewriting of functions into canonical ones."""
-
-    FUNCTIONS: ClassVar[dict[str, Any]] = {}
-    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name in {"CAST", "TRY_CAST", "EXTRACT"}
-    }
-    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
-    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name in {"CASE", "ANY"}
-    }
-    PRIMARY_PARSERS: ClassVar[dict[Any, Any]] = {
-        **SparkParser.PRIMARY_PARSERS,
-        tokens.TokenType.NULL: lambda self, token: self.expression(exp.Null(), token),
-        tokens.TokenType.TRUE: lambda self, token: self.expression(exp.Boolean(this=True), token),
-        tokens.TokenType.FALSE: lambda self, token: self.expression(exp.Boolean(this=False), token),
-    }
-
-
-class _Filter(Spark):  # type: ignore[misc]  # sqlglot is untyped here
-    """Spark 4: a doubled quote inside a string is a quote."""
-
-    class Tokenizer(Spark.Tokenizer):  # type: ignore[misc]  # sqlglot is untyped here
-        STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
-
-    Parser = _FilterParser
 
 
 _BINARY: dict[type[exp.Expression], str] = {

@@ -4,12 +4,14 @@ No expression is known here. Masks hold one byte per row; a mask that could only
 bookkeeping happens where no NULL and no failure can occur.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scan_core.schema import Type, arrow_type
 
@@ -121,9 +123,25 @@ def with_nulls(array: pa.Array, null: BoolMask | None) -> pa.Array:
     """The array with NULL in the rows of `null`, too."""
     if null is None or not null.any():
         return array
-    import pyarrow.compute as pc  # keeps this module's import light
-
     return pc.if_else(pa.array(null), pa.scalar(None, array.type), array)
+
+
+def array_from(operand: Operand, num_rows: int) -> pa.Array:
+    """The operand as an array, one value per row."""
+    return operand if isinstance(operand, pa.Array) else pa.repeat(operand, num_rows)
+
+
+def is_null_scalar(operand: Operand) -> bool:
+    """Is it a constant NULL?"""
+    return isinstance(operand, pa.Scalar) and not operand.is_valid
+
+
+def failures(vectors: Sequence[Vector]) -> tuple[BoolMask | None, str]:
+    """Rows in which any of the vectors failed, and why."""
+    failed, reason = None, ""
+    for vector in vectors:
+        failed, reason = union(failed, vector.failed), reason or vector.reason
+    return failed, reason
 
 
 def truth_of(array: pa.Array) -> Truth:
