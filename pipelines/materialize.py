@@ -198,10 +198,10 @@ def _scans(catalog: Any, query: PublishedQuery, day: date) -> dict[str, Scan]:
 def _views(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
     """Names of temporary views of the scans, and what their tasks will report.
 
-    Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
+    By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
     """
     token = uuid4().hex[:12]
-    frames = {table: dataframe(spark, scan) for table, scan in scans.items()}
+    frames = {table: dataframe(spark, scan, reader="python") for table, scan in scans.items()}
     names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
     try:
         for table, frame in frames.items():

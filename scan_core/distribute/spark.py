@@ -22,11 +22,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark_batches import conform
+from scan_core.distribute.spark_native import native_dataframe, why_not_native
+from scan_core.distribute.spark_types import spark_schema
 from scan_core.distribute.task_reports import TaskReports
-from scan_core.errors import OptionError, UnsupportedError
+from scan_core.errors import OptionError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.split_reader import read_split
-from scan_core.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
 from scan_core.split import Split
 
 if TYPE_CHECKING:
@@ -37,25 +38,10 @@ SPLITS_PER_CORE = 2
 """Two keep every core busy to the end; more only add the cost of starting a task."""
 MIN_SPLIT_BYTES = 4 * 1024**2
 """Below this, handing a task to a Python worker costs more than reading it."""
-Reader = Literal["auto", "python"]
+Reader = Literal["auto", "python", "native"]
+"""What may be asked: a strategy, or that one be chosen."""
 
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
-
-_SPARK_TYPES: dict[str, st.DataType] = {
-    "boolean": st.BooleanType(),
-    "int": st.IntegerType(),
-    "long": st.LongType(),
-    "float": st.FloatType(),
-    "double": st.DoubleType(),
-    "date": st.DateType(),
-    "timestamp": st.TimestampNTZType(),
-    "timestamptz": st.TimestampType(),
-    "string": st.StringType(),
-    "uuid": st.StringType(),
-    "binary": st.BinaryType(),
-    "fixed": st.BinaryType(),
-    "unknown": st.NullType(),
-}
 
 
 def dataframe(
@@ -63,26 +49,36 @@ def dataframe(
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
-    The snapshot is fixed here: a table that moves on does not change the DataFrame. Select columns in the scan, for
-    Spark cannot prune the columns of a Python source.
+    The snapshot is fixed here: a table that moves on does not change the DataFrame. Select columns in the scan: Spark
+    cannot prune those of a Python source.
 
     Args:
         spark: a session, classic or Connect.
         scan: what to read.
-        reader: how rows reach the JVM; "auto" chooses.
+        reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans without predicate of
+            local Parquet files; "python" through our tasks; "auto" is native where that is possible.
         metrics_dir: where tasks report what they read, see `reports_of`; on a cluster a folder that driver and
             workers share. Default: a temporary folder, removed when this process ends.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
-        OptionError: an unknown reader.
+        OptionError: an unknown reader, or "native" for a scan that Spark's reader would read differently.
     """
-    if reader not in ("auto", "python"):
-        raise OptionError(f"reader must be 'auto' or 'python', not {reader!r}")
+    if reader not in ("auto", "python", "native"):
+        raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
+    schema = spark_schema(scan.schema)
     register(spark)
     reports = TaskReports.in_folder(metrics_dir)
-    options = SourceOptions.of(scan, parallelism=_parallelism(spark), metrics_dir=reports.directory)
-    frame = spark.read.format(FORMAT).schema(spark_schema(scan.schema)).options(**options.as_text()).load()
+    plan = scan.plan()
+    obstacle = None if reader == "python" else why_not_native(plan)
+    if reader == "native" and obstacle is not None:
+        raise OptionError(f"reader 'native' cannot read this scan: {obstacle}; reader 'auto' or 'python' can")
+    if reader == "python" or obstacle is not None:
+        options = SourceOptions.of(scan, parallelism=_parallelism(spark), metrics_dir=reports.directory)
+        frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
+    else:
+        frame, driver_metrics = native_dataframe(spark, plan, schema)
+        reports.write_plan(plan.metrics + driver_metrics, num_splits=0)
     if scan.row_limit is not None:
         frame = frame.limit(scan.row_limit)
     _reports[frame] = reports
@@ -104,15 +100,6 @@ def reports_of(frame: DataFrame) -> TaskReports:
         return _reports[frame]
     except KeyError:
         raise OptionError("only a DataFrame that dataframe() returned has reports, not one derived from it") from None
-
-
-def spark_schema(schema: Schema) -> st.StructType:
-    """The Spark schema of rows of an Iceberg schema; uuid becomes text, fixed becomes binary.
-
-    Raises:
-        UnsupportedError: a type without counterpart in Spark (nanoseconds, variant, geometry).
-    """
-    return st.StructType([st.StructField(f.name, _spark_type(f.type, f.name), not f.required) for f in schema.fields])
 
 
 class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not typed for mypy here
@@ -173,28 +160,6 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
             task = TaskContext.get()
             if self._options.metrics_dir is not None and task is not None:
                 TaskReports(self._options.metrics_dir).write_task(task.stageId(), partition.index, metrics)
-
-
-def _spark_type(iceberg_type: Type, column: str) -> st.DataType:
-    match iceberg_type:
-        case StructType(members):
-            return st.StructType(
-                [st.StructField(f.name, _spark_type(f.type, f"{column}.{f.name}"), not f.required) for f in members]
-            )
-        case ListType(element):
-            return st.ArrayType(_spark_type(element.type, f"{column}.element"), not element.required)
-        case MapType(key, value):
-            return st.MapType(
-                _spark_type(key.type, f"{column}.key"), _spark_type(value.type, f"{column}.value"), not value.required
-            )
-        case PrimitiveType("decimal", (precision, scale)):
-            return st.DecimalType(precision, scale)
-        case PrimitiveType(name) if name in _SPARK_TYPES:
-            return _SPARK_TYPES[name]
-        case _:
-            raise UnsupportedError(
-                f"column {column!r}: Spark has no type for {iceberg_type}; select the columns without it"
-            )
 
 
 def _require_same_types(table: st.StructType, declared: st.StructType) -> None:

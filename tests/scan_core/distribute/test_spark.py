@@ -59,7 +59,7 @@ def test_one_process_thread_pool_and_spark_give_equal_rows_and_read_equal_bytes(
 ) -> None:
     one = table.scan().with_options(ScanOptions(parallelism=1))
     pool = table.scan().with_options(ScanOptions(parallelism=4))
-    frame = dataframe(spark, table.scan())
+    frame = dataframe(spark, table.scan(), reader="python")
     assert _rows(frame) == _rows(pool) == _rows(one)
     in_spark = reports_of(frame).of_last_stage()
     for count in ("bytes_read", "bytes_skipped", "rows_in_files", "rows_out", "rows_removed_by_equality_deletes"):
@@ -97,13 +97,15 @@ def test_predicate_and_columns_are_applied_in_the_tasks(spark: SparkSession, tab
         "outer self-join", "full outer self-join", "anti-join", "isin", "having", "limit",
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("reader", ["python", "native"])
 def test_one_dataframe_used_in_several_ways_is_right_in_each(
     spark: SparkSession,
     table: Table,
     use: Any,
     expected: Any,
+    reader: Any,
 ) -> None:
-    frame = dataframe(spark, table.scan())
+    frame = dataframe(spark, table.scan(), reader=reader)
     assert use(frame) == expected
 
 
@@ -208,7 +210,12 @@ def test_every_type_that_spark_has_arrives_as_the_scan_gives_it(
         builder.data({f"c{i}": [value, None] for i, value in enumerate(row, 1)}),
     )
     scan = scan_core.open_table(builder.metadata_path).scan()
-    got = dataframe(spark, scan).selectExpr("*", "cast(c9 as string) as c17").where("c2 is not null").collect()
+    got = (
+        dataframe(spark, scan, reader="python")
+        .selectExpr("*", "cast(c9 as string) as c17")
+        .where("c2 is not null")
+        .collect()
+    )
     text = str(identity)
     expected = [*row[:8], "2026-01-31 12:00:00.123456", "Zürich\0", text, b"\0\xff", b"abc", (text,), row[14]]
     found = [*got[0][:8], got[0]["c17"], *got[0][9:15]]
@@ -241,7 +248,7 @@ def test_empty_tables_and_tables_of_dead_rows_are_empty_dataframes(
     assert dataframe(spark, scan_core.open_table(builder.metadata_path).scan()).count() == 0
     builder.commit(builder.data({"id": [1, 2]}))
     builder.commit(builder.equality_delete({"id": [1, 2]}, ids=[1]))
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan())
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="python")
     assert frame.count() == 0
     assert reports_of(frame).of_last_stage().rows_removed_by_equality_deletes == 2
 
@@ -279,7 +286,7 @@ def test_a_broken_file_fails_the_query_and_names_the_file(spark: SparkSession, t
     builder.commit(file)
     file.local.write_bytes(file.local.read_bytes()[:-20])
     with pytest.raises(PySparkException, match=file.local.name):
-        dataframe(spark, scan_core.open_table(builder.metadata_path).scan()).count()
+        dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="python").count()
 
 
 _SPARKLESS = frozenset({"timestamp_ns_key"})
@@ -290,4 +297,6 @@ _SPARKLESS = frozenset({"timestamp_ns_key"})
 def test_tables_of_other_engines_are_the_same_in_spark(spark: SparkSession, name: str) -> None:
     fixture = fixture_tables()[name]
     scan = scan_core.open_table(fixture.metadata, relocate=fixture.relocate).scan()
-    assert rendered(dataframe(spark, scan).toArrow()) == rendered(scan.to_table())
+    expected = rendered(scan.to_table())
+    assert rendered(dataframe(spark, scan, reader="python").toArrow()) == expected
+    assert rendered(dataframe(spark, scan, reader="auto").toArrow()) == expected
