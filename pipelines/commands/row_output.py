@@ -1,4 +1,4 @@
-"""Writing the rows of a scan: to the terminal, a pipe, or a file that appears whole or not at all."""
+"""Writing rows of a table: to the terminal, a pipe, or a file that appears whole or not at all."""
 
 import os
 import sys
@@ -6,15 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Protocol
 
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
 from pipelines.rendering import json_lines, render_rows
-
-if TYPE_CHECKING:
-    from scan_core import Scan
 
 TABLE_ROWS = 100
 """Most rows of the terminal's table; the other formats write all."""
@@ -28,8 +25,30 @@ _BY_SUFFIX = {
 }
 
 
-def write_rows(scan: "Scan", output_format: str | None, output: Path | None) -> None:
-    """Write the rows of `scan` in `output_format`, else the one that the output's suffix tells, else as a table.
+class RowSource(Protocol):
+    """A request for rows: a scan, or the changes between two snapshots."""
+
+    @property
+    def row_limit(self) -> int | None:
+        """Most rows of the result, None for all."""
+        ...
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        ...
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        ...
+
+    def limit(self, num_rows: int) -> "RowSource":
+        """At most this many of the rows."""
+        ...
+
+
+def write_rows(source: RowSource, output_format: str | None, output: Path | None) -> None:
+    """Write the rows of `source` in `output_format`, else the one that the output's suffix tells, else as a table.
 
     Raises:
         ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
@@ -38,7 +57,7 @@ def write_rows(scan: "Scan", output_format: str | None, output: Path | None) -> 
     if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
         raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
     with _sink(output) as sink:
-        _WRITERS[chosen](scan, sink)
+        _WRITERS[chosen](source, sink)
 
 
 @contextmanager
@@ -58,12 +77,12 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         Path(partial).unlink(missing_ok=True)
 
 
-def _write_jsonl(scan: "Scan", sink: IO[bytes]) -> None:
-    for batch in scan.to_batches():
+def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:
+    for batch in source.to_batches():
         sink.writelines(json_lines(batch))
 
 
-def _write_csv(scan: "Scan", sink: IO[bytes]) -> None:
+def _write_csv(source: RowSource, sink: IO[bytes]) -> None:
     import csv
     import io
 
@@ -74,33 +93,35 @@ def _write_csv(scan: "Scan", sink: IO[bytes]) -> None:
 
     text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text)
-    writer.writerow(scan.arrow_schema.names)
-    for batch in scan.to_batches():
+    writer.writerow(source.arrow_schema.names)
+    for batch in source.to_batches():
         writer.writerows([cell(value) for value in row.values()] for row in render_rows(batch))
     text.detach()
 
 
-def _write_parquet(scan: "Scan", sink: IO[bytes]) -> None:
+def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(sink, scan.arrow_schema, compression="zstd") as writer:
-        for batch in scan.to_batches():
+    with pq.ParquetWriter(sink, source.arrow_schema, compression="zstd") as writer:
+        for batch in source.to_batches():
             writer.write_batch(batch)
 
 
-def _write_arrow(scan: "Scan", sink: IO[bytes]) -> None:
-    with pa.ipc.new_stream(sink, scan.arrow_schema) as writer:
-        for batch in scan.to_batches():
+def _write_arrow(source: RowSource, sink: IO[bytes]) -> None:
+    with pa.ipc.new_stream(sink, source.arrow_schema) as writer:
+        for batch in source.to_batches():
             writer.write_batch(batch)
 
 
-def _write_table(scan: "Scan", sink: IO[bytes]) -> None:
+def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     rows = pa.Table.from_batches(
-        scan.limit(TABLE_ROWS + 1 if scan.row_limit is None else min(TABLE_ROWS + 1, scan.row_limit)).to_batches(),
-        scan.arrow_schema,
+        source.limit(
+            TABLE_ROWS + 1 if source.row_limit is None else min(TABLE_ROWS + 1, source.row_limit)
+        ).to_batches(),
+        source.arrow_schema,
     )
     grid = Table(show_edge=False, pad_edge=False)
     for field in rows.schema:
@@ -123,7 +144,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-_WRITERS: dict[str, Callable[["Scan", IO[bytes]], None]] = {
+_WRITERS: dict[str, Callable[[RowSource, IO[bytes]], None]] = {
     "jsonl": _write_jsonl,
     "csv": _write_csv,
     "parquet": _write_parquet,

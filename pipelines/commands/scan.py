@@ -1,11 +1,11 @@
 """`nevermore scan`: rows of a table without its deleted rows."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipelines.commands.row_options import FORMAT, LIMIT, METRICS, OUTPUT, OutputFormat
 from pipelines.commands.table_argument import (
     AS_OF,
     COLUMNS,
@@ -19,16 +19,6 @@ from pipelines.commands.table_argument import (
 )
 
 
-class OutputFormat(StrEnum):
-    """How rows are written."""
-
-    TABLE = "table"
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-
-
 def scan(
     table: Annotated[str, TABLE],
     relocate: Annotated[list[str] | None, RELOCATE] = None,
@@ -37,18 +27,11 @@ def scan(
     ref: Annotated[str | None, REF] = None,
     columns: Annotated[str | None, COLUMNS] = None,
     where: Annotated[str | None, WHERE] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="At most this many rows.", show_default=False)] = None,
-    output_format: Annotated[
-        OutputFormat | None,
-        typer.Option("--format", help="How to write rows; by the output's suffix, else table.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write here instead of standard output.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, LIMIT] = None,
+    output_format: Annotated[OutputFormat | None, FORMAT] = None,
+    output: Annotated[Path | None, OUTPUT] = None,
     count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="Print what was read and skipped, on standard error.")
-    ] = False,
+    metrics: Annotated[bool, METRICS] = False,
     config: Annotated[Path | None, CONFIG] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines; a count as an object.")] = False,
 ) -> None:

@@ -78,8 +78,8 @@ def file_changes(
     deletes_before = finder.delete_files([m for m in before if m.content != DATA_MANIFEST], everything)
     deletes_after = finder.delete_files([m for m in after if m.content != DATA_MANIFEST], everything)
     redeleted = _redeleted(kept, deletes_before, deletes_after, context)
-    gone_tasks = build_delete_index(vanished, deletes_before, context)
-    new_tasks = build_delete_index(appeared, deletes_after, context)
+    gone_tasks = build_delete_index(_oldest_first(vanished), deletes_before, context)
+    new_tasks = build_delete_index(_oldest_first(appeared), deletes_after, context)
     trace = finder.trace
     return FileChanges(
         gone_tasks.tasks,
@@ -117,6 +117,10 @@ def _split_by(files: Sequence[DataFile], others: Sequence[DataFile]) -> tuple[li
         else:
             absent.append(file)
     return absent, present
+
+
+def _oldest_first(files: Sequence[DataFile]) -> list[DataFile]:
+    return sorted(files, key=lambda f: f.data_sequence_number)
 
 
 def _redeleted(
