@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, fields
+from typing import Any
 
 from scan_core.errors import OptionError
 
@@ -25,6 +26,8 @@ class ScanOptions:
         split_bytes: target size of a split.
         parallelism: worker threads; 1 runs in the calling thread.
         delete_cache_bytes: cap of the process-wide cache of delete indexes.
+        index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
+            files; None keeps them in each process.
         prune_partitions: use partition values and manifest summaries against the predicate.
         prune_files: use file bounds against the predicate.
         prune_row_groups: use row-group statistics against the predicate.
@@ -42,6 +45,7 @@ class ScanOptions:
     split_bytes: int = DEFAULT_SPLIT_BYTES
     parallelism: int = os.cpu_count() or 1
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
+    index_folder: str | None = None
     prune_partitions: bool = True
     prune_files: bool = True
     prune_row_groups: bool = True
@@ -63,10 +67,10 @@ class ScanOptions:
     @classmethod
     def without_optimisations(cls) -> "ScanOptions":
         """Every switch off: the plainest way to the same rows, for differential tests."""
-        return cls(
-            parallelism=1,
-            **{f.name: False for f in fields(cls) if f.type is bool and f.name not in _MEANING_SWITCHES},
-        )
+        switches: dict[str, Any] = {
+            f.name: False for f in fields(cls) if f.type is bool and f.name not in _MEANING_SWITCHES
+        }
+        return cls(parallelism=1, **switches)
 
 
 _MEANING_SWITCHES = frozenset({"trust_record_counts", "case_sensitive"})

@@ -14,8 +14,17 @@ import pyarrow as pa
 
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.deletes.dense_index import DenseIndex
-from scan_core.deletes.equality import EqualityIndex, build_index, find_deleted, threshold_of
-from scan_core.deletes.loader import key_fields, load_keys
+from scan_core.deletes.equality import (
+    EqualityIndex,
+    build_bytes,
+    build_index,
+    build_index_streamed,
+    find_deleted,
+    needs_streaming,
+    threshold_of,
+)
+from scan_core.deletes.index_file import shared_index
+from scan_core.deletes.loader import iterate_keys, key_fields, load_keys
 from scan_core.deletes.positions import (
     PositionDeleteFile,
     combined,
@@ -34,8 +43,6 @@ from scan_core.snapshot import DeleteFile
 from scan_core.split import EqualityDeleteGroup, FileIOConfig, FileScanTask, ScanContext
 
 _REMEMBERED_GROUPS = 256
-_DENSE_SHARE_OF_MEMORY = 4
-"""A dense table may take this fraction of the memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +118,43 @@ def _equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: S
     fields = key_fields(group.key_ids, context, group.files[0].path)
     kinds = tuple(arrow_type(f.type) for f in fields)
 
-    def build() -> EqualityIndex:
-        keys = load_keys(group, context, metrics)
-        metrics.delete_indexes_built += 1
-        dense_bytes = context.options.memory_limit_bytes // _DENSE_SHARE_OF_MEMORY
-        return build_index(keys, kinds, dense_bytes, use_numba=context.options.use_numba)
+    files_key = _GROUP_KEYS.of(group, context)
+    key = ("equality", group.key_ids, tuple(map(str, kinds)), files_key, repr(context.name_mapping))
+    index: EqualityIndex = DELETE_CACHE.get_or_build(
+        key, lambda: _build(key, group, kinds, context, metrics), context.options.delete_cache_bytes, metrics
+    )
+    return index
 
-    key = ("equality", group.key_ids, kinds, _GROUP_KEYS.of(group, context), repr(context.name_mapping))
-    index: EqualityIndex = DELETE_CACHE.get_or_build(key, build, context.options.delete_cache_bytes, metrics)
+
+def _build(
+    key: Hashable,
+    group: EqualityDeleteGroup,
+    kinds: tuple[pa.DataType, ...],
+    context: ScanContext,
+    metrics: ScanMetrics,
+) -> EqualityIndex:
+    """Build the index, or map what another process of this host has built."""
+    options = context.options
+    expected = build_bytes(sum(f.record_count for f in group.files), sum(f.file_size_bytes for f in group.files))
+    if needs_streaming(expected, options.memory_limit_bytes):
+        metrics.delete_indexes_built += 1
+        return build_index_streamed(
+            lambda: iterate_keys(group, context, metrics),
+            kinds,
+            tuple(sorted({f.data_sequence_number for f in group.files})),
+            expected,
+            options.memory_limit_bytes,
+            use_numba=options.use_numba,
+        )
+
+    def build_whole() -> EqualityIndex:
+        metrics.delete_indexes_built += 1
+        keys = load_keys(group, context, metrics)
+        return build_index(keys, kinds, options.memory_limit_bytes, use_numba=options.use_numba)
+
+    if options.index_folder is None:
+        return build_whole()
+    index: EqualityIndex = shared_index(options.index_folder, key, build_whole)
     return index
 
 
@@ -171,7 +207,7 @@ class _GroupKeys:
         known = self._seen.get(id(group))
         if known is not None and known[0] is group and known[1] == context.io:
             return known[2]  # type: ignore[no-any-return]
-        key = frozenset(_file_key(file, context.io) for file in group.files)
+        key = tuple(sorted((_file_key(file, context.io) for file in group.files), key=repr))
         self._seen[id(group)] = (group, context.io, key)
         while len(self._seen) > _REMEMBERED_GROUPS:
             self._seen.popitem(last=False)

@@ -1,6 +1,6 @@
 """Delete keys of close integers (dates, timestamps ...) as a table with one rank per possible value."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.deletes.delete_keys import DeleteKeys, Ranks, rank_of, rank_type
-from scan_core.deletes.key_summary import KeySummary, summarise
-from scan_core.index.key_columns import Flags, key_column, signed_values
+from scan_core.deletes.key_summary import KeySummary, summarise_table
+from scan_core.index.key_columns import Flags, signed_values
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""
@@ -62,28 +62,61 @@ class DenseIndex:
         return bool((self.ranks[begin:end] > threshold).all())
 
 
-def build_dense(parts: Sequence[DeleteKeys], sequence_numbers: tuple[int, ...], limit_bytes: int) -> DenseIndex | None:
+def build_dense(
+    parts: Sequence[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int
+) -> DenseIndex | None:
     """A table over the only key column of the parts, ascending by sequence number; None if they spread too far."""
-    ranked: list[tuple[int, npt.NDArray[np.int64]]] = []
-    null_rank = 0
+    values = [v for v, _ in (_values(p) for p in parts) if len(v)]
+    if values:
+        slots = max(int(v.max()) for v in values) - min(int(v.min()) for v in values) + 1
+        if slots > MAX_SLOTS_PER_KEY * sum(map(len, values)):
+            return None
+    return build_dense_streamed(parts, kind, sequence_numbers, limit_bytes)
+
+
+def build_dense_streamed(
+    parts: Iterable[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int
+) -> DenseIndex | None:
+    """The same over parts that are dropped one after the other, however far they spread within the limit."""
+    limit_slots = min(limit_bytes, MAX_BYTES) // rank_type(sequence_numbers).itemsize
+    lower, upper, null_rank = 0, -1, 0
+    ranks: Ranks = np.zeros(1, rank_type(sequence_numbers))
     for part in parts:
         rank = rank_of(part.sequence_number, sequence_numbers)
-        array = part.columns[0]
-        if array.null_count:
-            null_rank = rank
-            array = array.drop_null()
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        if len(array):
-            ranked.append((rank, signed_values(array).astype(np.int64, copy=False)))
-    lower = min((int(v.min()) for _, v in ranked), default=0)
-    upper = max((int(v.max()) for _, v in ranked), default=-1)
-    slots, kind = upper - lower + 1, rank_type(sequence_numbers)
-    allowed = min(limit_bytes, MAX_BYTES)
-    if slots > MAX_SLOTS_PER_KEY * sum(len(v) for _, v in ranked) or slots * kind.itemsize > allowed:
-        return None
-    ranks = np.zeros(slots + 1, kind)
-    for rank, values in ranked:  # ascending: the highest rank of a key is written last
-        ranks[values - lower] = rank
-    summary = summarise([key_column(pa.array(v)) for _, v in ranked], has_null=null_rank > 0, kind=pa.int64())
+        values, has_null = _values(part)
+        null_rank = rank if has_null else null_rank
+        if not len(values):
+            continue
+        low, high = int(values.min()), int(values.max())
+        if lower <= upper:
+            low, high = min(low, lower), max(high, upper)
+        if high - low + 1 > limit_slots:
+            return None
+        ranks = _grown(ranks, lower, low, high, limit_slots)
+        lower, upper = low, high
+        ranks[values - lower] = rank  # ascending: the highest rank of a key is written last
+    summary = summarise_table(ranks[:-1] > 0, lower, has_null=null_rank > 0, kind=kind)
     return DenseIndex(sequence_numbers, lower, ranks, null_rank, (summary,))
+
+
+def _values(part: DeleteKeys) -> tuple[npt.NDArray[np.int64], bool]:
+    """The values that are not NULL, and whether there are NULLs."""
+    array = part.columns[0]
+    has_null = array.null_count > 0
+    if has_null:
+        array = array.drop_null()
+    if pa.types.is_dictionary(array.type):
+        has_null = has_null or array.dictionary.null_count > 0
+        array = array.dictionary_decode().drop_null()
+    return signed_values(array).astype(np.int64, copy=False), has_null
+
+
+def _grown(ranks: Ranks, lower: int, low: int, high: int, limit_slots: int) -> Ranks:
+    """The table from `low` to at least `high`; room ahead where it grows, so that it is not copied for each file."""
+    slots, needed = len(ranks) - 1, high - low + 1
+    if slots and low == lower and needed <= slots:
+        return ranks
+    grown = np.zeros((max(needed, min(2 * needed, limit_slots)) if slots else needed) + 1, ranks.dtype)
+    kept = min(slots, high + 1 - lower)
+    grown[lower - low : lower - low + kept] = ranks[:kept]
+    return grown

@@ -23,6 +23,7 @@ from scan_core.index.key_columns import (
     FixedColumn,
     Flags,
     KeyColumn,
+    Rows,
     Words,
     column_bytes,
     concat,
@@ -73,9 +74,14 @@ class HashedIndex:
             return self.deleted_hashes(hashes, columns, threshold, kernels)
 
     def deleted_hashes(
-        self, hashes: Words, columns: Sequence[KeyColumn], threshold: int, kernels: ModuleType | None
+        self,
+        hashes: Words,
+        columns: Sequence[KeyColumn],
+        threshold: int,
+        kernels: ModuleType | None,
+        among: Rows | None = None,
     ) -> Flags:
-        """The same for rows that were hashed with `seed` before."""
+        """The same for rows that were hashed with `seed` before; `among` are their places in the columns."""
         rows, entries = self.table.find(hashes, kernels)
         if threshold > 0:
             live = self.ranks[entries] > threshold
@@ -83,12 +89,12 @@ class HashedIndex:
         dead = np.zeros(len(hashes), np.bool_)
         if self.columns:
             stored = KeyRows(self.columns, self.rows[entries].astype(np.int64))
-            rows = rows[same_keys(KeyRows(columns, rows), stored, kernels)]
-            dead[rows] = True
+            places = rows if among is None else among[rows]
+            dead[rows[same_keys(KeyRows(columns, places), stored, kernels)]] = True
         else:
             dead[rows] = True
             if (nulls := null_flags(columns[0])) is not None:
-                dead[nulls] = self.null_rank > threshold
+                dead[nulls if among is None else nulls[among]] = self.null_rank > threshold
         return dead
 
 

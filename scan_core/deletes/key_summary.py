@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scan_core.index.key_columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
+from scan_core.index.key_columns import BytesColumn, DictionaryColumn, Flags, KeyColumn, Words, null_flags
 from scan_core.index.key_hash import row_words
 from scan_core.read.file_reader import ColumnStatistics
 
@@ -81,6 +81,36 @@ def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType
     for part in filled:
         occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
     return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
+
+
+def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
+    """The summary of all keys of parts of one column; coarser than any of them."""
+    kind, has_null = parts[0].kind, any(p.has_null for p in parts)
+    filled = [p for p in parts if p.buckets is None or len(p.buckets)]
+    if any(p.buckets is None for p in filled):
+        return KeySummary(kind, has_null, 0, 0, None)
+    if not filled:
+        return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
+    lowest = np.concatenate(
+        [(p.buckets << np.uint64(p.shift)) + np.uint64(p.base) for p in filled if p.buckets is not None]
+    )
+    widest = max(p.shift for p in filled)
+    base = int(lowest.min())
+    shift = max((int(lowest.max()) - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), widest)
+    first = (lowest - np.uint64(base)) >> np.uint64(shift)
+    # a bucket of a part may reach into the next one of the whole
+    return KeySummary(kind, has_null, base, shift, np.unique(np.concatenate([first, first + np.uint64(1)])))
+
+
+def summarise_table(occupied: Flags, lower: int, *, has_null: bool, kind: pa.DataType) -> KeySummary:
+    """The summary of the integers `lower` + i for which `occupied[i]`."""
+    shift = max(len(occupied).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
+    width = 1 << shift
+    whole = len(occupied) // width * width
+    any_in = occupied[:whole].reshape(-1, width).any(axis=1)
+    if whole < len(occupied):
+        any_in = np.append(any_in, occupied[whole:].any())
+    return KeySummary(kind, has_null, lower + _SIGN, shift, np.flatnonzero(any_in).astype(np.uint64))
 
 
 def prefix_of(value: Any, kind: pa.DataType) -> int | None:

@@ -4,7 +4,7 @@ Delete files may hold more columns, in any order, under any names; they are igno
 lacks a key column is refused, never read as NULL (rule 11).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -71,13 +71,21 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
     return loaded
 
 
+def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
+    """The keys of the group one row group at a time, ascending by sequence number."""
+    for file in sorted(group.files, key=lambda f: f.data_sequence_number):
+        yield from _file_keys(file, group.key_ids, context, metrics)
+
+
 def _load_files(
     files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
 ) -> list[DeleteKeys]:
-    return [keys for file in files for keys in load_file(file, key_ids, context, metrics)]
+    return [keys for file in files for keys in _file_keys(file, key_ids, context, metrics)]
 
 
-def load_file(file: DeleteFile, key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
+def _file_keys(
+    file: DeleteFile, key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
+) -> Iterator[DeleteKeys]:
     """The keys of one delete file, by row group, key columns in the order of `key_ids`."""
     fields = key_fields(key_ids, context, file.path)
     if file.is_encrypted:
@@ -91,14 +99,12 @@ def load_file(file: DeleteFile, key_ids: Sequence[int], context: ScanContext, me
             schema = apply_name_mapping(schema, context.name_mapping)
         sources = [_key_source(schema, field, file.path) for field in fields]
         indices = sorted({index for index, _ in sources})
-        loaded = []
         for group in reader.row_groups:
             arrays = dict(zip(indices, reader.read(group, indices, All(group.num_rows)), strict=True))
-            loaded.append(DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources)))
             metrics.delete_rows_loaded += group.num_rows
+            yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
     finally:
         reader.close()
-    return loaded
 
 
 def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, Convert]:

@@ -25,7 +25,7 @@ def deleted(index: Any, kinds: Any, rows: Any, data_sequence_number: Any = 0) ->
     return find_deleted(index, arrays(kinds, rows), threshold_of(index, data_sequence_number)).tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_rule_18_index_gives_what_an_oracle_of_dictionaries_gives(case: Any) -> None:
     kinds, parts, probe, encode = case

@@ -1,0 +1,163 @@
+"""Delete keys that do not fit into memory: hashed indexes by ranges of the hash, in files mapped one at a time.
+
+Keys are distributed to spill files while they are read, so that no more than one partition is ever held; probing gives
+the pages of a partition back before it goes on to the next.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.deletes.delete_keys import DeleteKeys
+from scan_core.deletes.hashed_index import HashedIndex, build_hashed, random_seed
+from scan_core.deletes.index_file import MappedIndex, write_index
+from scan_core.deletes.key_summary import KeySummary, merge_summaries
+from scan_core.errors import ScanError
+from scan_core.index.compiled import kernels_if_worthwhile, measured
+from scan_core.index.key_columns import Flags, key_column
+from scan_core.index.key_hash import HashSeed, hash_rows
+
+MAX_PARTITION_BITS = 8
+"""256 spill files are open at a time."""
+_SEQUENCE_NUMBER = b"sequence-number"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PartitionedIndex:
+    """Partition p holds the keys whose hash begins with the bits of p."""
+
+    sequence_numbers: tuple[int, ...]
+    seed: HashSeed
+    shift: int
+    parts: tuple[MappedIndex, ...]
+    num_keys: int
+    summaries: tuple[KeySummary, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held between probes."""
+        return sum(s.num_bytes for s in self.summaries)
+
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+        """Rows whose key has a rank above the threshold."""
+        kernels = kernels_if_worthwhile(use_numba=use_numba)
+        with measured(kernels):
+            columns = [key_column(array) for array in keys]
+            hashes = hash_rows(columns, self.seed, kernels)
+            partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
+            dead = np.zeros(len(hashes), np.bool_)
+            for number, part in enumerate(self.parts):
+                among = np.flatnonzero(partition == number)
+                if len(among):
+                    index: HashedIndex = part.index
+                    own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
+                    dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
+                    part.release()
+            return dead
+
+
+def build_partitioned(
+    keys: Iterable[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    partitions: int,
+    *,
+    use_numba: bool,
+) -> PartitionedIndex:
+    """An index over keys that are read one file after the other, ascending by sequence number.
+
+    Args:
+        keys: by file; each is dropped before the next is asked for.
+        key_types: of the key columns.
+        sequence_numbers: all of the group, ascending.
+        partitions: how many; rounded up to a power of two.
+        use_numba: allow compiled kernels.
+
+    Raises:
+        OSError: no space for the spill files.
+    """
+    bits = min(max((partitions - 1).bit_length(), 1), MAX_PARTITION_BITS)
+    seed, shift = random_seed(), 64 - bits
+    parts: list[MappedIndex] = []
+    with tempfile.TemporaryDirectory(prefix="nevermore-deletes-") as name:
+        folder = Path(name)
+        with _Spill(folder, key_types, seed, shift) as spill:
+            for part in keys:
+                spill.add(part, use_numba=use_numba)
+        for number in range(1 << bits):
+            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, use_numba=use_numba)
+            path = folder / f"{number}.index"
+            write_index(index, path)
+            parts.append(MappedIndex(path))  # the mapping outlives the file's name
+    num_keys = sum(p.index.num_keys for p in parts)
+    summaries = zip(*(p.index.summaries for p in parts), strict=True)
+    merged = tuple(merge_summaries(of_column) for of_column in summaries)
+    for mapped in parts:
+        mapped.release()
+    return PartitionedIndex(sequence_numbers, seed, shift, tuple(parts), num_keys, merged)
+
+
+def _build_part(
+    keys: Iterator[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    seed: HashSeed,
+    *,
+    use_numba: bool,
+) -> HashedIndex:
+    held = list(keys)
+    try:
+        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba, seed=seed)
+    except ScanError:  # two keys of one hash: this partition gets a seed of its own
+        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba)
+
+
+class _Spill:
+    """Keys by partition in Arrow stream files."""
+
+    def __init__(self, folder: Path, key_types: Sequence[pa.DataType], seed: HashSeed, shift: int) -> None:
+        self._schema = pa.schema([pa.field(str(i), kind) for i, kind in enumerate(key_types)])
+        self._seed = seed
+        self._shift = shift
+        self._paths = [folder / f"{number}.keys" for number in range(1 << (64 - shift))]
+        self._writers: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._writers = [pa.ipc.new_stream(str(path), self._schema) for path in self._paths]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    def add(self, part: DeleteKeys, *, use_numba: bool) -> None:
+        """Append the keys of a file to their partitions."""
+        if not part.num_rows:
+            return
+        plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in part.columns]
+        hashes = hash_rows([key_column(a) for a in plain], self._seed, kernels_if_worthwhile(use_numba=use_numba))
+        partition = (hashes >> np.uint64(self._shift)).astype(np.uint16)
+        order = pa.array(np.argsort(partition, kind="stable"))
+        batch = pa.RecordBatch.from_arrays([a.take(order) for a in plain], schema=self._schema)
+        metadata = {_SEQUENCE_NUMBER: str(part.sequence_number).encode()}
+        ends = np.cumsum(np.bincount(partition, minlength=len(self._writers))).tolist()
+        begin = 0
+        for writer, end in zip(self._writers, ends, strict=True):
+            if end > begin:
+                writer.write_batch(batch.slice(begin, end - begin), custom_metadata=metadata)
+            begin = end
+
+    def read(self, number: int) -> Iterator[DeleteKeys]:
+        """The keys of a partition, in the order in which they were added."""
+        with pa.ipc.open_stream(str(self._paths[number])) as reader:
+            while True:
+                try:
+                    batch, metadata = reader.read_next_batch_with_custom_metadata()
+                except StopIteration:
+                    return
+                yield DeleteKeys(int(metadata[_SEQUENCE_NUMBER]), tuple(batch.columns))
