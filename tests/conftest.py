@@ -2,6 +2,10 @@
 
 import os
 import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,3 +39,24 @@ def shared_dir() -> Path:
 def _seeds() -> None:
     random.seed(SEED)
     np.random.seed(SEED)  # noqa: NPY002 - for code under test that uses the global generator
+
+
+@pytest.fixture(scope="session")
+def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small project as `nevermore demo` leaves it, made once; tests work on copies."""
+    folder = tmp_path_factory.mktemp("demo") / "project"
+    command = [sys.executable, "-m", "pipelines.cli", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    (folder.parent / "summary.json").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def demo_project(demo_template: Path, tmp_path: Path) -> Iterator[Path]:
+    """A demo project of the test's own, at the place it was made: table metadata holds absolute paths."""
+    backup = tmp_path / "backup"
+    shutil.copytree(demo_template, backup)
+    yield demo_template
+    shutil.rmtree(demo_template)
+    shutil.copytree(backup, demo_template)

@@ -90,7 +90,7 @@ _MIRROR_COLUMNS = {
     "deleted keys written": "delete rows",
 }
 _PUBLISHED_COLUMNS = {
-    "dagster/row_count": "rows",
+    "dagster/partition_row_count": "rows",
     "rows read": "rows read",
     "rows removed by deletes": "removed by deletes",
     "bytes read": "bytes read",

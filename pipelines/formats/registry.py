@@ -132,8 +132,9 @@ def route(events: Events, tables: tuple[TableFeed, ...]) -> tuple[NDArray[np.int
 
 
 def _takes(table: TableFeed, source: str, present: list[str], *, alone: bool) -> bool:
-    if alone and present == [""]:
-        return True  # events that name no table
+    if alone and not source:
+        return True  # an event that names no table can only be meant for the only one
+    present = [s for s in present if s]
     if table.source_table is not None:
         return table.takes(source)
     if alone and len(present) == 1:
