@@ -21,4 +21,11 @@ def spark() -> "SparkSession":
     """A session with two task slots; it runs until the process ends, as tools keep theirs."""
     from scan_core.distribute.spark_session import spark_session
 
-    return spark_session("nevermore-tests", master="local[2]")
+    return spark_session(
+        "nevermore-tests",
+        master="local[2]",
+        config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short queries, few cores
+        },
+    )

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ ARROW_BATCH_ROWS = 100_000
 LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -38,7 +40,7 @@ def spark_session(
     Args:
         app_name: name in Spark's logs.
         master: as `spark-submit --master`.
-        config: further settings, which win over ours.
+        config: further settings, which win over ours; Java options are added to ours.
 
     Raises:
         MissingRuntimeError: no Java 17 or newer.
@@ -48,7 +50,7 @@ def spark_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _let_workers_import_scan_core()
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in (_session_config(master) | (config or {})).items():
+    for name, value in _merged(_session_config(master), config or {}).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     register(session)
@@ -57,7 +59,7 @@ def spark_session(
 
 def _session_config(master: str) -> dict[str, str]:
     settings = {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_quiet_log_config().as_uri()}",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_quiet_log_config().as_uri()}",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
@@ -74,6 +76,13 @@ def _session_config(master: str) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
         }
     return settings
+
+
+def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    merged = {**ours, **theirs}
+    if _JAVA_OPTIONS in theirs:
+        merged[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
+    return merged
 
 
 def _quiet_log_config() -> Path:
