@@ -153,15 +153,15 @@ class Scan:
         return plan_scan(self.table.metadata, snapshot, self._context(schema))
 
     def changes(
-        self, from_snapshot: int | None, to_snapshot: int | None = None, *, verify_rewrites: bool = False
+        self, from_snapshot: int | None, to_snapshot: int | None = None, *, trust_rewrites: bool = False
     ) -> Changes:
         """The rows of this scan inserted and deleted between two snapshots, in the schema of the later one.
 
         Args:
             from_snapshot: id of the earlier snapshot; None stands for the table before its first snapshot.
             to_snapshot: id of the later one, which descends from it; by default the snapshot that this scan reads.
-            verify_rewrites: read and compare what `replace` snapshots (compactions) rewrote, rather than believe that
-                they changed no row.
+            trust_rewrites: believe `replace` snapshots (compactions) that they changed no row, and read nothing of what
+                they rewrote. By default old and new files are compared: some rewrites bring deleted rows back.
 
         Raises:
             SnapshotNotFoundError: there is no such snapshot, or the later one does not descend from the earlier one.
@@ -175,7 +175,7 @@ class Scan:
             schema,
             earlier,
             later,
-            verify_rewrites=verify_rewrites,
+            trust_rewrites=trust_rewrites,
             row_limit=self.row_limit,
         )
 

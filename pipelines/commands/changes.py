@@ -26,9 +26,9 @@ def changes(
     columns: Annotated[str | None, COLUMNS] = None,
     where: Annotated[str | None, WHERE] = None,
     limit: Annotated[int | None, LIMIT] = None,
-    verify_rewrites: Annotated[
+    trust_rewrites: Annotated[
         bool,
-        typer.Option("--verify-rewrites", help="Compare what compactions rewrote, rather than believe them."),
+        typer.Option("--trust-rewrites", help="Believe that compactions changed nothing, rather than compare."),
     ] = False,
     output_format: Annotated[OutputFormat | None, FORMAT] = None,
     output: Annotated[Path | None, OUTPUT] = None,
@@ -39,7 +39,7 @@ def changes(
 ) -> None:
     """Show what changed between two snapshots; an update is a delete and an insert.
 
-    Each row has a column `_change_type`. Compactions change nothing, and a row that came and went is not shown.
+    Each row has a column `_change_type`. Rows that compactions moved are not changes, and a row that came and went is not shown.
 
     Example: `nevermore changes warehouse/shop/orders --from 4012 --to 4377 --format jsonl`
     """
@@ -56,7 +56,7 @@ def changes(
         ref=ref,
         limit=limit,
     )
-    request = scan.changes(start, verify_rewrites=verify_rewrites)
+    request = scan.changes(start, trust_rewrites=trust_rewrites)
     if count:
         counts: Counter[str] = Counter()
         for batch in request.to_batches():

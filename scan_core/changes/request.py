@@ -48,8 +48,8 @@ class Changes:
         schema: all columns in force.
         from_snapshot: the earlier snapshot; None for the empty table before the first.
         to_snapshot: the later one; None for a table without snapshots.
-        verify_rewrites: read and compare what `replace` snapshots (compactions) rewrote, rather than believe that they
-            changed no row.
+        trust_rewrites: believe `replace` snapshots (compactions) that they changed no row, and read nothing of what they
+            rewrote, rather than compare.
         only: None for both kinds of changes.
         row_limit: most rows of the result, None for all.
     """
@@ -59,7 +59,7 @@ class Changes:
     schema: Schema
     from_snapshot: Snapshot | None
     to_snapshot: Snapshot | None
-    verify_rewrites: bool = False
+    trust_rewrites: bool = False
     only: ChangeType | None = None
     row_limit: int | None = None
     _last: _LastRun = field(default_factory=_LastRun, repr=False, compare=False)
@@ -142,7 +142,7 @@ class Changes:
         parts = [
             file_changes(self.metadata, earlier, later, self.context)
             for earlier, later in stretches(
-                self.metadata, self.from_snapshot, self.to_snapshot, verify_rewrites=self.verify_rewrites
+                self.metadata, self.from_snapshot, self.to_snapshot, trust_rewrites=self.trust_rewrites
             )
         ]
         for part in parts:

@@ -1,4 +1,4 @@
-"""The way from one snapshot to a later one, cut where a snapshot changed no row."""
+"""The way from one snapshot to a later one, if so wished without the snapshots that say they changed no row."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -38,7 +38,7 @@ def earlier_snapshot(metadata: TableMetadata, earlier_id: int | None, later: Sna
 
 
 def stretches(
-    metadata: TableMetadata, earlier: Snapshot | None, later: Snapshot, *, verify_rewrites: bool
+    metadata: TableMetadata, earlier: Snapshot | None, later: Snapshot, *, trust_rewrites: bool
 ) -> Iterator[Stretch]:
     """Pairs of snapshots whose differences add up to those between `earlier` and its descendant `later`.
 
@@ -46,9 +46,9 @@ def stretches(
         metadata: of the table.
         earlier: None for the empty table before the first snapshot.
         later: a descendant of `earlier`, or `earlier` itself.
-        verify_rewrites: do not leave out `replace` snapshots.
+        trust_rewrites: leave out `replace` snapshots.
     """
-    if earlier is None or verify_rewrites:
+    if earlier is None or not trust_rewrites:
         if earlier != later:
             yield earlier, later
         return

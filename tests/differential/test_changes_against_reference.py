@@ -64,7 +64,7 @@ def check_changes(draw: Callable[..., Any]) -> None:
             start, end = sorted(draw(st.tuples(st.sampled_from(ids), st.sampled_from(ids))))
             options = draw(st.sampled_from([ScanOptions(), ScanOptions(split_bytes=1, batch_rows=2, parallelism=3)]))
             scan = scan_core.open_table(table.metadata_path).scan().at_ref(f"at{end}").with_options(options)
-            changes = scan.changes(start, verify_rewrites=draw(st.booleans()))
+            changes = scan.changes(start, trust_rewrites=draw(st.booleans()))
             before, after = canonical(states[start]), canonical(states[end])
             deleted, inserted = canonical(changes.deletes.to_table()), canonical(changes.inserts.to_table())
             assert_equal(pa.concat_tables([before, inserted]), pa.concat_tables([after, deleted]), (start, end))

@@ -51,7 +51,7 @@ def test_range_columns_filter_and_limit(run: Run, table: TableBuilder) -> None:
     assert ids("--from", 1002, "--to", 1003) == ids("--from", 1002) == [3]
     assert ids("--from", 1001, "--where", "id = 2") == [2, 2]
     assert ids("--from", 1001, "--limit", 1) == [2]
-    assert ids("--from", 1001, "--verify-rewrites") == [2, 2, 3]
+    assert ids("--from", 1001, "--trust-rewrites") == [2, 2, 3]
 
 
 def test_count_tells_both_kinds(run: Run, table: TableBuilder) -> None:

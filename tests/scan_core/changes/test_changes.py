@@ -177,8 +177,8 @@ def compacted(table: TableBuilder, gone: list[BuiltFile], new: dict[str, list[An
     return table.commit(file, remove=gone, operation="replace")
 
 
-@pytest.mark.parametrize("verify_rewrites", [False, True])
-def test_compaction_is_no_change(build: Callable[..., TableBuilder], *, verify_rewrites: bool) -> None:
+@pytest.mark.parametrize("trust_rewrites", [False, True])
+def test_compaction_is_no_change(build: Callable[..., TableBuilder], *, trust_rewrites: bool) -> None:
     table = build()
     files = [table.data(rows(a=1)), table.data(rows(b=2, c=3))]
     first = table.commit(*files)
@@ -187,30 +187,30 @@ def test_compaction_is_no_change(build: Callable[..., TableBuilder], *, verify_r
     third = compacted(table, [*files, delete], rows(a=1, c=3), 2)
     table.commit(table.equality_delete({"id": [3]}, ids=[1], columns=COLUMNS[:1]), table.data(rows(d=4)))
     deleted, later = ("delete", 2, "b"), [("delete", 3, "c"), ("insert", 4, "d")]
-    assert changes_of(table, second, third, verify_rewrites=verify_rewrites) == []
-    assert changes_of(table, first, third, verify_rewrites=verify_rewrites) == [deleted]
-    assert changes_of(table, first, verify_rewrites=verify_rewrites) == [deleted, *later]
-    assert changes_of(table, third, verify_rewrites=verify_rewrites) == later
+    assert changes_of(table, second, third, trust_rewrites=trust_rewrites) == []
+    assert changes_of(table, first, third, trust_rewrites=trust_rewrites) == [deleted]
+    assert changes_of(table, first, trust_rewrites=trust_rewrites) == [deleted, *later]
+    assert changes_of(table, third, trust_rewrites=trust_rewrites) == later
 
 
-def test_what_compaction_rewrote_is_not_read(build: Callable[..., TableBuilder]) -> None:
+def test_what_trusted_compaction_rewrote_is_not_read(build: Callable[..., TableBuilder]) -> None:
     table = build()
     files = [table.data(rows(a=1)), table.data(rows(b=2, c=3))]
     first = table.commit(*files)
     compacted(table, files, rows(a=1, b=2, c=3), 1)
     table.commit(table.data(rows(d=4)))
-    changes = scan_of(table).changes(first)
+    changes = scan_of(table).changes(first, trust_rewrites=True)
     assert changes.count() == 1
     assert changes.metrics.data_files_read == 1
 
 
-def test_dishonest_rewrite_shows_when_verified(build: Callable[..., TableBuilder]) -> None:
+def test_rewrite_that_changes_rows_shows_unless_trusted(build: Callable[..., TableBuilder]) -> None:
     table = build()
     data = table.data(rows(a=1, b=2))
     first = table.commit(data)
     compacted(table, [data], rows(a=1), 1)
-    assert changes_of(table, first) == []
-    assert changes_of(table, first, verify_rewrites=True) == [("delete", 2, "b")]
+    assert changes_of(table, first) == [("delete", 2, "b")]
+    assert changes_of(table, first, trust_rewrites=True) == []
 
 
 def test_copy_on_write_yields_only_the_rows_that_changed(build: Callable[..., TableBuilder]) -> None:
