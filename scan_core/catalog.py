@@ -39,8 +39,8 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     Raises:
         TableNotFoundError: no such catalog or table.
     """
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - heavy, and rarely needed
-    from pyiceberg.exceptions import (  # noqa: PLC0415 - see above
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
         NoSuchIdentifierError,
         NoSuchNamespaceError,
         NoSuchTableError,
@@ -70,8 +70,8 @@ def table_facts(table: Any) -> tuple[str, dict[str, str]] | None:
 
 
 def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
-    from pyarrow import fs  # noqa: PLC0415 - only remote files need it
-    from pyiceberg.io import load_file_io  # noqa: PLC0415 - heavy, and rarely needed
+    from pyarrow import fs
+    from pyiceberg.io import load_file_io
 
     handler: Any = fs.FSSpecHandler
     try:
