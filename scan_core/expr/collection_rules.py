@@ -26,7 +26,7 @@ def subscript(function: str, arguments: Arguments) -> BoundExpr:
             )
             return Call(name, (operand, coerce(key, LONG)), element.type)
         case MapType(key_field, value_field):
-            if common_type(key_field.type, key.type) is None:
+            if common_type(key_field.type, key.type) != key_field.type:
                 raise ArgumentError(f"the keys of this map are {key_field.type}, not {key.type}", 1)
             return Call("map_get", (operand, coerce(key, key_field.type)), value_field.type)
         case _:

@@ -58,8 +58,8 @@ def _as_filter(node: BoundExpr) -> BoundExpr:
             return _FALSE
         case Comparison("<=>", left, Literal(value) as right) if value is not None:
             return Comparison("=", left, right)
-        case InSet(operand, values, _, has_nan):
-            return InSet(operand, values, has_null=False, has_nan=has_nan)
+        case InSet(operand, values, True, has_nan):
+            return _simplify(InSet(operand, values, has_null=False, has_nan=has_nan))
         case _:
             return node
 

@@ -73,6 +73,23 @@ _BINARY: dict[type[exp.Expression], str] = {
     exp.DPipe: "||",
     exp.RegexpLike: "rlike",
 }
+_PLAIN = frozenset({"this", "expression", "expressions"})
+_ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
+    exp.Div: _PLAIN | {"typed", "safe"},
+    exp.DPipe: _PLAIN | {"safe"},
+    exp.Like: _PLAIN | {"negate"},
+    exp.ILike: _PLAIN | {"negate"},
+    exp.Is: _PLAIN | {"negate"},
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.Case: frozenset({"this", "ifs", "default"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.TryCast: frozenset({"this", "to", "safe", "requires_string"}),
+    exp.Column: frozenset({"this", "table", "db", "catalog"}),
+    exp.Concat: frozenset({"expressions", "safe", "coalesce"}),
+    exp.Interval: frozenset({"this", "unit"}),
+    exp.Literal: frozenset({"this", "is_string"}),
+}
+"""What the conversion reads of each kind of node; a node that says more is refused, not read without it."""
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 _PREDICATES = (exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
 _TYPE_NAMES = {
@@ -102,6 +119,9 @@ class _Converter:
         return PredicateError(point_at(self._sql, _span(node), what))
 
     def convert(self, node: exp.Expression) -> Expr:
+        unexpected = {name for name, value in node.args.items() if value} - _ARGUMENTS.get(type(node), _PLAIN)
+        if unexpected:
+            raise self.refuse(node, f"{_name_of(node)} is not supported in a filter")
         if type(node) in _BINARY:
             return self._binary(node)
         if isinstance(node, exp.And | exp.Or):
@@ -206,11 +226,12 @@ class _Converter:
         self._forbid_chains(node, node.this)
         match node.expression:
             case exp.Null():
-                return self._operation("is null", node, node.this)
+                test = self._operation("is null", node, node.this)
             case exp.Boolean(this=value):
-                return self._operation("<=>", node, node.this, Constant(bool(value)))
+                test = self._operation("<=>", node, node.this, Constant(bool(value)))
             case other:
                 raise self.refuse(node, f"is {other.sql('spark').lower()} is not supported in a filter")
+        return Operation("not", (test,), _span(node)) if node.args.get("negate") else test
 
     def _convert_nullsafeneq(self, node: exp.NullSafeNEQ) -> Expr:
         self._forbid_chains(node, node.this, node.expression)
@@ -218,28 +239,28 @@ class _Converter:
 
     def _convert_between(self, node: exp.Between) -> Expr:
         self._forbid_chains(node, node.this, node.args["low"], node.args["high"])
-        if node.args.get("symmetric"):
-            raise self.refuse(node, "between symmetric is not supported in a filter")
         return self._operation("between", node, node.this, node.args["low"], node.args["high"])
 
     def _convert_in(self, node: exp.In) -> Expr:
         self._forbid_chains(node, node.this)
-        if not node.expressions or any(node.args.get(a) for a in ("query", "unnest", "field")):
-            raise self.refuse(node, "in takes a list of values, no subquery")
+        if not node.expressions:
+            raise self.refuse(node, "in takes a list of values")
         return self._operation("in", node, node.this, *node.expressions)
 
     def _convert_like(self, node: exp.Like | exp.ILike, escape: str = "\\") -> Expr:
         name = "ilike" if isinstance(node, exp.ILike) else "like"
         self._forbid_chains(node, node.this)
         quantified = node.expression
+        patterns = [quantified]
         if isinstance(quantified, exp.Any | exp.All):
             listed = quantified.this.unnest()
             patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
-            parts = [self._operation(name, node, node.this, p, Constant(escape)) for p in patterns]
-            if len(parts) == 1:
-                return parts[0]
-            return Operation("or" if isinstance(quantified, exp.Any) else "and", tuple(parts), _span(node))
-        return self._operation(name, node, node.this, quantified, Constant(escape))
+        parts: list[Expr] = [self._operation(name, node, node.this, p, Constant(escape)) for p in patterns]
+        if node.args.get("negate"):  # of LIKE ANY, too: any pattern that does not match
+            parts = [Operation("not", (part,), _span(node)) for part in parts]
+        if len(parts) == 1:
+            return parts[0]
+        return Operation("or" if isinstance(quantified, exp.Any) else "and", tuple(parts), _span(node))
 
     _convert_ilike = _convert_like
 
@@ -312,6 +333,8 @@ def _span(node: exp.Expression) -> Span | None:
 def _name_of(node: exp.Expression) -> str:
     if isinstance(node, exp.Subquery | exp.Select | exp.Exists | exp.SetOperation):
         return "a subquery"
+    if isinstance(node, exp.In):
+        return "in (subquery)"
     if isinstance(node, exp.Alias):
         return f"the alias {node.alias!r}"
     if isinstance(node, exp.Func):
