@@ -40,12 +40,15 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     )
     def change_logs(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
         selected = [table for key, table in names.items() if key in context.selected_asset_keys]
+        current = project.config()
         report = run_once(
-            project.config(), lambda table: context.log.info("%s: committed", table.table), selected, log_only=True
+            current, lambda table: context.log.info("%s: committed", table.table), selected, log_only=True
         )
         for table in report.tables:
             if table.error is None:
-                yield dg.MaterializeResult(asset_key=change_log_key(table.table), metadata=change_log_metadata(table))
+                yield dg.MaterializeResult(
+                    asset_key=change_log_key(table.table), metadata=change_log_metadata(current, table)
+                )
         require_success(report)
 
     return change_logs

@@ -40,6 +40,7 @@ def project_definitions(config: Config) -> dg.Definitions:
         asset_checks=checks,
         jobs=[ingest_job, daily_job] if config.published else [ingest_job],
         schedules=[ingest_schedule, *publish_schedules(config.published)],
+        executor=dg.in_process_executor,  # one Spark session per run, not one per step
         resources={
             "project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK))
         },

@@ -10,14 +10,12 @@ DAILY_JOB = "daily_job"
 ingest_job = dg.define_asset_job(
     INGEST_JOB,
     selection=dg.AssetSelection.groups(CHANGE_LOG_GROUP, MIRROR_GROUP),
-    executor_def=dg.in_process_executor,
     description="Apply everything new to change logs and mirrors, then check the mirrors.",
 )
 
 daily_job = dg.define_asset_job(
     DAILY_JOB,
     selection=dg.AssetSelection.groups(PUBLISHED_GROUP),
-    executor_def=dg.in_process_executor,
     description="Re-make business days of the published tables from the mirrors, in one Spark session.",
 )
 """Only where something is published: a job without assets does not resolve."""

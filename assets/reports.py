@@ -3,7 +3,7 @@
 import dagster as dg
 
 from pipelines.catalog import find_table, open_catalog
-from pipelines.config import Config
+from pipelines.config import Config, change_log_name
 from pipelines.ingest_report import IngestReport, TableReport
 from scan_core.schema import Schema
 from scan_core.table import open_table
@@ -25,7 +25,7 @@ def require_success(report: IngestReport) -> None:
         )
 
 
-def change_log_metadata(report: TableReport) -> dict[str, dg.MetadataValue]:
+def change_log_metadata(config: Config, report: TableReport) -> dict[str, dg.MetadataValue]:
     """Events by operation, what went to quarantine, and where the log stands."""
     values: dict[str, dg.MetadataValue] = {
         "status": dg.TextMetadataValue(report.status),
@@ -37,6 +37,11 @@ def change_log_metadata(report: TableReport) -> dict[str, dg.MetadataValue]:
     }
     for operation, count in sorted(report.events.items()):
         values[f"events: {_OPERATIONS.get(operation, operation)}"] = dg.IntMetadataValue(count)
+    table = find_table(open_catalog(config), change_log_name(report.table))
+    snapshot = None if table is None else open_table(table).metadata.current_snapshot
+    if snapshot is not None:
+        values["dagster/row_count"] = dg.IntMetadataValue(int(snapshot.summary.get("total-records", 0)))
+        values["bytes in log"] = dg.IntMetadataValue(int(snapshot.summary.get("total-files-size", 0)))
     return values
 
 

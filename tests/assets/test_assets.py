@@ -70,6 +70,8 @@ def test_a_change_log_holds_every_event_and_says_so(project: ShopProject) -> Non
     assert metadata["events"] == 9
     assert (metadata["events: insert"], metadata["events: update"], metadata["events: delete"]) == (7, 1, 1)
     assert (metadata["status"], metadata["quarantined"]) == ("applied", 0)
+    assert metadata["dagster/row_count"] == 9
+    assert metadata["bytes in log"] > 0
     assert int(metadata["snapshot id"]) > 0
     assert find_table(open_catalog(project.config), ORDERS) is None
 
