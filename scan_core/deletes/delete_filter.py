@@ -34,6 +34,7 @@ from scan_core.deletes.positions import (
 )
 from scan_core.file_io import fingerprint
 from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.rows.positions import RowPositions, surviving
@@ -43,6 +44,8 @@ from scan_core.snapshot import DeleteFile
 from scan_core.split import EqualityDeleteGroup, FileIOConfig, FileScanTask, ScanContext
 
 _REMEMBERED_GROUPS = 256
+_NUMBA_LIMIT_BYTES = 512 * 1024**2
+"""Loading Numba takes about 110 MB: below this memory limit NumPy does the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
     """
     sequence_number = task.data_file.data_sequence_number
     filters = [
-        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), context.options.use_numba)
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), _may_use_numba(context.options))
         for group in task.equality_deletes
         if group.max_sequence_number > sequence_number
         for index in (_equality_index(group, context, metrics),)
@@ -144,13 +147,13 @@ def _build(
             tuple(sorted({f.data_sequence_number for f in group.files})),
             expected,
             options.memory_limit_bytes,
-            use_numba=options.use_numba,
+            use_numba=_may_use_numba(options),
         )
 
     def build_whole() -> EqualityIndex:
         metrics.delete_indexes_built += 1
         keys = load_keys(group, context, metrics)
-        return build_index(keys, kinds, options.memory_limit_bytes, use_numba=options.use_numba)
+        return build_index(keys, kinds, options.memory_limit_bytes, use_numba=_may_use_numba(options))
 
     if options.index_folder is None:
         return build_whole()
@@ -194,6 +197,10 @@ def _file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
         io.relocate,
         tuple(sorted(io.properties.items())),
     )
+
+
+def _may_use_numba(options: ScanOptions) -> bool:
+    return options.use_numba and options.memory_limit_bytes >= _NUMBA_LIMIT_BYTES
 
 
 class _GroupKeys:

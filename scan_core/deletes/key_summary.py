@@ -91,15 +91,16 @@ def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
         return KeySummary(kind, has_null, 0, 0, None)
     if not filled:
         return KeySummary(kind, has_null, 0, 0, np.empty(0, np.uint64))
-    lowest = np.concatenate(
-        [(p.buckets << np.uint64(p.shift)) + np.uint64(p.base) for p in filled if p.buckets is not None]
-    )
-    widest = max(p.shift for p in filled)
-    base = int(lowest.min())
-    shift = max((int(lowest.max()) - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), widest)
-    first = (lowest - np.uint64(base)) >> np.uint64(shift)
-    # a bucket of a part may reach into the next one of the whole
-    return KeySummary(kind, has_null, base, shift, np.unique(np.concatenate([first, first + np.uint64(1)])))
+    spans = [(p, p.buckets) for p in filled if p.buckets is not None]
+    base = min(p.base for p, _ in spans)
+    top = max(p.base + (int(b[-1]) << p.shift) for p, b in spans)
+    shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), *(p.shift for p, _ in spans), 0)
+    occupied = np.zeros(((top - base) >> shift) + 2, np.bool_)
+    for part, buckets in spans:
+        first = ((buckets << np.uint64(part.shift)) + np.uint64(part.base - base)) >> np.uint64(shift)
+        occupied[first.view(np.int64)] = True
+        occupied[first.view(np.int64) + 1] = True  # a bucket of a part may reach into the next one of the whole
+    return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
 
 
 def summarise_table(occupied: Flags, lower: int, *, has_null: bool, kind: pa.DataType) -> KeySummary:

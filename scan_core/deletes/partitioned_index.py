@@ -1,7 +1,7 @@
 """Delete keys that do not fit into memory: hashed indexes by ranges of the hash, in files mapped one at a time.
 
-Keys are distributed to spill files while they are read, so that no more than one partition is ever held; probing gives
-the pages of a partition back before it goes on to the next.
+Keys are distributed to spill files while they are read, so that no more than one partition is ever held. Only the bit
+filters stay in memory; probing gives the pages of a partition back before it goes on to the next.
 """
 
 import tempfile
@@ -18,8 +18,9 @@ from scan_core.deletes.hashed_index import HashedIndex, build_hashed, random_see
 from scan_core.deletes.index_file import MappedIndex, write_index
 from scan_core.deletes.key_summary import KeySummary, merge_summaries
 from scan_core.errors import ScanError
+from scan_core.index.bloom import Bits, may_contain
 from scan_core.index.compiled import kernels_if_worthwhile, measured
-from scan_core.index.key_columns import Flags, key_column
+from scan_core.index.key_columns import Flags, key_column, null_flags
 from scan_core.index.key_hash import HashSeed, hash_rows
 
 MAX_PARTITION_BITS = 8
@@ -35,13 +36,16 @@ class PartitionedIndex:
     seed: HashSeed
     shift: int
     parts: tuple[MappedIndex, ...]
+    filters: tuple[Bits, ...]
+    has_bijective_hash: bool
+    null_rank: int
     num_keys: int
     summaries: tuple[KeySummary, ...]
 
     @property
     def num_bytes(self) -> int:
         """Memory held between probes."""
-        return sum(s.num_bytes for s in self.summaries)
+        return sum(s.num_bytes for s in self.summaries) + sum(f.nbytes for f in self.filters)
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
         """Rows whose key has a rank above the threshold."""
@@ -51,13 +55,16 @@ class PartitionedIndex:
             hashes = hash_rows(columns, self.seed, kernels)
             partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
             dead = np.zeros(len(hashes), np.bool_)
-            for number, part in enumerate(self.parts):
+            for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
+                index: HashedIndex = part.index
+                own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
                 among = np.flatnonzero(partition == number)
+                among = among[may_contain(bits, own[among], index.table.filter_shift)]
                 if len(among):
-                    index: HashedIndex = part.index
-                    own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
                     dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
                     part.release()
+            if self.has_bijective_hash and (nulls := null_flags(columns[0])) is not None:
+                dead[nulls] = self.null_rank > threshold
             return dead
 
 
@@ -97,9 +104,14 @@ def build_partitioned(
     num_keys = sum(p.index.num_keys for p in parts)
     summaries = zip(*(p.index.summaries for p in parts), strict=True)
     merged = tuple(merge_summaries(of_column) for of_column in summaries)
+    filters = tuple(p.index.table.filter.copy() for p in parts)
     for mapped in parts:
         mapped.release()
-    return PartitionedIndex(sequence_numbers, seed, shift, tuple(parts), num_keys, merged)
+    is_bijective = not parts[0].index.columns
+    null_rank = max(p.index.null_rank for p in parts)
+    return PartitionedIndex(
+        sequence_numbers, seed, shift, tuple(parts), filters, is_bijective, null_rank, num_keys, merged
+    )
 
 
 def _build_part(
