@@ -31,7 +31,7 @@ from scan_core.index.key_columns import (
     key_column,
     null_flags,
 )
-from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed
+from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed, rotated
 from scan_core.index.key_match import KeyRows, same_keys
 
 _MAX_SEEDS = 8
@@ -105,10 +105,12 @@ def build_hashed(
     *,
     use_numba: bool,
     seed: HashSeed | None = None,
+    rotation: int = 0,
 ) -> HashedIndex:
     """A table over the keys of the parts, which ascend by sequence number.
 
-    Hashed with the given seed, by default with a random one under which no two keys have one hash.
+    Hashed with the given seed, by default with a random one under which no two keys have one hash; then rotated by so
+    many bits, which all keys of a partition have in common.
 
     Raises:
         ScanError: different keys have one hash under the given seed.
@@ -128,7 +130,7 @@ def build_hashed(
                 (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
             )
             columns, ranks = _without_nulls(columns[0], ranks)
-        seed, hashes, rows = _sort_keys(columns, seed, kernels)
+        seed, hashes, rows = _sort_keys(columns, seed, rotation, kernels)
         ranks = ranks[rows]
         is_new = hashes[1:] != hashes[:-1]
         if not is_new.all():
@@ -160,12 +162,12 @@ def _without_nulls(column: KeyColumn, ranks: Ranks) -> tuple[tuple[KeyColumn, ..
 
 
 def _sort_keys(
-    columns: Sequence[KeyColumn], seed: HashSeed | None, kernels: ModuleType | None
+    columns: Sequence[KeyColumn], seed: HashSeed | None, rotation: int, kernels: ModuleType | None
 ) -> tuple[HashSeed, Words, npt.NDArray[np.uint32]]:
     """A seed under which different keys have different hashes, the hashes in order, and the row of each."""
     for _ in range(_MAX_SEEDS if seed is None else 1):
         tried = random_seed() if seed is None else seed
-        hashes, rows = sort_hashes(hash_rows(columns, tried, kernels), kernels)
+        hashes, rows = sort_hashes(rotated(hash_rows(columns, tried, kernels), rotation), kernels)
         repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
         one, next_one = (KeyRows(columns, rows[repeats + i].astype(np.int64)) for i in (0, 1))
         if same_keys(one, next_one, kernels).all():

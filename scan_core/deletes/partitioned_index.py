@@ -21,7 +21,7 @@ from scan_core.errors import ScanError
 from scan_core.index.bloom import Bits, may_contain
 from scan_core.index.compiled import kernels_if_worthwhile, measured
 from scan_core.index.key_columns import Flags, key_column, null_flags
-from scan_core.index.key_hash import HashSeed, hash_rows
+from scan_core.index.key_hash import HashSeed, hash_rows, rotated
 
 MAX_PARTITION_BITS = 8
 """256 spill files are open at a time."""
@@ -54,6 +54,7 @@ class PartitionedIndex:
             columns = [key_column(array) for array in keys]
             hashes = hash_rows(columns, self.seed, kernels)
             partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
+            hashes = rotated(hashes, 64 - self.shift)
             dead = np.zeros(len(hashes), np.bool_)
             for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
                 index: HashedIndex = part.index
@@ -97,7 +98,7 @@ def build_partitioned(
             for part in keys:
                 spill.add(part, use_numba=use_numba)
         for number in range(1 << bits):
-            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, use_numba=use_numba)
+            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits, use_numba=use_numba)
             path = folder / f"{number}.index"
             write_index(index, path)
             parts.append(MappedIndex(path))  # the mapping outlives the file's name
@@ -119,12 +120,13 @@ def _build_part(
     key_types: Sequence[pa.DataType],
     sequence_numbers: tuple[int, ...],
     seed: HashSeed,
+    rotation: int,
     *,
     use_numba: bool,
 ) -> HashedIndex:
     held = list(keys)
     try:
-        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba, seed=seed)
+        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba, seed=seed, rotation=rotation)
     except ScanError:  # two keys of one hash: this partition gets a seed of its own
         return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba)
 

@@ -120,6 +120,11 @@ def _add_compiled(
     )
 
 
+def rotated(hashes: Words, bits: int) -> Words:
+    """The hashes with their leading bits, which hashes of one partition share, moved to the end."""
+    return (hashes << np.uint64(bits)) | (hashes >> np.uint64(64 - bits)) if bits else hashes
+
+
 def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
     """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
     starts = column.offsets[rows] + 8 * position
