@@ -170,7 +170,7 @@ def scalars(draw: st.DrawFn, family: str, depth: int = 2) -> Sql:
         case "text":
             options += [
                 lambda: join("lower({})", draw(again)),
-                lambda: join("concat({}, 'x')", draw(again)) if False else join("({} || 'x')", draw(again)),
+                lambda: join("({} || 'x')", draw(again)),
                 lambda: join("substr({}, 1, 2)", draw(again)),
                 lambda: join("trim({})", draw(again)),
                 lambda: join("left({}, 1)", draw(again)),
@@ -180,7 +180,7 @@ def scalars(draw: st.DrawFn, family: str, depth: int = 2) -> Sql:
         case "date":
             options += [
                 lambda: join("cast({} as date)", draw(scalars("moment", depth - 1))),
-                lambda: Sql(*(f"{a}" for a in ("date_add(dt, 3)", "cast(dt + 3 as date)"))),
+                lambda: Sql("date_add(dt, 3)", "cast(dt + 3 as date)"),
                 lambda: same("last_day(dt)"),
             ]
         case "moment":
@@ -209,8 +209,9 @@ def leaves(draw: st.DrawFn, depth: int) -> Sql:
         pattern = draw(st.sampled_from(["a%", "%b", "%b%", "_b%", "ab", "%", "a%c", "", "A%"]))
         options += [
             lambda: join(f"{{}} like '{pattern}'", draw(value)),
+            lambda: join(f"{{}} not like '{pattern}'", draw(value)),
             lambda: join(f"{{}} ilike '{pattern}'", draw(value)),
-            lambda: Sql(*(f"{n}(s, 'a')" for n in ("startswith", "starts_with"))),
+            lambda: Sql("startswith(s, 'a')", "starts_with(s, 'a')"),
             lambda: join("contains({}, 'b')", draw(value)),
         ]
     if family == "flag":

@@ -13,45 +13,47 @@ from scan_core.expr.nodes import Expr, call, col
 from scan_core.expr.text import bound_text
 from scan_core.schema import Schema, parse_schema
 
-SCHEMA: Schema = parse_schema({
-    "type": "struct",
-    "fields": [
-        {"id": 1, "name": "qty", "type": "int"},
-        {"id": 2, "name": "big", "type": "long"},
-        {"id": 3, "name": "price", "type": "decimal(10, 2)"},
-        {"id": 4, "name": "name", "type": "string"},
-        {"id": 5, "name": "day", "type": "date"},
-        {"id": 6, "name": "at", "type": "timestamptz"},
-        {"id": 7, "name": "key", "type": "uuid"},
-        {"id": 8, "name": "dotted.name", "type": "int"},
-        {"id": 9, "name": "f", "type": "float"},
-        {"id": 10, "name": "ok", "type": "boolean"},
-        {
-            "id": 11,
-            "name": "address",
-            "type": {
-                "type": "struct",
-                "fields": [
-                    {"id": 12, "name": "city", "type": "string"},
-                    {
-                        "id": 13,
-                        "name": "geo",
-                        "type": {"type": "struct", "fields": [{"id": 14, "name": "lat", "type": "double"}]},
-                    },
-                ],
+SCHEMA: Schema = parse_schema(
+    {
+        "type": "struct",
+        "fields": [
+            {"id": 1, "name": "qty", "type": "int"},
+            {"id": 2, "name": "big", "type": "long"},
+            {"id": 3, "name": "price", "type": "decimal(10, 2)"},
+            {"id": 4, "name": "name", "type": "string"},
+            {"id": 5, "name": "day", "type": "date"},
+            {"id": 6, "name": "at", "type": "timestamptz"},
+            {"id": 7, "name": "key", "type": "uuid"},
+            {"id": 8, "name": "dotted.name", "type": "int"},
+            {"id": 9, "name": "f", "type": "float"},
+            {"id": 10, "name": "ok", "type": "boolean"},
+            {
+                "id": 11,
+                "name": "address",
+                "type": {
+                    "type": "struct",
+                    "fields": [
+                        {"id": 12, "name": "city", "type": "string"},
+                        {
+                            "id": 13,
+                            "name": "geo",
+                            "type": {"type": "struct", "fields": [{"id": 14, "name": "lat", "type": "double"}]},
+                        },
+                    ],
+                },
             },
-        },
-        {
-            "id": 15,
-            "name": "tags",
-            "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"},
-        },
-        {"id": 18, "name": "t", "type": "time"},
-        {"id": 19, "name": "Qty", "type": "long"},
-        {"id": 20, "name": "raw", "type": "binary"},
-        {"id": 21, "name": "ns", "type": "timestamp_ns"},
-    ],
-})
+            {
+                "id": 15,
+                "name": "tags",
+                "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"},
+            },
+            {"id": 18, "name": "t", "type": "time"},
+            {"id": 19, "name": "Qty", "type": "long"},
+            {"id": 20, "name": "raw", "type": "binary"},
+            {"id": 21, "name": "ns", "type": "timestamp_ns"},
+        ],
+    }
+)
 
 
 def shown(filter_: str | Expr, **options: bool) -> list[str]:
@@ -124,7 +126,7 @@ def test_filter_becomes_conjuncts(filter_: str, conjuncts: list[str]) -> None:
         (col("address.geo.lat") <= 1.5, "address.geo.lat <= 1.5D"),
         (col("address").member("city").ilike("b_"), "address.city ilike 'b_'"),
         (col("day") == dt.date(2026, 1, 2), "day = date '2026-01-02'"),
-        (col("at") < dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc), "at < timestamp '2026-01-02'"),
+        (col("at") < dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "at < timestamp '2026-01-02'"),
         (col("key") == uuid.UUID(int=5), "key = '00000000-0000-0000-0000-000000000005'"),
         (col("price") * 2 > Decimal("3.5"), "price * 2 > 3.5"),
         (col("tags")["a"].is_null(), "tags['a'] is null"),

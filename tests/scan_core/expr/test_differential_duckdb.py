@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
 from scan_core.expr.kernels import evaluate
@@ -38,9 +39,19 @@ def alive(predicate: BoundPredicate, table: pa.Table, *, encode: bool = False) -
 
 
 @pytest.mark.parametrize("encode", [False, True], ids=["plain", "dictionaries"])
-@settings(_SETTINGS, max_examples=150)
+@settings(_SETTINGS, max_examples=60)
 @given(table=tables(), condition=predicates(4))
 def test_filter_keeps_the_rows_duckdb_keeps(
+    connection: duckdb.DuckDBPyConnection, table: pa.Table, condition: Sql, *, encode: bool
+) -> None:
+    predicate = bind(condition.spark, SCHEMA)
+    assert alive(predicate, table, encode=encode) == in_duckdb(connection, table, condition.duck), predicate.conjuncts
+
+
+@pytest.mark.slow
+@settings(_SETTINGS, max_examples=8000)
+@given(table=tables(), condition=predicates(6), encode=st.booleans())
+def test_filter_keeps_the_rows_duckdb_keeps_in_many_cases(
     connection: duckdb.DuckDBPyConnection, table: pa.Table, condition: Sql, *, encode: bool
 ) -> None:
     predicate = bind(condition.spark, SCHEMA)

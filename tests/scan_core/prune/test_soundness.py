@@ -1,10 +1,12 @@
 """Whatever the data, statistics and filter: NEVER means that no row matches, ALWAYS that every row does."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,7 @@ from scan_core.transforms import parse_transform
 from tests.random_predicates import SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
+_FEW, _MANY = settings(_SETTINGS, max_examples=100), settings(_SETTINGS, max_examples=4000)
 _LEAVES = {1: "i", 2: "l", 3: "f", 4: "d", 5: "dec", 6: "s", 7: "dt", 8: "ts", 9: "b", 18: "s2"}
 _TRANSFORMS = {
     "i": ["identity", "bucket[4]", "truncate[3]", "void"],
@@ -94,9 +97,8 @@ def loosened(lower: Any, upper: Any) -> tuple[Any, Any]:
     return lower - 1, upper + 1
 
 
-@settings(_SETTINGS, max_examples=300)
 @given(table=tables(6), condition=predicates(3), data=st.data())
-def test_verdicts_from_bounds_are_sound(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
+def check_bounds(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
     predicate = bind(condition.spark, SCHEMA)
     precision = data.draw(st.sampled_from(["exact", "exact", "loose", "missing"]))
     statistics = {i: true_statistics(leaf_array(table, i), precision) for i in (*_LEAVES, 11, 12)}
@@ -104,9 +106,8 @@ def test_verdicts_from_bounds_are_sound(table: pa.Table, condition: Sql, data: s
     assert_sound(match_bounds(predicate, statistics.get), rows, has_failed=has_failed)
 
 
-@settings(_SETTINGS, max_examples=300)
 @given(table=tables(12), condition=predicates(2), data=st.data())
-def test_verdicts_from_partitions_are_sound(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
+def check_partitions(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
     predicate = bind(condition.spark, SCHEMA)
     names = data.draw(st.lists(st.sampled_from(list(_TRANSFORMS)), min_size=1, max_size=2))
     fields = [(n, data.draw(st.sampled_from(_TRANSFORMS[n]))) for n in names]
@@ -155,3 +156,13 @@ def summary(canonical: tuple[Any, ...], type_: Any) -> PartitionSummary:
         encode_bound(min(numbers), type_) if numbers else None,
         encode_bound(max(numbers), type_) if numbers else None,
     )
+
+
+test_verdicts_from_bounds_are_sound = _FEW(check_bounds)
+test_verdicts_from_partitions_are_sound = _FEW(check_partitions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [check_bounds, check_partitions])
+def test_verdicts_are_sound_in_many_cases(check: Callable[[], None]) -> None:
+    _MANY(check)()

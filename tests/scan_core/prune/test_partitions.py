@@ -1,0 +1,125 @@
+"""Verdicts from partition values and manifest summaries, transform by transform."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from scan_core.expr.bind import bind
+from scan_core.manifest_list import PartitionSummary
+from scan_core.prune.match import Match
+from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
+from scan_core.read.file_reader import ColumnStatistics
+from scan_core.schema import PrimitiveType
+from scan_core.single_value import encode_bound
+from scan_core.snapshot import PartitionField, PartitionSpec
+from tests.random_predicates import SCHEMA
+
+INT = PrimitiveType("int")
+
+
+def spec(*fields: tuple[str, str]) -> PartitionSpec:
+    return PartitionSpec(
+        1, tuple(PartitionField(1000 + i, SCHEMA.find(n).field_id, f"p{i}", t) for i, (n, t) in enumerate(fields))
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "column", "transform", "value", "expected"),
+    [
+        ("i = 1", "i", "identity", 1, "ALWAYS"),
+        ("i = 2", "i", "identity", 1, "NEVER"),
+        ("i is null", "i", "identity", None, "ALWAYS"),
+        ("i > 0", "i", "identity", None, "NEVER"),
+        ("i + 1 = 2", "i", "identity", 1, "ALWAYS"),
+        ("s like 'a%'", "s", "identity", "b", "NEVER"),
+        ("i = 34", "i", "bucket[16]", 3, "MAYBE"),
+        ("i = 34", "i", "bucket[16]", 4, "NEVER"),
+        ("i > 5", "i", "bucket[16]", 3, "MAYBE"),
+        ("i is null", "i", "bucket[16]", 3, "NEVER"),
+        ("i between 10 and 19", "i", "truncate[10]", 10, "ALWAYS"),
+        ("i = 20", "i", "truncate[10]", 10, "NEVER"),
+        ("i < 0", "i", "truncate[10]", -10, "ALWAYS"),
+        ("dec > 2", "dec", "truncate[100]", Decimal("1.00"), "NEVER"),
+        ("s like 'ab%'", "s", "truncate[2]", "ab", "MAYBE"),
+        ("s = 'abc'", "s", "truncate[2]", "ac", "NEVER"),
+        ("s = 'abc'", "s", "truncate[4]", "ab", "NEVER"),
+        ("s = 'ab'", "s", "truncate[4]", "ab", "ALWAYS"),
+        ("ts >= timestamp '2020-01-01'", "ts", "year", 50, "ALWAYS"),
+        ("ts >= timestamp '2021-01-01'", "ts", "year", 50, "NEVER"),
+        ("year(ts) = 2020", "ts", "month", 600, "ALWAYS"),
+        ("ts < timestamp '2020-02-01'", "ts", "month", 600, "ALWAYS"),
+        ("dt = date '2020-01-15'", "dt", "month", 601, "NEVER"),
+        ("cast(ts as date) = date '2020-01-01'", "ts", "day", 18262, "ALWAYS"),
+        ("hour(ts) = 5", "ts", "day", 18262, "MAYBE"),
+        ("ts >= timestamp '2020-01-01 01:00:00'", "ts", "hour", 18262 * 24, "NEVER"),
+        ("i = 1", "i", "void", None, "MAYBE"),
+        ("i = 1", "i", "zorder[3]", 5, "MAYBE"),
+        ("l = 1", "i", "identity", 5, "MAYBE"),
+    ],
+)
+def test_partition_value_decides(sql: str, column: str, transform: str, value: Any, expected: str) -> None:
+    found = match_partition(bind(sql, SCHEMA), spec((column, transform)), (value,), SCHEMA)
+    assert found.name == expected
+
+
+def test_bucket_excludes_every_other_bucket_and_no_value_of_its_own() -> None:
+    verdicts = {
+        b: match_partition(bind("i = 34", SCHEMA), spec(("i", "bucket[16]")), (b,), SCHEMA).name for b in range(16)
+    }
+    assert verdicts == {b: "MAYBE" if b == 3 else "NEVER" for b in range(16)}  # bucket 3: the specification's example
+    listed = match_partition(bind("i in (34, 35)", SCHEMA), spec(("i", "bucket[16]")), (4,), SCHEMA)
+    assert listed is not Match.ALWAYS
+
+
+def test_before_1970_the_step_below_may_be_meant() -> None:
+    partition = spec(("ts", "day"))
+    predicate = bind("ts < timestamp '1970-01-01 00:00:00'", SCHEMA)
+    assert match_partition(predicate, partition, (0,), SCHEMA) is Match.MAYBE  # old writers rounded toward 1970
+    assert match_partition(predicate, partition, (1,), SCHEMA) is Match.NEVER
+
+
+def test_several_fields_of_one_column_narrow_together() -> None:
+    both = spec(("i", "truncate[10]"), ("i", "bucket[16]"))
+    assert match_partition(bind("i = 34", SCHEMA), both, (30, 3), SCHEMA) is Match.MAYBE
+    assert match_partition(bind("i = 34", SCHEMA), both, (30, 4), SCHEMA) is Match.NEVER
+    assert match_partition(bind("i = 34", SCHEMA), both, (40, 3), SCHEMA) is Match.NEVER
+
+
+def test_wrong_number_of_values_says_nothing() -> None:
+    assert match_partition(bind("i = 34", SCHEMA), spec(("i", "identity")), (), SCHEMA) is Match.MAYBE
+    assert match_manifest(bind("i = 34", SCHEMA), spec(("i", "identity")), None, SCHEMA) is Match.MAYBE
+
+
+def summary(low: int | None, high: int | None, *, null: bool = False) -> PartitionSummary:
+    return PartitionSummary(
+        null, None, None if low is None else encode_bound(low, INT), None if high is None else encode_bound(high, INT)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "transform", "bounds", "expected"),
+    [
+        ("i = 5", "identity", summary(1, 9), "MAYBE"),
+        ("i = 15", "identity", summary(1, 9), "NEVER"),
+        ("i > 0", "identity", summary(1, 9), "ALWAYS"),
+        ("i > 0", "identity", summary(1, 9, null=True), "MAYBE"),
+        ("i is null", "identity", summary(1, 9), "NEVER"),
+        ("i is null", "identity", summary(None, None, null=True), "MAYBE"),
+        ("i = 25", "truncate[10]", summary(0, 10), "NEVER"),
+        ("i = 19", "truncate[10]", summary(0, 10), "MAYBE"),
+        ("i = 34", "bucket[16]", summary(4, 9), "NEVER"),
+        ("i = 34", "bucket[16]", summary(0, 3), "MAYBE"),
+    ],
+)
+def test_manifest_summary_decides(sql: str, transform: str, bounds: PartitionSummary, expected: str) -> None:
+    assert match_manifest(bind(sql, SCHEMA), spec(("i", transform)), [bounds], SCHEMA).name == expected
+
+
+def test_partition_and_bounds_decide_an_or_together() -> None:
+    predicate = bind("i = 1 or s = 'z'", SCHEMA)
+    domains = partition_domains(spec(("i", "identity")), (2,), SCHEMA)
+    bounds = {6: ColumnStatistics("a", "b", 0, None, 5)}
+    assert match_file(predicate, domains, bounds.get) is Match.NEVER
+    assert match_file(predicate, domains, {}.get) is Match.MAYBE
+    assert match_file(predicate, {}, bounds.get) is Match.MAYBE
