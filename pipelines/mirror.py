@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines import positions
 from pipelines.catalog import check_writable, create_table, find_table
@@ -99,8 +100,15 @@ class Mirror:
             changes = self._next_changes(log, appended, done)
             if changes.num_rows == 0:
                 raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
-            yield self._apply(changes, log, reject)
+            if self.table is not None or self._makes_rows(changes):
+                yield self._apply(changes, log, reject)
             done = int(changes.column(ORDINAL)[-1].as_py())
+
+    def _makes_rows(self, changes: pa.Table) -> bool:
+        """Whether changes to an empty table lead to rows; truncates and deletes do not even tell its columns."""
+        removing = ["t"] if self.config.soft_delete else ["t", "d"]
+        removes = pc.is_in(changes.column("op"), value_set=pa.array(removing))
+        return not pc.all(removes).as_py()
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
         changes = self._some_changes(log, appended, done)

@@ -76,49 +76,6 @@ def the(report: IngestReport) -> TableReport:
     return table
 
 
-# -- real captures --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("capture", "path", "exit_code"),
-    [
-        ("debezium_mysql_products", "*.jsonl", 0),
-        ("debezium_mysql_customers", "with_schema.jsonl", 0),
-        ("debezium_mysql_customers", "without_schema.jsonl", 0),
-        ("debezium_partial_before", "*.txt", 0),
-        ("debezium_postgres_no_before", "*.jsonl", 3),
-    ],
-)
-def test_capture_reaches_its_expected_rows(
-    capture: str, path: str, exit_code: int, tmp_path: Path, shared_dir: Path
-) -> None:
-    expected = json.loads((shared_dir / "cdc/expected.json").read_text())[capture]["tables"]
-    ((name, table),) = expected.items()
-    source = {"type": "files", "path": str(shared_dir / "cdc" / capture / path), "format": "debezium-json"}
-    project = Project(tmp_path, {name: {"source": source, "key": table["key"]}})
-    report = project.run()
-    assert report.exit_code == exit_code
-    assert the(report).quarantined == (exit_code == 3)
-    assert project.rows(name) == sorted(table["rows"], key=lambda r: r["id"])
-    before = project.snapshots()
-    again = project.run()
-    assert again.exit_code == 0
-    assert again.found_nothing_new
-    assert project.snapshots() == before
-
-
-def test_capture_in_stages_has_the_rows_after_each_file(tmp_path: Path, shared_dir: Path) -> None:
-    folder = shared_dir / "cdc/debezium_partial_before"
-    expected = json.loads((shared_dir / "cdc/expected.json").read_text())["debezium_partial_before"]
-    project = Project(tmp_path)
-    project.write({"test.product": {"key": ["id"]}})
-    for number, stage in enumerate(expected["stages"]):
-        text = (folder / stage["after_file"]).read_text()
-        (project.landing / f"{number}.jsonl").write_text(text)
-        assert project.run().exit_code == 0
-        assert project.rows("test.product") == sorted(stage["tables"]["test.product"]["rows"], key=lambda r: r["id"])
-
-
 # -- several runs ---------------------------------------------------------------------------------------------------
 
 
