@@ -198,9 +198,8 @@ def _result(
     leaves_row[key] = puts
     first_touch = np.full(changes.limit, -1, np.int64)
     first_touch[key[::-1]] = np.arange(len(key))[::-1]
-    touched = np.flatnonzero(last_touch >= 0)
-    written = np.sort(last_touch[touched[leaves_row[touched]]])
-    opening = np.sort(first_touch[touched])
+    written = _ordered(last_touch[leaves_row & (last_touch >= 0)], len(changes))
+    opening = _ordered(first_touch[first_touch >= 0], len(key))
     deletes, is_insert, by_old = _deletes(changes, key[opening], time[opening])
     return FoldResult(
         upserts=_upserts(changes, written, sources),
@@ -213,6 +212,13 @@ def _result(
         truncated=first > 0,
         counts=counts,
     )
+
+
+def _ordered(places: Rows, count: int) -> Rows:
+    """Distinct places below `count` in order."""
+    mask = np.zeros(count, np.bool_)
+    mask[places] = True
+    return np.flatnonzero(mask)
 
 
 def _deletes(changes: _Changes, codes: Rows, times: Rows) -> tuple[pa.Table, Mask, Mask]:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pipelines.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
 from pipelines.errors import ConfigError
 from pipelines.formats.column_types import resolve_types, widened
-from pipelines.formats.events import Events, reject
+from pipelines.formats.events import Events, distinct, reject
 from pipelines.formats.feed import POSITION, TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
 from pipelines.formats.image import Image, typed
+from pipelines.formats.image_sources import is_whole
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.value_type import ValueType, describe
 from pipelines.sources.raw_events import RawEvents
@@ -55,11 +56,11 @@ def assemble(
     """
     ordered = rows if feed.order_by == POSITION else rows[_order(events, rows, feed.order_by)]
     declared_of = events.declared_of[ordered]
-    codes, first_places = np.unique(declared_of, return_index=True)
+    part_of, first_places = distinct(declared_of)
     parts: list[_Part] = []
     rejected: list[Rejected] = []
-    for code in codes[np.argsort(first_places)]:
-        places = np.flatnonzero(declared_of == code)
+    for number in range(len(first_places)):
+        places = np.flatnonzero(part_of == number)
         part, refused = _assemble_part(events, ordered[places], places, feed=feed, raw=raw, reading=reading)
         rejected.append(refused)
         parts += [] if part is None else [part]
@@ -208,19 +209,24 @@ def _change_table(
     keys, before, after, unchanged = parts
     op = events.op[rows]
     count = len(rows)
-    raw_rows = pa.array(events.raw[rows])
+    file, offset, source_ts = raw.source_file, raw.source_offset, events.source_ts
+    if not is_whole(events.raw[rows], raw.num_events):
+        raw_rows = pa.array(events.raw[rows])
+        file, offset = file.take(raw_rows), offset.take(raw_rows)
+    if not is_whole(rows, len(events)):
+        source_ts = source_ts.take(pa.array(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
-    codes, letters = np.unique(op, return_inverse=True)
+    letters, first = distinct(op)
     schema = change_schema(row_type, key)
     columns = [
-        pa.array([chr(c) for c in codes], pa.string()).take(pa.array(letters)),
+        pa.array([chr(c) for c in op[first]], pa.string()).take(pa.array(letters)),
         _struct(keys, schema.field("key").type, op != TRUNCATE),
         _row_struct(before, row_type, before.present),
         _row_struct(after, row_type, after.present & written),
         unchanged,
-        raw.source_file.take(raw_rows).cast(pa.string()),
-        raw.source_offset.take(raw_rows),
-        events.source_ts.take(pa.array(rows)),
+        file.cast(pa.string()),
+        offset,
+        source_ts,
         pa.repeat(pa.scalar(raw.ingested_at, TIMESTAMP), count),
         pa.repeat(pa.scalar(schema_version, pa.int32()), count),
     ]

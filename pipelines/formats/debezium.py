@@ -16,12 +16,21 @@ from pipelines.errors import ConfigError
 from pipelines.formats import connect_schema, text_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
-from pipelines.formats.events import Declared, Events, letters, milliseconds, strings, table_names
+from pipelines.formats.events import Declared, Events, distinct, letters, milliseconds, strings, table_names
 from pipelines.formats.image import DEFAULT_PLACEHOLDER
-from pipelines.formats.image_sources import ObjectImages
+from pipelines.formats.image_sources import ImageSource, ObjectImages, ScannedImages
 from pipelines.formats.json_columns import integers
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary, no_documents, scan_objects
+from pipelines.formats.json_spans import (
+    Documents,
+    Members,
+    Nested,
+    SpanColumn,
+    from_binary,
+    no_documents,
+    scan_nested,
+    scan_objects,
+)
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 
@@ -70,22 +79,32 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
     documents = from_binary(raw.documents)
     payloads = cut_envelopes(documents)
     keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
-    members = scan_objects(payloads.documents, _ENVELOPE, learn=False)
+    nested = scan_nested(payloads.documents, _ENVELOPE, ("after", "before"), ("source", _SOURCE))
+    members = scan_objects(payloads.documents, _ENVELOPE, learn=False) if nested is None else nested.top
     has_op = members.column("op").of_kind(kernels.STRING)
     has_image = (members.column("after").kind != kernels.MISSING) | (members.column("before").kind != kernels.MISSING)
     enveloped = members.is_object & has_op & (has_image | members.column("source").of_kind(kernels.OBJECT))
     control = _control(payloads.documents, members, enveloped)
     if enveloped.any() or not (members.is_object & ~control).any():
-        return _enveloped(payloads, keys, members, enveloped, control)
+        return _enveloped(payloads, keys, members, enveloped=enveloped, control=control, nested=nested)
     return _unwrapped(payloads, keys, control, options)
 
 
-def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: Mask, control: Mask) -> Events:
+def _enveloped(
+    payloads: Payloads, keys: Payloads, members: Members, *, enveloped: Mask, control: Mask, nested: Nested | None
+) -> Events:
     op = np.where(enveloped, letters(members.column("op")), np.uint8(0))
     message = op == ord("m")
     unknown = enveloped & ~_OPS[op] & ~message
     odd = members.is_object & ~enveloped & ~control
-    source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
+    after: ImageSource
+    before: ImageSource
+    if nested is None:
+        source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
+        after, before = (ObjectImages(members.column(name).documents(kernels.OBJECT)) for name in ("after", "before"))
+    else:
+        source = nested.origin
+        after, before = (ScannedImages(image) for image in nested.rows)
     table_of, tables = table_names([strings(source.column(name)) for name in _PARTS])
     declared_of, declared = _declared(payloads, keys, ("after", "before"))
     return Events(
@@ -94,8 +113,8 @@ def _enveloped(payloads: Payloads, keys: Payloads, members: Members, enveloped: 
         table_of=table_of,
         tables=tables,
         source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
-        after=ObjectImages(members.column("after").documents(kernels.OBJECT)),
-        before=ObjectImages(members.column("before").documents(kernels.OBJECT)),
+        after=after,
+        before=before,
         key=ObjectImages(keys.documents),
         declared_of=declared_of,
         declared=declared,
@@ -203,9 +222,9 @@ def _declared(
     """What the schemas of value and key together declare, per distinct pair of them."""
     width = len(keys.schemas) + 1
     pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
-    pairs, declared_of = np.unique(pair_of, return_inverse=True)
+    declared_of, first = distinct(pair_of)
     declared = []
-    for pair in pairs.tolist():
+    for pair in pair_of[first].tolist():
         value, key = pair // width + NO_SCHEMA, pair % width + NO_SCHEMA
         types: dict[str, ValueType] = {}
         if key != NO_SCHEMA:
@@ -214,7 +233,7 @@ def _declared(
         if value != NO_SCHEMA:
             types |= connect_schema.row_types(payloads.schemas[value], *images)
         declared.append(Declared(types, names))
-    return declared_of.astype(np.int32), tuple(declared)
+    return declared_of.astype(np.int32), tuple(declared) or (Declared(),)
 
 
 def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:

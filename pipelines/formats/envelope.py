@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import text_kernels
-from pipelines.formats.json_spans import Documents, scan_objects
+from pipelines.formats.json_spans import Documents, first_member_is, scan_objects
 
 MAX_COMPARED_SCHEMAS = 64
 """Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""
@@ -38,7 +38,7 @@ def cut_envelopes(documents: Documents) -> Payloads:
     start, end = documents.start.copy(), documents.end.copy()
     schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
     schemas: dict[bytes, int] = {}
-    pending = documents.present
+    pending = first_member_is(documents, "schema", "payload")
     for _ in range(MAX_COMPARED_SCHEMAS):
         if not pending.any():
             break

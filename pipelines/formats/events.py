@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,10 +108,22 @@ def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple
     encoded = [part.fill_null("").dictionary_encode() for part in parts]
     code = np.zeros(len(parts[0]), np.int64)
     for part in encoded:
-        code = code * max(len(part.dictionary), 1) + np.asarray(part.indices)
-    distinct, first, index = np.unique(code, return_index=True, return_inverse=True)
+        if len(part.dictionary) > 1:
+            code = code * len(part.dictionary) + np.asarray(part.indices)
+    index, first = distinct(code)
     names = [".".join(text for part in encoded if (text := part[int(at)].as_py())) for at in first]
-    return index.astype(np.int32), tuple(names) if len(distinct) else ("",)
+    return index.astype(np.int32), tuple(names) or ("",)
+
+
+def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
+    """(dense code per entry, first entry of each) in order of appearance."""
+    if len(code) == 0 or (code == code[0]).all():
+        return np.zeros(len(code), np.int64), np.zeros(min(len(code), 1), np.int64)
+    encoded = pa.array(code).dictionary_encode()
+    index = np.asarray(encoded.indices).astype(np.int64)
+    first = np.zeros(len(encoded.dictionary), np.int64)
+    first[index[::-1]] = np.arange(len(index))[::-1]
+    return index, first
 
 
 def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:

@@ -40,6 +40,17 @@ class ObjectImages:
 
 
 @dataclass(frozen=True)
+class ScannedImages:
+    """Objects whose members are known already."""
+
+    members: Members
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return self.members if is_whole(rows, len(self.members)) else self.members.take(rows)
+
+
+@dataclass(frozen=True)
 class OverlaidImages:
     """The old row as the new one with the former values of what changed laid over it (Canal, Maxwell).
 
@@ -162,7 +173,7 @@ class TableImages:
     def take(self, rows: Rows) -> ArrowMembers:
         """See `ImageSource`."""
         places = pa.array(rows)
-        whole = len(rows) == len(self.present) and bool((rows == np.arange(len(rows))).all())
+        whole = is_whole(rows, len(self.present))
         columns = {n: c if whole else c.take(places) for n, c in self.columns.items()}
         return ArrowMembers(columns, self.present[rows])
 
@@ -178,5 +189,9 @@ class Nothing:
 
 def taken(documents: Documents, rows: Rows) -> Documents:
     """The documents of these rows, without a copy if these are all of them."""
-    whole = len(rows) == len(documents) and bool((rows == np.arange(len(rows))).all())
-    return documents if whole else documents.take(rows)
+    return documents if is_whole(rows, len(documents)) else documents.take(rows)
+
+
+def is_whole(rows: Rows, count: int) -> bool:
+    """Whether the rows are all of `count`, in order: nothing needs to be copied then."""
+    return len(rows) == count and bool((rows == np.arange(count)).all())

@@ -18,6 +18,8 @@ NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200
 """An object with more member names is data, not structure: it stays JSON text."""
 MAX_INFERRED_DEPTH = 16
+SAFE_DIGITS = 18
+"""Integers of so many characters always fit 64 bits."""
 
 _GROUPS = np.zeros(kernels.ARRAY + 1, np.int8)
 _GROUPS[[kernels.FALSE, kernels.TRUE]] = 1
@@ -56,6 +58,8 @@ def infer(column: SpanColumn, options: InferenceOptions, depth: int = 0) -> Valu
 
 def _integers(column: SpanColumn) -> ValueType:
     is_integer = column.of_kind(kernels.INT)
+    if int((column.end - column.start).max(where=is_integer, initial=0)) <= SAFE_DIGITS:
+        return ValueType(pa.int64())
     values = np.empty(len(column), np.int64)
     too_large = np.zeros(len(column), np.bool_)
     text_kernels.parse_integers(column.data, column.start, column.end, is_integer, values, too_large)

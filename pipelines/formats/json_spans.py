@@ -187,8 +187,7 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
         learn: also find members with other names; their columns follow those of `names`.
     """
     count = len(documents)
-    cells = max(LEAST_CELLS, len(documents.data))
-    known = _Names(names, min(MAX_COLUMNS, max(cells // max(count, 1), len(names))))
+    known = _Names(names, _column_limit(documents, len(names)))
     capacity = max(len(names) + (16 if learn else 0), 1)
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
@@ -197,7 +196,17 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
     row = 0
     while row < count:
         row, name_start, name_end = kernels.scan_members(
-            documents.data, documents.start, documents.end, row, *known.tables(), learn, start, end, kind, status
+            documents.data,
+            documents.start,
+            documents.end,
+            row,
+            *known.tables(),
+            learn,
+            start,
+            end,
+            kind,
+            status,
+            _scratch(),
         )
         if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
             status[row] = kernels.TOO_MANY
@@ -207,6 +216,91 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
             capacity = len(start)
     used = len(known)
     return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Documents scanned together with some of their members.
+
+    Attributes:
+        top: members of the documents.
+        rows: members of the row images, in the order asked for.
+        origin: members of the object that describes the origin.
+    """
+
+    top: Members
+    rows: tuple[Members, ...]
+    origin: Members
+
+
+def scan_nested(
+    documents: Documents,
+    names: Sequence[str],
+    row_images: Sequence[str],
+    origin: tuple[str, Sequence[str]],
+) -> Nested | None:
+    """Documents and their row images (members with names to be learned) and origin, in one pass.
+
+    None if the images have so many distinct members that their columns would take more memory than the bytes.
+    """
+    count = len(documents)
+    known = _Names((), _column_limit(documents))
+    top, inner = _Names(names, len(names)), _Names(origin[1], len(origin[1]))
+    capacity = 16
+    fixed = len(names) + len(origin[1])
+    while True:
+        columns = fixed + capacity * len(row_images)
+        start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
+        kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
+        bases = np.zeros(len(names), np.int32)
+        bases[names.index(origin[0])] = len(names)
+        for number, name in enumerate(row_images):
+            bases[names.index(name)] = fixed + capacity * number
+        row = 0
+        while row < count and len(known) <= capacity:
+            row, name_start, name_end = kernels.scan_nested(
+                documents.data,
+                documents.start,
+                documents.end,
+                row,
+                *top.tables(),
+                bases,
+                *known.tables(),
+                len(names),
+                *inner.tables(),
+                start,
+                end,
+                kind,
+                status,
+                _scratch(),
+            )
+            if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
+                return None
+        if len(known) <= capacity:
+            break
+        capacity *= 2
+    data = documents.data
+
+    def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
+        last = first + len(own)
+        return Members(data, own, start[first:last], end[first:last], kind[first:last], state)
+
+    whole = part(0, top.names, status)
+    return Nested(
+        whole,
+        tuple(part(int(bases[names.index(n)]), known.names, _object_status(whole, n)) for n in row_images),
+        part(len(names), inner.names, _object_status(whole, origin[0])),
+    )
+
+
+def _object_status(whole: Members, name: str) -> Kinds:
+    found = whole.is_object & (whole.column(name).kind == kernels.OBJECT)
+    return np.where(found, np.int8(kernels.OK), np.int8(kernels.ABSENT))
+
+
+def _column_limit(documents: Documents, at_least: int = 0) -> int:
+    cells = max(LEAST_CELLS, len(documents.data))
+    return min(MAX_COLUMNS, max(cells // max(len(documents), 1), at_least))
 
 
 @dataclass(frozen=True)
@@ -236,6 +330,7 @@ def scan_arrays(documents: Documents) -> Elements:
         np.zeros(0, np.int8),
         status,
         False,
+        _scratch(),
     )
     np.cumsum(lengths, out=offsets[1:])
     total = int(offsets[-1])
@@ -244,7 +339,17 @@ def scan_arrays(documents: Documents) -> Elements:
     usable = documents.where(~broken)
     scratch = np.full(count, kernels.ABSENT, np.int8)
     kernels.scan_elements(
-        usable.data, usable.start, usable.end, lengths, offsets, values.start, values.end, values.kind, scratch, True
+        usable.data,
+        usable.start,
+        usable.end,
+        lengths,
+        offsets,
+        values.start,
+        values.end,
+        values.kind,
+        scratch,
+        True,
+        _scratch(),
     )
     return Elements(values, offsets, status)
 
@@ -288,6 +393,18 @@ class _Names:
         lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
         joined = np.frombuffer(b"".join(self._raw) or b"\0", np.uint8)
         return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
+
+
+def first_member_is(documents: Documents, *names: str) -> Mask:
+    """Rows whose document is an object that begins with a member of one of these names."""
+    found = np.zeros(len(documents), np.bool_)
+    joined, offsets, _ = _Names(names, len(names)).tables()
+    kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
+    return found
+
+
+def _scratch() -> Bytes:
+    return np.empty(kernels.MAX_DEPTH, np.uint8)
 
 
 def _grown(array: NDArray[Any]) -> NDArray[Any]:

@@ -16,7 +16,7 @@ Places = NDArray[np.int32]
 Kinds = NDArray[np.int8]
 Mask = NDArray[np.bool_]
 
-_COMPILE: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False}
+_COMPILE: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "_nrt": False}
 
 
 @njit(**_COMPILE)
@@ -113,6 +113,13 @@ def gather_text(
     return at
 
 
+_1 = np.uint64(1)
+_TEN = np.uint64(10)
+_ZERO = np.uint64(0x30)
+_LONGEST = np.uint64(19)
+_MAX = np.uint64(2**63 - 1)
+
+
 @njit(**_COMPILE)
 def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
     """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
@@ -120,32 +127,30 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
         out[row] = 0
         if not wanted[row]:
             continue
-        p = np.int64(start[row])
-        q = np.int64(end[row])
+        p = np.uint64(start[row])
+        q = np.uint64(end[row])
         negative = p < q and data[p] == 0x2D
         if negative or (p < q and data[p] == 0x2B):
-            p += 1
-        if p >= q or q - p > 19:
+            p += _1
+        if p >= q or q - p > _LONGEST:
             bad[row] = True
             continue
         value = np.uint64(0)
-        for k in range(p, q):
-            digit = np.uint64(data[k]) - np.uint64(0x30)
+        while p < q:
+            digit = np.uint64(data[p]) - _ZERO
             if digit > np.uint64(9):
                 bad[row] = True
                 break
-            value = value * np.uint64(10) + digit
+            value = value * _TEN + digit
+            p += _1
         if bad[row]:
             continue
-        if negative:
-            if value > np.uint64(9223372036854775808):
-                bad[row] = True
-            else:
-                out[row] = np.int64(np.uint64(0) - value)
-        elif value > np.uint64(9223372036854775807):
-            bad[row] = True
-        else:
+        if negative and value <= _MAX + _1:
+            out[row] = np.int64(np.uint64(0) - value)
+        elif not negative and value <= _MAX:
             out[row] = np.int64(value)
+        else:
+            bad[row] = True
 
 
 _POWERS = 10.0 ** np.arange(23)

@@ -103,10 +103,10 @@ def comment_length(head: bytes) -> tuple[int, int]:
 def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int) -> Piece:
     """The events of the first `max_lines` whole lines; `first_line` is the number of the first."""
     view = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(view == NEWLINE) + 1
-    if len(view) and (not len(ends) or ends[-1] != len(view)):
-        ends = np.r_[ends, len(view)]
-    ends = ends[:max_lines]
+    ends = np.empty(min(max_lines, len(view)), np.int32)
+    ends = ends[: kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
+    if len(ends) < max_lines and len(view) and (not len(ends) or ends[-1] != len(view)):
+        ends = np.append(ends, np.int32(len(view)))
     view = view[: ends[-1]] if len(ends) else view[:0]
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
