@@ -6,12 +6,14 @@ are in one ScanContext; what belongs to one data file in its FileScanTask.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scan_core.expr.nodes import BoundPredicate
 from scan_core.options import ScanOptions
 from scan_core.schema import NestedField, Schema
 from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
+
+if TYPE_CHECKING:
+    from scan_core.expr.nodes import BoundPredicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class ScanContext:
 
     table: str
     projection: Schema
-    predicate: BoundPredicate | None
+    predicate: "BoundPredicate | None"
     field_paths: Mapping[int, tuple[NestedField, ...]]
     specs: Mapping[int, PartitionSpec]
     name_mapping: tuple[Any, ...] | None
@@ -58,11 +60,14 @@ class EqualityDeleteGroup:
     """Equality-delete files of one key set and one scope: a worker builds one index from them (rule 18).
 
     `key_ids` is sorted. All files of the group may meet the data files that name the group; each data file's own
-    sequence number decides, row by row, through key -> highest delete sequence number.
+    sequence number decides, row by row, through key -> highest delete sequence number. `covered_by` are groups on fewer
+    of its key columns with at least its scope: keys that they delete at no lower sequence number may be dropped (rule
+    8c). The same for all tasks of a scan.
     """
 
     key_ids: tuple[int, ...]
     files: tuple[DeleteFile, ...]
+    covered_by: tuple["EqualityDeleteGroup", ...] = ()
 
     @property
     def max_sequence_number(self) -> int:

@@ -3,10 +3,8 @@
 Loading and indexing happen on the first use in a process and are shared between tasks through the cache.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +14,10 @@ from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.deletes.dense_index import DenseIndex
 from scan_core.deletes.equality import (
     EqualityIndex,
-    build_bytes,
-    build_index,
-    build_index_streamed,
     find_deleted,
-    needs_streaming,
     threshold_of,
 )
-from scan_core.deletes.index_file import shared_index
-from scan_core.deletes.loader import iterate_keys, key_fields, load_keys
+from scan_core.deletes.index_source import equality_index, file_key, may_use_numba
 from scan_core.deletes.positions import (
     PositionDeleteFile,
     combined,
@@ -32,20 +25,13 @@ from scan_core.deletes.positions import (
     read_deletion_vector,
     read_position_deletes,
 )
-from scan_core.file_io import fingerprint
 from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.rows.positions import RowPositions, surviving
 from scan_core.rows.selection import All, RowSelection
-from scan_core.schema import arrow_type
 from scan_core.snapshot import DeleteFile
-from scan_core.split import EqualityDeleteGroup, FileIOConfig, FileScanTask, ScanContext
-
-_REMEMBERED_GROUPS = 256
-_NUMBA_LIMIT_BYTES = 512 * 1024**2
-"""Loading Numba takes about 110 MB: below this memory limit NumPy does the work."""
+from scan_core.split import FileScanTask, ScanContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,62 +95,18 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
     """
     sequence_number = task.data_file.data_sequence_number
     filters = [
-        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), _may_use_numba(context.options))
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), may_use_numba(context.options))
         for group in task.equality_deletes
         if group.max_sequence_number > sequence_number
-        for index in (_equality_index(group, context, metrics),)
+        for index in (equality_index(group, context, metrics),)
     ]
     return DeleteFilter(_positions(task, context, metrics), tuple(filters))
-
-
-def _equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
-    fields = key_fields(group.key_ids, context, group.files[0].path)
-    kinds = tuple(arrow_type(f.type) for f in fields)
-
-    files_key = _GROUP_KEYS.of(group, context)
-    key = ("equality", group.key_ids, tuple(map(str, kinds)), files_key, repr(context.name_mapping))
-    index: EqualityIndex = DELETE_CACHE.get_or_build(
-        key, lambda: _build(key, group, kinds, context, metrics), context.options.delete_cache_bytes, metrics
-    )
-    return index
-
-
-def _build(
-    key: Hashable,
-    group: EqualityDeleteGroup,
-    kinds: tuple[pa.DataType, ...],
-    context: ScanContext,
-    metrics: ScanMetrics,
-) -> EqualityIndex:
-    """Build the index, or map what another process of this host has built."""
-    options = context.options
-    expected = build_bytes(sum(f.record_count for f in group.files), sum(f.file_size_bytes for f in group.files))
-    if needs_streaming(expected, options.memory_limit_bytes):
-        metrics.delete_indexes_built += 1
-        return build_index_streamed(
-            lambda: iterate_keys(group, context, metrics),
-            kinds,
-            tuple(sorted({f.data_sequence_number for f in group.files})),
-            expected,
-            options.memory_limit_bytes,
-            use_numba=_may_use_numba(options),
-        )
-
-    def build_whole() -> EqualityIndex:
-        metrics.delete_indexes_built += 1
-        keys = load_keys(group, context, metrics)
-        return build_index(keys, kinds, options.memory_limit_bytes, use_numba=_may_use_numba(options))
-
-    if options.index_folder is None:
-        return build_whole()
-    index: EqualityIndex = shared_index(options.index_folder, key, build_whole)
-    return index
 
 
 def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> RowPositions | None:
     limit = context.options.delete_cache_bytes
     if (vector := task.deletion_vector) is not None:
-        key = ("vector", _file_key(vector, context.io))
+        key = ("vector", file_key(vector, context.io))
         found: RowPositions = DELETE_CACHE.get_or_build(
             key, lambda: read_deletion_vector(vector, context.io, metrics), limit, metrics
         )
@@ -179,46 +121,9 @@ def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -
 
 
 def _load_position_deletes(file: DeleteFile, context: ScanContext, metrics: ScanMetrics) -> PositionDeleteFile:
-    key = ("positions", _file_key(file, context.io))
+    key = ("positions", file_key(file, context.io))
     limit = context.options.delete_cache_bytes
     loaded: PositionDeleteFile = DELETE_CACHE.get_or_build(
         key, lambda: read_position_deletes(file, context.io, metrics), limit, metrics
     )
     return loaded
-
-
-def _file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
-    return (
-        fingerprint(file.path, io),
-        file.file_size_bytes,
-        file.data_sequence_number,
-        file.content_offset,
-        file.content_size_bytes,
-        io.relocate,
-        tuple(sorted(io.properties.items())),
-    )
-
-
-def _may_use_numba(options: ScanOptions) -> bool:
-    return options.use_numba and options.memory_limit_bytes >= _NUMBA_LIMIT_BYTES
-
-
-class _GroupKeys:
-    """Cache keys of recently seen groups, so that a thousand tasks do not look at a thousand files each."""
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[int, tuple[EqualityDeleteGroup, FileIOConfig, Any]] = OrderedDict()
-
-    def of(self, group: EqualityDeleteGroup, context: ScanContext) -> Hashable:
-        """A key that differs for files of other content."""
-        known = self._seen.get(id(group))
-        if known is not None and known[0] is group and known[1] == context.io:
-            return known[2]  # type: ignore[no-any-return]
-        key = tuple(sorted((_file_key(file, context.io) for file in group.files), key=repr))
-        self._seen[id(group)] = (group, context.io, key)
-        while len(self._seen) > _REMEMBERED_GROUPS:
-            self._seen.popitem(last=False)
-        return key
-
-
-_GROUP_KEYS = _GroupKeys()

@@ -6,7 +6,7 @@ partition, or everything if its spec is unpartitioned.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,7 @@ def assign_equality_deletes(
         else:
             by_group[scope, key_ids_of(delete_file, field_paths)].append(delete_file)
     needed: list[list[int]] = [[] for _ in data.files]
+    scopes: list[Scope] = []
     columns = _DataBounds(data, field_paths)
     for (scope, key_ids), files in by_group.items():
         files.sort(key=lambda f: f.data_sequence_number)
@@ -103,9 +104,12 @@ def assign_equality_deletes(
         if not used.any():
             continue
         number = len(result.groups)
+        scopes.append(scope)
         result.groups.append(EqualityDeleteGroup(key_ids, tuple(f for f, u in zip(files, used, strict=True) if u)))
         for index in indices[touched].tolist():
             needed[index].append(number)
+    if prune:
+        _state_covers(result.groups, scopes)
     shared: dict[tuple[int, ...], tuple[EqualityDeleteGroup, ...]] = {(): ()}
     for numbers in needed:
         key = tuple(numbers)
@@ -113,6 +117,20 @@ def assign_equality_deletes(
             shared[key] = tuple(result.groups[n] for n in key)
         result.groups_of_file.append(shared[key])
     return result
+
+
+def _state_covers(groups: list[EqualityDeleteGroup], scopes: Sequence[Scope]) -> None:
+    """Tell each group which narrower ones reach as far; narrower ones first, for their own covers are part of them."""
+    by_scope: dict[Scope, list[int]] = defaultdict(list)
+    for number, scope in enumerate(scopes):
+        by_scope[scope].append(number)
+    for number in sorted(range(len(groups)), key=lambda n: len(groups[n].key_ids)):
+        group, candidates = groups[number], by_scope[scopes[number]]
+        if scopes[number] is not None:
+            candidates = [*by_scope[None], *candidates]
+        covers = tuple(groups[n] for n in candidates if set(groups[n].key_ids) < set(group.key_ids))
+        if covers:
+            groups[number] = replace(group, covered_by=covers)
 
 
 class _OldestInScope:

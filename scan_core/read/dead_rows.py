@@ -73,4 +73,4 @@ def _one_at_a_time(task: FileScanTask) -> Iterator[tuple[str, FileScanTask]]:
         yield file.path, replace(bare, position_deletes=(file,))
     singles = [(file, group) for group in task.equality_deletes for file in group.files]
     for file, group in sorted(singles, key=lambda pair: pair[0].data_sequence_number):
-        yield file.path, replace(bare, equality_deletes=(replace(group, files=(file,)),))
+        yield file.path, replace(bare, equality_deletes=(replace(group, files=(file,), covered_by=()),))

@@ -1,0 +1,136 @@
+"""Where the index of an equality-delete group comes from: the cache, a file of another process, or its delete files.
+
+Which form it takes is decided by `equality.py`; what a cached one depends on is stated here.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
+
+from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.deletes.delete_keys import DeleteKeys
+from scan_core.deletes.equality import (
+    EqualityIndex,
+    build_bytes,
+    build_index,
+    build_index_streamed,
+    needs_streaming,
+)
+from scan_core.deletes.index_file import shared_index
+from scan_core.deletes.loader import iterate_keys, key_fields, load_keys
+from scan_core.deletes.simplify import Cover, without_covered
+from scan_core.file_io import fingerprint
+from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
+from scan_core.schema import arrow_type
+from scan_core.snapshot import DeleteFile
+from scan_core.split import EqualityDeleteGroup, FileIOConfig, ScanContext
+
+_REMEMBERED_GROUPS = 256
+_NUMBA_LIMIT_BYTES = 512 * 1024**2
+"""Loading Numba takes about 110 MB: below this memory limit NumPy does the work."""
+
+
+def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
+    """The index of a group, from the cache of this process if it is there.
+
+    Raises:
+        MalformedTableError: a delete file that breaks a rule; names file and field.
+        MissingFileError: a delete file is gone.
+    """
+    source = _KeySource(group, context, metrics)
+    index: EqualityIndex = DELETE_CACHE.get_or_build(
+        source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics
+    )
+    return index
+
+
+class _KeySource:
+    """The delete files of a group, and how an index is made from them."""
+
+    def __init__(self, group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> None:
+        self._group = group
+        self._context = context
+        self._metrics = metrics
+        self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
+        self._use_numba = may_use_numba(context.options)
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
+        covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
+        kinds = tuple(map(str, self._kinds))
+        files = _GROUP_KEYS.of(self._group, self._context)
+        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers
+
+    @property
+    def _covering(self) -> tuple[EqualityDeleteGroup, ...]:
+        return self._group.covered_by if self._context.options.prune_deletes else ()
+
+    def build_or_map(self) -> EqualityIndex:
+        """Build the index, or map what another process of this host has built."""
+        options, files = self._context.options, self._group.files
+        expected = build_bytes(sum(f.record_count for f in files), sum(f.file_size_bytes for f in files))
+        if needs_streaming(expected, options.memory_limit_bytes):
+            self._metrics.delete_indexes_built += 1
+            numbers = tuple(sorted({f.data_sequence_number for f in files}))
+            return build_index_streamed(
+                self._iterate, self._kinds, numbers, expected, options.memory_limit_bytes, use_numba=self._use_numba
+            )
+        if options.index_folder is None:
+            return self._build_whole()
+        index: EqualityIndex = shared_index(options.index_folder, self.cache_key, self._build_whole)
+        return index
+
+    def _build_whole(self) -> EqualityIndex:
+        self._metrics.delete_indexes_built += 1
+        keys = list(self._uncovered(load_keys(self._group, self._context, self._metrics)))
+        return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)
+
+    def _iterate(self) -> Iterator[DeleteKeys]:
+        return self._uncovered(iterate_keys(self._group, self._context, self._metrics))
+
+    def _uncovered(self, keys: Iterable[DeleteKeys]) -> Iterator[DeleteKeys]:
+        if not self._covering:
+            return iter(keys)
+        covers = [Cover(g.key_ids, equality_index(g, self._context, self._metrics)) for g in self._covering]
+        return without_covered(keys, self._group.key_ids, covers, use_numba=self._use_numba)
+
+
+def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
+    """What tells the content of a delete file from that of any other."""
+    return (
+        fingerprint(file.path, io),
+        file.file_size_bytes,
+        file.data_sequence_number,
+        file.content_offset,
+        file.content_size_bytes,
+        io.relocate,
+        tuple(sorted(io.properties.items())),
+    )
+
+
+def may_use_numba(options: ScanOptions) -> bool:
+    """Whether compiled kernels are allowed and fit into memory."""
+    return options.use_numba and options.memory_limit_bytes >= _NUMBA_LIMIT_BYTES
+
+
+class _GroupKeys:
+    """Cache keys of recently seen groups, so that a thousand tasks do not look at a thousand files each."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, tuple[EqualityDeleteGroup, FileIOConfig, Any]] = OrderedDict()
+
+    def of(self, group: EqualityDeleteGroup, context: ScanContext) -> Hashable:
+        """A key that differs for files of other content."""
+        known = self._seen.get(id(group))
+        if known is not None and known[0] is group and known[1] == context.io:
+            return known[2]  # type: ignore[no-any-return]
+        key = tuple(sorted((file_key(file, context.io) for file in group.files), key=repr))
+        self._seen[id(group)] = (group, context.io, key)
+        while len(self._seen) > _REMEMBERED_GROUPS:
+            self._seen.popitem(last=False)
+        return key
+
+
+_GROUP_KEYS = _GroupKeys()
