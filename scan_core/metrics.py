@@ -8,7 +8,8 @@ class ScanMetrics:
     """Counters of one split, thread or scan; `a + b` adds every one of them.
 
     Planning fills the first block, reading the others. Rows removed are counted once, by the first cause:
-    position deletes (DVs included), then equality deletes and the filter in the order they ran.
+    position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
+    of wanted columns that were not read, and of data files that planning pruned.
     """
 
     manifests_read: int = 0

@@ -5,20 +5,21 @@ Only narrows: unknown means keep. What a partition value or bound says about an 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scan_core.errors import MalformedTableError
-from scan_core.expr.nodes import BoundPredicate
 from scan_core.manifest_list import ManifestFile
 from scan_core.metadata import TableMetadata
-from scan_core.prune.domain import Domain
 from scan_core.prune.match import Match
-from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.schema import PrimitiveType, Schema
 from scan_core.single_value import decode_bound
 from scan_core.snapshot import DataFile
 from scan_core.split import ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.expr.nodes import BoundPredicate
+    from scan_core.prune.domain import Domain
 
 BY_SUMMARY = "partition summaries against the filter"
 BY_PARTITION = "partition against the filter"
@@ -50,12 +51,16 @@ class FilePruner:
         spec = None if manifest.spec_id is None else self._specs.get(manifest.spec_id)
         if spec is None:
             return True
+        from scan_core.prune.partitions import match_manifest
+
         return match_manifest(self._predicate, spec, manifest.partitions, self._schema) is not Match.NEVER
 
     def reason_to_skip(self, file: DataFile) -> str | None:
         """Why the file holds no row of the result; None if it may hold one."""
         if self._predicate is None:
             return None
+        from scan_core.prune.partitions import match_file
+
         domains = self._domains_of(file, self._predicate) if self._options.prune_partitions else {}
         if domains is None:
             return BY_PARTITION
@@ -64,10 +69,12 @@ class FilePruner:
         verdict = match_file(self._predicate, domains, file_statistics(file, self._schema))
         return BY_BOUNDS if verdict is Match.NEVER else None
 
-    def _domains_of(self, file: DataFile, predicate: BoundPredicate) -> Mapping[int, Domain] | None:
+    def _domains_of(self, file: DataFile, predicate: "BoundPredicate") -> "Mapping[int, Domain] | None":
         """What the file's partition says about columns; None if no row of it can fulfil the filter."""
         key = file.spec_id, file.partition
         if key not in self._by_partition:
+            from scan_core.prune.partitions import match_partition, partition_domains
+
             spec = self._specs[file.spec_id]
             verdict = match_partition(predicate, spec, file.partition, self._schema)
             is_never = verdict is Match.NEVER

@@ -63,6 +63,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         data_files_pruned=total(trace.data_files),
         delete_files_planned=index.num_delete_files,
         delete_files_pruned=total(trace.delete_files),
+        bytes_skipped=sum(pruned.num_bytes for pruned in trace.data_files.values()),
         relocated_position_matches=index.relocated_matches,
     )
     return ScanPlan(context, snapshot, index.tasks, metrics, index, trace)
@@ -95,7 +96,7 @@ class FileFinder:
                 if reason is None:
                     kept.append(file)
                 else:
-                    self.trace.data_file_pruned(reason, file.path)
+                    self.trace.data_file_pruned(reason, file.path, file.file_size_bytes)
         return kept
 
     def delete_files(self, manifests: Sequence[ManifestFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:

@@ -11,11 +11,13 @@ class Pruned:
     """Things left out for one reason."""
 
     count: int = 0
+    num_bytes: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, name: str) -> None:
-        """One more."""
+    def add(self, name: str, num_bytes: int = 0) -> None:
+        """One more, of that stored size."""
         self.count += 1
+        self.num_bytes += num_bytes
         if len(self.examples) < EXAMPLES:
             self.examples.append(name)
 
@@ -35,9 +37,9 @@ class PlanTrace:
         """A manifest was not opened."""
         self.manifests.setdefault(reason, Pruned()).add(name)
 
-    def data_file_pruned(self, reason: str, name: str) -> None:
-        """A data file holds no row of the result."""
-        self.data_files.setdefault(reason, Pruned()).add(name)
+    def data_file_pruned(self, reason: str, name: str, num_bytes: int) -> None:
+        """A data file of that size holds no row of the result."""
+        self.data_files.setdefault(reason, Pruned()).add(name, num_bytes)
 
     def delete_file_pruned(self, reason: str, name: str) -> None:
         """A delete file touches no data file of the plan."""
