@@ -190,7 +190,7 @@ class PublishedConfig(_Section):
     partition: str
     start: str | None = None
     key: Names = ()
-    mode: Literal["overwrite", "append", "upsert"] = "overwrite"
+    mode: Literal["overwrite"] = "overwrite"
     sort_by: Names = ()
     schedule: str | None = None
     checks: dict[str, Any] = Field(default_factory=dict)
