@@ -1,0 +1,439 @@
+"""Traps that other engines have fallen into, and what hostile tables try: one regression test each, end to end."""
+
+import json
+import shutil
+import struct as binary
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scan_core
+from checks.reference import RefusedError, live_rows
+from scan_core import MalformedTableError, MissingFileError, Scan, ScanError, ScanOptions
+from scan_core.deletes.cache import DELETE_CACHE
+from tests.avro_edit import rewrite_avro
+from tests.iceberg_json import Column, Partition, list_of, struct
+from tests.table_builder import TableBuilder
+
+COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
+KEY, NAME = COLUMNS[:1], COLUMNS[1:]
+FORMATS = ["parquet", "orc", "avro"]
+every_format = pytest.mark.parametrize("file_format", FORMATS)
+Build = Callable[..., TableBuilder]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    return lambda columns=COLUMNS, **options: TableBuilder(tmp_path / "t", columns, **options)
+
+
+def scan_of(table: TableBuilder, **options: Any) -> Scan:
+    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(**options))
+
+
+def rows_of(table: TableBuilder) -> list[tuple[Any, ...]]:
+    """The rows, which are the same however they are found, and as the reference has them."""
+    scan = scan_of(table)
+    found = _sorted(scan)
+    assert _sorted(scan.with_options(ScanOptions.without_optimisations())) == found
+    assert scan.count() == len(found)
+    expected = live_rows(table.metadata_path).to_pylist()
+    assert sorted((tuple(r.values()) for r in expected), key=repr) == found
+    return found
+
+
+def _sorted(scan: Scan) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in scan.to_table().to_pylist()), key=repr)
+
+
+def refusal(table: TableBuilder) -> str:
+    with pytest.raises(MalformedTableError) as caught:
+        scan_of(table).to_table()
+    return str(caught.value)
+
+
+def three_rows(table: TableBuilder, **options: Any) -> Any:
+    return table.data({"id": [1, 2, None], "name": ["a", None, "c"]}, **options)
+
+
+@every_format
+def test_trap_non_null_delete_leaves_null_rows(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table, file_format=file_format))
+    table.commit(table.equality_delete({"id": [1, 3]}, ids=[1], columns=KEY, file_format=file_format))
+    assert rows_of(table) == [(2, None), (None, "c")]
+
+
+@every_format
+def test_trap_null_delete_removes_null_rows(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table, file_format=file_format))
+    table.commit(table.equality_delete({"id": [None]}, ids=[1], columns=KEY, file_format=file_format))
+    assert rows_of(table) == [(1, "a"), (2, None)]
+
+
+@every_format
+def test_trap_key_column_that_is_not_selected_still_deletes(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table, file_format=file_format))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY, file_format=file_format))
+    found = scan_of(table).select("name").to_table()
+    assert found.column_names == ["name"]
+    assert found["name"].to_pylist() == [None, "c"]
+
+
+def test_trap_delete_of_another_partition_or_spec_does_not_reach(build: Build) -> None:
+    table = build(partitions=[Partition("name", 2)])
+    table.commit(*(table.data({"id": [1], "name": [p]}, partition={"name": p}) for p in ("a", "b")))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY, partition={"name": "b"}))
+    table.repartition(Partition("other", 2))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY, partition={"other": "a"}))
+    assert rows_of(table) == [(1, "a")]
+
+
+def test_trap_delete_of_the_same_commit_spares_the_new_row(build: Build) -> None:
+    table = build()
+    table.commit(table.data({"id": [1], "name": ["old"]}))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY), table.data({"id": [1], "name": ["new"]}))
+    assert rows_of(table) == [(1, "new")]
+
+
+def test_trap_delete_is_not_lost_after_compaction(build: Build) -> None:
+    table = build()
+    old = three_rows(table)
+    table.commit(old)
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY))
+    rewritten = three_rows(table)
+    rewritten.sequence_number = 1
+    table.commit(rewritten, remove=[old], operation="replace")
+    assert rows_of(table) == [(2, None), (None, "c")]
+
+
+def test_trap_delete_file_is_opened_once_for_all_data_files(build: Build) -> None:
+    DELETE_CACHE.clear()
+    table = build()
+    table.commit(*(table.data({"id": [i, 100], "name": ["x", "y"]}) for i in range(20)))
+    table.commit(table.equality_delete({"id": [100, 3]}, ids=[1], columns=KEY))
+    scan = scan_of(table, split_bytes=1)
+    assert scan.to_table().num_rows == 19
+    assert scan.metrics.data_files_read == 20
+    assert scan.metrics.delete_files_opened == 1
+
+
+def test_trap_many_thousand_delete_rows_take_no_time(build: Build) -> None:
+    table = build()
+    count = 60_000
+    table.commit(table.data({"id": list(range(count)), "name": [f"n{i}" for i in range(count)]}))
+    dead = list(range(0, count, 2))
+    table.commit(
+        table.equality_delete({"id": dead, "name": [f"n{i}" for i in dead]}, ids=[1, 2]),
+        table.equality_delete({"name": [f"n{i}" for i in range(1, count, 3)]}, ids=[2], columns=NAME),
+    )
+    started = time.perf_counter()
+    assert scan_of(table).count() == count // 3
+    assert time.perf_counter() - started < 20
+
+
+@every_format
+def test_trap_dropped_key_column_still_deletes(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table, file_format=file_format))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY, file_format=file_format))
+    table.evolve(*NAME)
+    assert rows_of(table) == [("c",), (None,)]
+    table.evolve(*NAME, Column(3, "id", "string"))
+    assert rows_of(table) == [("c", None), (None, None)]
+
+
+@every_format
+@pytest.mark.parametrize("promoted_first", [False, True])
+def test_trap_promoted_key_matches_and_never_becomes_null(
+    build: Build, file_format: str, *, promoted_first: bool
+) -> None:
+    narrow, wide = Column(1, "k", "int"), Column(1, "k", "long")
+    table = build([narrow])
+    table.commit(table.data({"k": [1, 2, None]}, file_format=file_format))
+    if promoted_first:
+        table.evolve(wide)
+        table.commit(table.equality_delete({"k": [1, 2**32 + 2]}, ids=[1], file_format=file_format))
+    else:
+        table.commit(table.equality_delete({"k": [1]}, ids=[1], file_format=file_format))
+        table.evolve(wide)
+    table.commit(table.data({"k": [2**32 + 1]}, file_format=file_format))
+    assert rows_of(table) == [(2,), (4294967297,), (None,)]
+
+
+@every_format
+@pytest.mark.parametrize("name", ["a b", "a.b", "a`b", "ä", "select"])
+def test_trap_odd_column_names(build: Build, file_format: str, name: str) -> None:
+    columns = [Column(1, name, "long"), Column(2, "x", struct(Column(3, name, "string")))]
+    table = build(columns)
+    rows = {name: [1, 2], "x": [{name: "p"}, {name: "q"}]}
+    table.commit(table.data(rows, file_format=file_format))
+    table.commit(table.equality_delete({name: [1]}, ids=[1], columns=columns[:1], file_format=file_format))
+    assert rows_of(table) == [(2, {name: "q"})]
+    quoted = "`" + name.replace("`", "``") + "`"
+    assert scan_of(table).where(f"{quoted} = 2").select(name).to_table()[name].to_pylist() == [2]
+
+
+def test_trap_truncated_upper_bound_prunes_neither_rows_nor_deletes(build: Build) -> None:
+    table = build()
+    long = "same beginning, " * 4
+    table.commit(table.data({"id": [1, 2], "name": [long + "1", long + "2"]}))
+    table.commit(table.equality_delete({"name": [long + "2"]}, ids=[2], columns=NAME))
+    assert rows_of(table) == [(1, long + "1")]
+    assert scan_of(table).where(f"name = '{long}1'").count() == 1
+
+
+def test_trap_wrong_bounds_of_other_columns_prune_no_delete(build: Build) -> None:
+    table = build()
+    table.commit(table.data({"id": [1, 2], "name": ["a", "b"]}))
+    table.commit(table.equality_delete({"id": [1], "name": ["zzz"]}, ids=[1]))
+    assert scan_of(table).where("name = 'a'").count() == 0
+    assert rows_of(table) == [(2, "b")]
+
+
+def test_trap_manifests_without_key_value_metadata(build: Build) -> None:
+    table = build(manifest_metadata=False)
+    table.commit(three_rows(table))
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY))
+    assert rows_of(table) == [(2, None), (None, "c")]
+
+
+@pytest.mark.parametrize("hint", ["version-hint.text", "version-hint.txt", None])
+def test_trap_version_hint_is_absent_or_named_otherwise(build: Build, hint: str | None) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    known = table.location / "metadata" / "version-hint.text"
+    if hint is None:
+        known.unlink()
+    else:
+        known.rename(known.with_name(hint))
+    assert scan_core.open_table(table.location).scan().count() == 3
+
+
+@pytest.mark.parametrize("name", ["00007-1c2d3e4f.metadata.json", "renamed.json", "x.metadata.json.tmp"])
+def test_trap_metadata_file_of_any_name(build: Build, name: str) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    other = table.metadata_path.with_name(name)
+    table.metadata_path.rename(other)
+    assert scan_core.open_table(other).scan().count() == 3
+
+
+@every_format
+@pytest.mark.parametrize("stated", [0, 1, 99])
+def test_trap_wrong_record_count_of_a_manifest(build: Build, file_format: str, stated: int) -> None:
+    table = build()
+    data = three_rows(table, file_format=file_format)
+    delete = table.equality_delete({"id": [1, 2]}, ids=[1], columns=KEY, file_format=file_format)
+    data.record["record_count"] = delete.record["record_count"] = stated
+    table.commit(data)
+    table.commit(delete)
+    assert rows_of(table) == [(None, "c")]
+
+
+def test_trap_count_is_not_answered_from_metadata(build: Build) -> None:
+    table = build()
+    data = three_rows(table)
+    table.commit(data)
+    table.commit(table.equality_delete({"id": [1]}, ids=[1], columns=KEY), table.position_delete([(data, 1)]))
+    assert scan_of(table).count() == scan_of(table, trust_record_counts=True).count() == 1
+
+
+@every_format
+def test_trap_delete_file_that_holds_whole_rows_with_nulls(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table, file_format=file_format))
+    table.commit(table.equality_delete({"id": [1], "name": [None]}, ids=[1], file_format=file_format))
+    assert rows_of(table) == [(2, None), (None, "c")]
+
+
+# Hostile and broken tables
+
+
+@pytest.mark.parametrize("ids", [None, []])
+def test_hostile_equality_ids_missing_or_empty(build: Build, ids: list[int] | None) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    delete = table.equality_delete({"id": [1]}, ids=ids, columns=KEY)
+    table.commit(delete)
+    assert delete.path in refusal(table)
+    assert "equality_ids" in refusal(table)
+    _refused_by_the_reference_too(table)
+
+
+@every_format
+def test_hostile_equality_ids_that_the_file_lacks(build: Build, file_format: str) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    delete = table.equality_delete({"id": [1]}, ids=[1, 2], columns=KEY, file_format=file_format)
+    table.commit(delete)
+    assert delete.path in refusal(table)
+    assert "name" in refusal(table)
+    _refused_by_the_reference_too(table)
+
+
+def test_hostile_equality_ids_that_no_schema_knows(build: Build) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    delete = table.equality_delete({"id": [1]}, ids=[77], columns=KEY)
+    table.commit(delete)
+    assert delete.path in refusal(table)
+    assert "77" in refusal(table)
+
+
+def test_hostile_key_inside_of_a_list(build: Build) -> None:
+    table = build([*COLUMNS, Column(3, "l", list_of(4, "int"))])
+    table.commit(table.data({"id": [1], "name": ["a"], "l": [[1]]}))
+    delete = table.equality_delete({"l": [[1]]}, ids=[4], columns=[Column(3, "l", list_of(4, "int"))])
+    table.commit(delete)
+    assert delete.path in refusal(table)
+
+
+def test_hostile_two_deletion_vectors_for_one_file(build: Build) -> None:
+    table = build(version=3)
+    data = three_rows(table)
+    table.commit(data)
+    table.commit(table.deletion_vector(data, [0]), table.deletion_vector(data, [1]))
+    assert data.path in refusal(table)
+    assert "two deletion vectors" in refusal(table)
+    _refused_by_the_reference_too(table)
+
+
+def _vector_frame(blob: bytes) -> bytes:
+    return binary.pack(">i", len(blob)) + blob + binary.pack(">I", zlib.crc32(blob))
+
+
+BROKEN_VECTORS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "magic": (lambda b: _vector_frame(b"\xd1\xd3\x39\x65" + b[8:-4]), "magic"),
+    "checksum": (lambda b: b[:-1] + bytes([b[-1] ^ 1]), "CRC-32"),
+    "length": (lambda b: binary.pack(">i", 9999) + b[4:], "length"),
+    "no bitmap": (lambda b: _vector_frame(b[4:8] + b"\xff" * (len(b) - 12)), "bitmap"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_VECTORS)
+def test_hostile_deletion_vector(build: Build, broken: str) -> None:
+    change, message = BROKEN_VECTORS[broken]
+    table = build(version=3)
+    data = three_rows(table)
+    table.commit(data)
+    vector = table.deletion_vector(data, [0, 2])
+    content, begin = vector.local.read_bytes(), vector.record["content_offset"]
+    end = begin + vector.record["content_size_in_bytes"]
+    vector.local.write_bytes(content[:begin] + change(content[begin:end]) + content[end:])
+    table.commit(vector)
+    assert vector.path in refusal(table)
+    assert message in refusal(table)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("record_count", 1),
+        ("content_offset", None),
+        ("content_offset", 10**12),
+        ("content_size_in_bytes", 2**62),
+        ("content_size_in_bytes", 3),
+        ("content_size_in_bytes", -1),
+        ("referenced_data_file", None),
+    ],
+)
+def test_hostile_facts_of_a_deletion_vector(build: Build, field: str, value: int | None) -> None:
+    table = build(version=3)
+    data = three_rows(table)
+    table.commit(data)
+    vector = table.deletion_vector(data, [0, 2])
+    vector.record[field] = value
+    table.commit(vector)
+    assert vector.path in refusal(table)
+
+
+def test_hostile_manifest_or_list_is_gone(build: Build) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    manifest = next(p for p in (table.location / "metadata").glob("*-manifest.avro"))
+    manifest.unlink()
+    with pytest.raises(MissingFileError, match=manifest.name):
+        scan_of(table).to_table()
+    shutil.rmtree(table.location / "data")
+    gone = next((table.location / "metadata").glob("snap-*.avro"))
+    gone.unlink()
+    with pytest.raises(MissingFileError, match=gone.name):
+        scan_of(table).to_table()
+
+
+@pytest.mark.parametrize("path", ["../../secret.parquet", "a/../../secret.parquet", "./../../secret.parquet"])
+def test_hostile_path_traversal_through_relocation(tmp_path: Path, path: str) -> None:
+    table = TableBuilder(tmp_path / "warehouse" / "t", COLUMNS, written_location="s3://bucket/t")
+    data = three_rows(table)
+    shutil.copy(data.local, tmp_path / "secret.parquet")
+    data.record["file_path"] = f"s3://bucket/t/{path}"
+    table.commit(data)
+    relocated = scan_core.open_table(table.metadata_path, relocate={"s3://bucket/t": str(table.location)})
+    with pytest.raises(MalformedTableError, match="climbs out"):
+        relocated.scan().to_table()
+
+
+@pytest.mark.parametrize("depth", [70, 400, 900, 20_000])
+@pytest.mark.parametrize("kind", ["list", "struct", "map"])
+def test_hostile_very_deep_schema(build: Build, depth: int, kind: str) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    opened, closed = {
+        "list": ('{"type": "list", "element-id": %d, "element-required": false, "element": ', "}"),
+        "struct": ('{"type": "struct", "fields": [{"id": %d, "name": "x", "required": false, "type": ', "}]}"),
+        "map": (
+            '{"type": "map", "key-id": 1%d, "key": "int", "value-id": %d, "value-required": false, "value": ',
+            "}",
+        ),
+    }[kind]
+    parts = [opened.replace("%d", str(1000 + level)) for level in range(depth)]
+    text = json.dumps(table.document()).replace('"string"', "".join(parts) + '"string"' + closed * depth)
+    table.metadata_path.write_text(text)
+    with pytest.raises(ScanError, match=table.metadata_path.name):
+        scan_of(table).to_table()
+
+
+@every_format
+def test_hostile_truncated_file(build: Build, file_format: str) -> None:
+    table = build()
+    data = table.data({"id": list(range(50)), "name": ["x"] * 50}, file_format=file_format)
+    table.commit(data)
+    content = data.local.read_bytes()
+    for size in (0, 3, len(content) // 2, len(content) - 1):
+        data.local.write_bytes(content[:size])
+        assert data.path in refusal(table)
+
+
+@every_format
+def test_hostile_file_of_another_format(build: Build, file_format: str) -> None:
+    table = build()
+    data = three_rows(table, file_format=file_format)
+    data.record["file_format"] = {"parquet": "ORC", "orc": "AVRO", "avro": "PARQUET"}[file_format]
+    table.commit(data)
+    assert data.path in refusal(table)
+
+
+@pytest.mark.parametrize(("name", "value"), [("content", 7), ("sequence_number", -5), ("partition_spec_id", 99)])
+def test_hostile_manifest_list(build: Build, name: str, value: int) -> None:
+    table = build()
+    table.commit(three_rows(table))
+    path = next((table.location / "metadata").glob("snap-*.avro"))
+
+    def change(rows: list[Any], schema: dict[str, Any]) -> None:
+        rows[0][name] = value
+
+    rewrite_avro(str(path), change)
+    found = refusal(table)
+    assert path.name in found or "manifest.avro" in found
+
+
+def _refused_by_the_reference_too(table: TableBuilder) -> None:
+    with pytest.raises(RefusedError):
+        live_rows(table.metadata_path)
