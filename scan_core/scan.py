@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from scan_core.changes.request import Changes
-from scan_core.changes.stretches import earlier_snapshot
 from scan_core.distribute.local import run_splits
 from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, SnapshotNotFoundError, UnsupportedError
-from scan_core.expr.nodes import BoundPredicate, Expr
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
 from scan_core.plan.planner import ScanPlan, plan_scan
@@ -27,6 +24,8 @@ from scan_core.snapshot import Snapshot
 from scan_core.split import ScanContext, Split
 
 if TYPE_CHECKING:
+    from scan_core.changes.request import Changes
+    from scan_core.expr.nodes import BoundPredicate, Expr
     from scan_core.table import Table
 
 _LEAST_SPLIT_BYTES = 1024**2
@@ -61,7 +60,7 @@ class Scan:
 
     table: "Table"
     columns: tuple[str, ...] | None = None
-    predicates: tuple[str | Expr, ...] = ()
+    predicates: "tuple[str | Expr, ...]" = ()
     snapshot_id: int | None = None
     timestamp_ms: int | None = None
     ref: str | None = None
@@ -73,7 +72,7 @@ class Scan:
         """These columns, in this order. Metadata columns such as `_file` and `_pos` are chosen by name."""
         return self._with(columns=names)
 
-    def where(self, predicate: str | Expr) -> "Scan":
+    def where(self, predicate: "str | Expr") -> "Scan":
         """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`."""
         return self._with(predicates=(*self.predicates, predicate))
 
@@ -154,7 +153,7 @@ class Scan:
 
     def changes(
         self, from_snapshot: int | None, to_snapshot: int | None = None, *, trust_rewrites: bool = False
-    ) -> Changes:
+    ) -> "Changes":
         """The rows of this scan inserted and deleted between two snapshots, in the schema of the later one.
 
         Args:
@@ -166,6 +165,9 @@ class Scan:
         Raises:
             SnapshotNotFoundError: there is no such snapshot, or the later one does not descend from the earlier one.
         """
+        from scan_core.changes.request import Changes
+        from scan_core.changes.stretches import earlier_snapshot
+
         scan = self if to_snapshot is None else self.as_of_snapshot(to_snapshot)
         later, schema = scan._resolve()  # noqa: SLF001  its own class
         earlier = earlier_snapshot(self.table.metadata, from_snapshot, later)
@@ -266,17 +268,19 @@ class Scan:
             )
         return found
 
-    def _bound(self, schema: Schema) -> BoundPredicate | None:
+    def _bound(self, schema: Schema) -> "BoundPredicate | None":
         if not self.predicates:
             return None
         bound = [self._bind_one(predicate, schema) for predicate in self.predicates]
         if len(bound) == 1:
             return bound[0]
+        from scan_core.expr.nodes import BoundPredicate
+
         return BoundPredicate(
             " and ".join(f"({b.sql})" for b in bound), tuple(conjunct for b in bound for conjunct in b.conjuncts)
         )
 
-    def _bind_one(self, predicate: str | Expr, schema: Schema) -> BoundPredicate:
+    def _bind_one(self, predicate: "str | Expr", schema: Schema) -> "BoundPredicate":
         from scan_core.expr.bind import bind
 
         try:

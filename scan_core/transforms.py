@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scan_core.errors import UnsupportedError
 from scan_core.murmur3 import hash_bytes, hash_longs
@@ -124,7 +123,7 @@ def _hash(array: pa.Array, source: Type, transform: Transform) -> npt.NDArray[np
 
 
 def _hash_variable(array: pa.Array) -> npt.NDArray[np.uint32]:
-    array = pc.fill_null(array.cast(pa.large_binary()), b"")
+    array = array.cast(pa.large_binary()).fill_null(b"")
     _, offset_buffer, data_buffer = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
     data = np.frombuffer(data_buffer or b"", np.uint8)
@@ -144,10 +143,12 @@ def _hash_decimals(array: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _truncate(array: pa.Array, source: Type, transform: Transform) -> pa.Array:
+    import pyarrow.compute as pc
+
     width = transform.parameter
     match source:
         case PrimitiveType("int" | "long"):
-            values = np.asarray(pc.fill_null(array, 0))
+            values = np.asarray(array.fill_null(0))
             return _with_nulls(values - np.mod(values, values.dtype.type(width)), array, source)
         case PrimitiveType("string"):
             return pc.utf8_slice_codeunits(array, 0, width)
@@ -161,6 +162,8 @@ def _truncate(array: pa.Array, source: Type, transform: Transform) -> pa.Array:
 
 def _truncate_decimals(array: pa.Array, width: int) -> pa.Array:
     """Subtract the non-negative remainder of the 128-bit unscaled value, limb by limb."""
+    import pyarrow.compute as pc
+
     limbs = np.ascontiguousarray(_decimal_bytes(array)).view(np.uint32)
     divisor = np.uint64(width)
     remainder = np.zeros(len(array), np.uint64)
@@ -202,7 +205,7 @@ def _time_part(array: pa.Array, source: Type, transform: Transform) -> npt.NDArr
 def _integers(array: pa.Array) -> npt.NDArray[np.int64]:
     bits = array.type.bit_width
     integers = array.cast(pa.int32()).cast(pa.int64()) if bits == 32 else array.cast(pa.int64())
-    return np.asarray(pc.fill_null(integers, 0))
+    return np.asarray(integers.fill_null(0))
 
 
 def _decimal_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:

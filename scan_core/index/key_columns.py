@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scan_core.errors import MalformedTableError, UnsupportedError
 
@@ -172,7 +171,7 @@ def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
     values = array.dictionary
     codes = array.indices
     if codes.null_count:
-        codes = pc.fill_null(codes.cast(pa.int64()), len(values))
+        codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     plain = key_column(values)
     if isinstance(plain, DictionaryColumn):

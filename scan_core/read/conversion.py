@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
@@ -221,6 +220,8 @@ def _to_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
     plain = pa.timestamp(array.type.unit)
     array = array.cast(plain) if array.type.tz is None else array.cast(pa.int64()).cast(plain)
     if array.type.unit == "ns" and target.unit == "us":
+        import pyarrow.compute as pc
+
         array = pc.floor_temporal(array, 1, "microsecond")
     array = array.cast(pa.timestamp(target.unit))
     return array if target.tz is None else array.cast(pa.int64()).cast(target)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scan_core.errors import UnsupportedError
 from scan_core.partition import partition_types
@@ -135,14 +134,14 @@ class MetadataSource:
             return pa.nulls(selected_count(selection), pa.int64())
         stored = self._stored(columns, selection)
         inherited = pa.array(_positions(columns, selection) + self.data_file.first_row_id)
-        return inherited if stored is None else pc.coalesce(stored, inherited)
+        return inherited if stored is None else _coalesce(stored, inherited)
 
     def _last_updated(self, columns: LazyColumns, selection: RowSelection) -> pa.Array:
         if self.data_file.first_row_id is None:
             return pa.nulls(selected_count(selection), pa.int64())
         stored = self._stored(columns, selection)
         inherited = repeat(pa.scalar(self.data_file.data_sequence_number, pa.int64()), selected_count(selection))
-        return inherited if stored is None else pc.coalesce(stored, inherited)
+        return inherited if stored is None else _coalesce(stored, inherited)
 
     def _stored(self, columns: LazyColumns, selection: RowSelection) -> pa.Array | None:
         if self.projection.index_of(self.field.field_id) is None:
@@ -159,6 +158,12 @@ class MetadataSource:
         if not children:
             return pa.Array.from_buffers(target, num_rows, [None], children=[])
         return pa.StructArray.from_arrays(children, fields=list(target))
+
+
+def _coalesce(stored: pa.Array, inherited: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.coalesce(stored, inherited)
 
 
 def _positions(columns: LazyColumns, selection: RowSelection) -> np.ndarray:

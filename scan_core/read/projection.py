@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scan_core.errors import MalformedTableError
 from scan_core.read.constants import default_scalar, partition_scalar
@@ -167,6 +166,7 @@ def _descend(steps: list[int]) -> Convert:
 
 def _masked(parent: Convert, value: pa.Scalar) -> Convert:
     """`value` where the parent struct is not NULL."""
+    import pyarrow.compute as pc
 
     def convert(array: pa.Array) -> pa.Array:
         present = parent(array).is_valid()

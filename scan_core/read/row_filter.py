@@ -1,10 +1,10 @@
 """Steps that narrow a selection: conjuncts of the predicate and equality-delete sets, one shape for both.
 
 A step reads the columns it needs, for the rows still alive, and says which of them stay. The order of steps is
-chosen by `conjunct_order.py`; what a conjunct means is in `expr/`, what a delete set matches in `deletes/`.
+chosen by `conjunct_order.py`; conjuncts are in `predicate_step.py`, what a delete set matches is in `deletes/`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from scan_core.deletes.delete_filter import EqualityFilter
 from scan_core.errors import EvaluationError
-from scan_core.expr.bound import BoundExpr
-from scan_core.expr.kernels import evaluation_error, judge
 from scan_core.metrics import ScanMetrics
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.conversion import repeat
@@ -64,34 +62,6 @@ class RefineStep(Protocol):
     def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """Whether each selected row stays."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PredicateStep:
-    """One conjunct of the predicate; `sources` by id of the column or struct member."""
-
-    conjunct: BoundExpr
-    sources: Mapping[int, ValueSource]
-    index: int
-    is_delete: bool = field(default=False, init=False)
-
-    @property
-    def key(self) -> object:
-        """Its place in the predicate."""
-        return ("predicate", self.index)
-
-    @property
-    def first_guess(self) -> float:
-        """Conjuncts over fewer columns are cheaper, and cheaper than delete sets."""
-        return float(len(self.sources))
-
-    def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
-        """A row stays if the conjunct is true; false and NULL are not."""
-        values = {i: values_of(source, columns, selection) for i, source in self.sources.items()}
-        outcome = judge(self.conjunct, values, selected_count(selection))
-        if outcome.failed is None:
-            return Verdict(outcome.passed)
-        return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.conjunct, outcome))
 
 
 @dataclass(frozen=True, slots=True)

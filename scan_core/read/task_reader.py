@@ -6,42 +6,31 @@ survivors become batches in `output.py`.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
 from scan_core.errors import UnsupportedError
-from scan_core.expr.bound import BoundExpr, Column, Member, walk
-from scan_core.expr.nodes import leaf_ids
 from scan_core.metrics import ScanMetrics
-from scan_core.prune.bounds import match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
 from scan_core.read.file_reader import ColumnStatistics, FileReader, ReadCounts, RowGroup, open_file
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.metadata_columns import (
-    METADATA_IDS,
-    MetadataSource,
-    keeps_dead_rows,
-    metadata_fields,
-    partition_member,
-)
-from scan_core.read.projection import Constant, FileProjection
-from scan_core.read.row_filter import (
-    DeleteStep,
-    PredicateStep,
-    RefineStep,
-    ValueSource,
-    file_columns_of,
-    refine_rows,
-)
+from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.projection import FileProjection
+from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
 from scan_core.rows.algebra import nothing
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 from scan_core.schema import Type
 from scan_core.split import FileScanTask, ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.read.predicate_plan import PredicatePlan
+    from scan_core.read.predicate_step import PredicateStep
 
 
 @contextmanager
@@ -93,14 +82,7 @@ class TaskReader:
         )
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
-        self._predicate_types = {
-            node.field_id: node.type
-            for conjunct in (context.predicate.conjuncts if context.predicate is not None else ())
-            for node in walk(conjunct)
-            if isinstance(node, Column)
-            and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
-        }
-        self._predicate_steps = self._plan_predicate()
+        self._predicate = _plan_predicate(context, task, self.projection)
         self._delete_steps = [
             DeleteStep(deletes, [self.projection.leaf(i) for i in deletes.key_ids])
             for deletes in self._deletes.equality
@@ -112,7 +94,7 @@ class TaskReader:
         """Columns that will be read, so that what deletes and filters save can be told."""
         self._wanted.update(file_columns)
 
-    def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[PredicateStep]]]:
+    def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence["PredicateStep"]]]:
         """Row groups of the task that may hold rows of the result, and the conjuncts that statistics do not decide."""
         for row_group in self._reader.row_groups:
             if not self._owns(row_group):
@@ -130,7 +112,7 @@ class TaskReader:
             yield LazyColumns(self._reader, row_group), steps
 
     def refine(
-        self, columns: LazyColumns, conjuncts: Sequence[PredicateStep], within: RowSelection | None = None
+        self, columns: LazyColumns, conjuncts: Sequence["PredicateStep"], within: RowSelection | None = None
     ) -> RowSelection:
         """The rows that fulfil the predicate and that no delete removes; dead ones too where they are asked for.
 
@@ -179,15 +161,15 @@ class TaskReader:
             is_last or row_group.byte_offset < end
         )
 
-    def _undecided(self, row_group: RowGroup) -> Sequence[PredicateStep] | None:
+    def _undecided(self, row_group: RowGroup) -> Sequence["PredicateStep"] | None:
         """The conjuncts that may be untrue for some row; None if one of them is true for no row."""
-        predicate = self._context.predicate
-        if predicate is None or not self._context.options.prune_row_groups:
-            return self._predicate_steps
-        verdicts = match_conjuncts(predicate, self._statistics_of(row_group, self._predicate_types))
-        if Match.NEVER in verdicts:
-            return None
-        return [s for s, verdict in zip(self._predicate_steps, verdicts, strict=True) if verdict is not Match.ALWAYS]
+        plan = self._predicate
+        if plan is None:
+            return []
+        if not self._context.options.prune_row_groups:
+            return plan.steps
+        found = plan.undecided(self._statistics_of(row_group, plan.types))
+        return None if found is None else found[0]
 
     def _deletes_that_touch(self, row_group: RowGroup) -> list[RefineStep] | None:
         """The delete sets that can remove rows of this row group; None if one removes them all."""
@@ -219,26 +201,17 @@ class TaskReader:
 
         return statistics_of
 
-    def _plan_predicate(self) -> list[PredicateStep]:
-        predicate = self._context.predicate
-        if predicate is None:
-            return []
-        return [
-            PredicateStep(conjunct, {i: self._source(i, conjunct) for i in leaf_ids(conjunct)}, index)
-            for index, conjunct in enumerate(predicate.conjuncts)
-        ]
-
-    def _source(self, field_id: int, conjunct: BoundExpr) -> ValueSource:
-        """Where a column or member comes from, in the type of the schema that the predicate is bound to."""
-        node = next(n for n in walk(conjunct) if isinstance(n, Column | Member) and n.field_id == field_id)
-        if field_id in METADATA_IDS:
-            field = metadata_fields(self._context.specs, self._context.field_paths)[node.name]
-            return MetadataSource(field, self._task.data_file, self.projection, self._context.specs)
-        data_file = self._task.data_file
-        member = partition_member(field_id, data_file, self._context.specs[data_file.spec_id], node.type)
-        return self.projection.leaf(field_id, node.type) if member is None else Constant(member)
-
     def _step_columns(self) -> set[int]:
-        sources = [s for step in self._predicate_steps for s in step.sources.values()]
+        sources = [
+            s for step in (self._predicate.steps if self._predicate is not None else ()) for s in step.sources.values()
+        ]
         sources += [s for step in self._delete_steps for s in step.sources]
         return {index for source in sources for index in file_columns_of(source)}
+
+
+def _plan_predicate(context: ScanContext, task: FileScanTask, projection: FileProjection) -> "PredicatePlan | None":
+    if context.predicate is None:
+        return None
+    from scan_core.read.predicate_plan import PredicatePlan
+
+    return PredicatePlan(context, task.data_file, projection)

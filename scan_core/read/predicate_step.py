@@ -1,0 +1,38 @@
+"""One conjunct of the predicate as a step that narrows a selection; what it means is in `expr/`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scan_core.expr.bound import BoundExpr
+from scan_core.expr.kernels import evaluation_error, judge
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.row_filter import ValueSource, Verdict, values_of
+from scan_core.rows.selection import RowSelection, selected_count
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateStep:
+    """One conjunct of the predicate; `sources` by id of the column or struct member."""
+
+    conjunct: BoundExpr
+    sources: Mapping[int, ValueSource]
+    index: int
+    is_delete: bool = field(default=False, init=False)
+
+    @property
+    def key(self) -> object:
+        """Its place in the predicate."""
+        return ("predicate", self.index)
+
+    @property
+    def first_guess(self) -> float:
+        """Conjuncts over fewer columns are cheaper, and cheaper than delete sets."""
+        return float(len(self.sources))
+
+    def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if the conjunct is true; false and NULL are not."""
+        values = {i: values_of(source, columns, selection) for i, source in self.sources.items()}
+        outcome = judge(self.conjunct, values, selected_count(selection))
+        if outcome.failed is None:
+            return Verdict(outcome.passed)
+        return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.conjunct, outcome))
