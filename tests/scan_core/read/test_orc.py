@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from scan_core.errors import MalformedTableError, MissingFileError
+from scan_core.errors import MalformedTableError, MissingFileError, UnsupportedError
 from scan_core.read.file_reader import ColumnStatistics, field_id_of, open_file
 from scan_core.read.orc import OrcFileReader, open_orc
 from scan_core.rows.selection import All, Mask, Ranges
@@ -142,6 +142,14 @@ def test_rule_23_file_without_rows(tmp_path: Path) -> None:
     reader = opened(write(tmp_path / "f.orc", [field("id", pa.int64(), 1)], [[]]))
     assert reader.num_rows == sum(g.num_rows for g in reader.row_groups) == 0
     assert read_all(reader, 0) == [[]]
+
+
+def test_timestamp_that_nanoseconds_cannot_hold_is_refused_and_not_wrapped(tmp_path: Path) -> None:
+    fields = [field("id", pa.int64(), 1), field("ts", pa.timestamp("us"), 2)]
+    reader = opened(write(tmp_path / "f.orc", fields, [[1], [datetime(9999, 12, 31)]]))  # noqa: DTZ001
+    assert read_all(reader, 0) == [[1]]
+    with pytest.raises(UnsupportedError, match=r"f\.orc: .*'ts'"):
+        read_all(reader, 1)
 
 
 def test_file_without_ids_says_so(tmp_path: Path) -> None:
