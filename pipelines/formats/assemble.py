@@ -95,7 +95,7 @@ def _assemble_part(
     if not key:
         reason = "no key: the feed names none, declare it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
-    row_type = _with_columns(row_type, key, feed)
+    row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
     rejections.add(written & ~after.present, "event without a row: no after")
@@ -130,10 +130,12 @@ def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image,
     return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
 
 
-def _with_columns(row_type: pa.StructType, key: Sequence[str], feed: TableFeed) -> pa.StructType:
+def _with_columns(row_type: pa.StructType, wanted: Sequence[str], feed: TableFeed) -> pa.StructType:
     have = [row_type.field(i) for i in range(row_type.num_fields)]
     names = {f.name for f in have}
-    return pa.struct([*have, *(pa.field(n, feed.known_types.get(n, pa.null())) for n in key if n not in names)])
+    return pa.struct(
+        [*have, *(pa.field(n, feed.known_types.get(n, pa.null())) for n in dict.fromkeys(wanted) if n not in names)]
+    )
 
 
 def _in_types(image: Image, row_type: pa.StructType) -> Image:

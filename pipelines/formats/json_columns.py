@@ -20,6 +20,8 @@ Mask = NDArray[np.bool_]
 Decoded = tuple[pa.Array, Mask]
 
 TEXT_KINDS = (kernels.STRING, kernels.ESCAPED)
+LONGEST_EXACT_DOUBLE = 17
+"""Sign, point and 15 digits."""
 NUMBER_KINDS = (kernels.INT, kernels.FLOAT)
 
 
@@ -145,8 +147,9 @@ def _whole_numbers(column: SpanColumn, candidates: Mask) -> tuple[NDArray[np.int
 def _floats(column: SpanColumn, wanted: ValueType) -> Decoded:
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     values = np.empty(len(column), np.float64)
-    slow = np.zeros(len(column), np.bool_)
-    text_kernels.parse_doubles(column.data, column.start, column.end, usable, values, slow)
+    # Longer numbers have more digits than one exact multiplication can take.
+    slow = usable & (column.end - column.start > LONGEST_EXACT_DOUBLE)
+    text_kernels.parse_doubles(column.data, column.start, column.end, usable & ~slow, values, slow)
     bad = column.has_value & ~usable
     if slow.any():
         rows = np.flatnonzero(slow)

@@ -1,0 +1,339 @@
+"""The other feeds: Canal, Maxwell, DMS, wal2json, plain rows; and how a format is told from its events."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.formats.registry import DecodedFeed, decode
+from pipelines.formats.wal2json import complete_events
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.files import discover
+from pipelines.sources.raw_events import RawEvents, from_documents
+
+TABLE = "shop.products"
+Row = dict[str, Any]
+
+
+def read(
+    format_name: str | None,
+    *events: Any,
+    options: dict[str, Any] | None = None,
+    raw: RawEvents | None = None,
+    **feed: Any,
+) -> DecodedFeed:
+    documents = [e if isinstance(e, bytes) else json.dumps(e).encode() for e in events]
+    feeds = (TableFeed(name=TABLE, **{"key": ("id",), **feed}),)
+    config = FeedConfig(format=format_name, tables=feeds, options=options or {})
+    return decode(raw or from_documents(documents, "f"), config)
+
+
+def changes(decoded: DecodedFeed, *names: str) -> list[Row]:
+    return decoded.tables[TABLE].table.select(list(names or ("op", "key", "before", "after"))).to_pylist()
+
+
+def reasons(decoded: DecodedFeed) -> list[str]:
+    return decoded.rejected.table.column("reason").to_pylist()
+
+
+# -- Canal ---------------------------------------------------------------------------------------------------------------
+
+
+def canal(kind: str, data: Any, old: Any = None, **more: Any) -> Row:
+    types = {"id": "BIGINT", "n": "VARCHAR(9)"}
+    base = {
+        "data": data,
+        "old": old,
+        "type": kind,
+        "database": "d",
+        "table": "products",
+        "isDdl": False,
+        "es": 1700000000000,
+    }
+    return {**base, "mysqlType": types, "pkNames": ["id"], **more}
+
+
+def test_canal_message_of_several_rows_gives_a_change_each_in_order() -> None:
+    decoded = read(
+        "canal-json",
+        canal("INSERT", [{"id": "1", "n": "a"}, {"id": "2", "n": None}]),
+        canal("UPDATE", [{"id": "3", "n": "b"}, {"id": "2", "n": "c"}], [{"id": "1"}, {"n": None}]),
+        canal("DELETE", [{"id": "2", "n": "c"}]),
+        key=(),
+    )
+    assert changes(decoded) == [
+        {"op": "c", "key": {"id": 1}, "before": None, "after": {"id": 1, "n": "a"}},
+        {"op": "c", "key": {"id": 2}, "before": None, "after": {"id": 2, "n": None}},
+        {"op": "u", "key": {"id": 1}, "before": {"id": 1, "n": "b"}, "after": {"id": 3, "n": "b"}},
+        {"op": "u", "key": {"id": 2}, "before": {"id": 2, "n": None}, "after": {"id": 2, "n": "c"}},
+        {"op": "d", "key": {"id": 2}, "before": {"id": 2, "n": "c"}, "after": None},
+    ]
+    assert changes(decoded, "source_offset") == [{"source_offset": n} for n in (1, 1, 2, 2, 3)]
+
+
+def test_canal_ddl_is_skipped_truncate_applied_and_the_rest_refused() -> None:
+    decoded = read(
+        "canal-json",
+        canal("ALTER", None, isDdl=True, sql="/* x */ ALTER TABLE products ADD n INT"),
+        canal("TRUNCATE", None, isDdl=True),
+        canal("INSERT", None),
+        canal("GUESS", [{"id": "1"}]),
+    )
+    assert decoded.skipped == {"DDL": 1}
+    assert changes(decoded, "op") == [{"op": "t"}]
+    assert ["data is missing" in r or "type is none of" in r for r in reasons(decoded)] == [True, True]
+
+
+def test_canal_values_that_do_not_fit_their_mysql_type_reject_the_message() -> None:
+    decoded = read("canal-json", canal("INSERT", [{"id": "1", "n": "a"}, {"id": "one", "n": "b"}]))
+    assert changes(decoded, "after") == [{"after": {"id": 1, "n": "a"}}]
+    assert reasons(decoded) == ["column id: text 'one' is no long"]
+
+
+# -- Maxwell -------------------------------------------------------------------------------------------------------------
+
+
+def maxwell(kind: str, data: Row, **more: Any) -> Row:
+    return {"database": "d", "table": "products", "type": kind, "ts": 1700000000, "data": data, **more}
+
+
+def test_maxwell_types_and_old_values_decode() -> None:
+    decoded = read(
+        "maxwell-json",
+        maxwell("bootstrap-start", {}),
+        maxwell("bootstrap-insert", {"id": 1, "j": {"a": 1}}),
+        maxwell("update", {"id": 2, "j": None}, old={"id": 1, "j": {"a": 1}}),
+        maxwell("delete", {"id": 2, "j": None}),
+        maxwell("table-alter", {}),
+        maxwell("new-kind", {"id": 3}),
+        key=(),
+    )
+    assert {r.split(":")[0] for r in reasons(decoded)} == {"no key", "no Maxwell change"}
+    assert decoded.skipped == {"control event": 2}
+    decoded = read(
+        "maxwell-json",
+        maxwell("bootstrap-insert", {"id": 1, "j": {"a": 1}}, primary_key_columns=["id"]),
+        maxwell("update", {"id": 2, "j": None}, old={"id": 1}, primary_key_columns=["id"]),
+        maxwell("delete", {"id": 2, "j": None}, primary_key_columns=["id"]),
+        key=(),
+    )
+    assert [(c["op"], c["key"]) for c in changes(decoded)] == [("r", {"id": 1}), ("u", {"id": 1}), ("d", {"id": 2})]
+    assert changes(decoded, "after")[0] == {"after": {"id": 1, "j": '{"a": 1}'}}
+    assert changes(decoded, "source_ts")[0]["source_ts"] == datetime.fromtimestamp(1700000000, UTC)
+
+
+# -- DMS -----------------------------------------------------------------------------------------------------------------
+
+
+def dms(operation: str, data: Row, **more: Any) -> Row:
+    metadata = {"timestamp": "2024-10-27T12:39:03.210671Z", "record-type": "data", "operation": operation}
+    return {"data": data, "metadata": {**metadata, "schema-name": "d", "table-name": "products"}, **more}
+
+
+def test_dms_before_images_in_either_form_show_key_changes() -> None:
+    decoded = read(
+        "dms-json",
+        dms("load", {"id": 1, "n": "a"}),
+        dms("update", {"id": 2, "n": "a", "BI_id": 1, "BI_n": "a"}),
+        dms("update", {"id": 3, "n": "b"}, **{"before-image": {"id": 2}}),
+        dms("delete", {"id": 3, "n": "b"}),
+        {"metadata": {"record-type": "control", "operation": "create-table", "table-name": "products"}},
+    )
+    assert [(c["op"], c["key"]) for c in changes(decoded)] == [
+        ("r", {"id": 1}),
+        ("u", {"id": 1}),
+        ("u", {"id": 2}),
+        ("d", {"id": 3}),
+    ]
+    assert decoded.skipped == {"control event": 1}
+    assert decoded.tables[TABLE].row_type == pa.struct([("id", pa.int64()), ("n", pa.string())])
+
+
+def test_dms_files_of_csv_and_parquet_reach_the_same_changes(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("Op,id,price,at\nI,1,12.50,2024-01-01 10:00:00\nU,1,13.50,\nD,1,,\n")
+    rows = {"Op": ["I", "U", "D"], "id": ["1"] * 3, "price": [Decimal("12.50"), Decimal("13.50"), None]}
+    pq.write_table(
+        pa.table({**rows, "at": pa.array([datetime(2024, 1, 1, 10), None, None], pa.timestamp("ms"))}),  # noqa: DTZ001 - DMS writes local times
+        tmp_path / "2.parquet",
+    )
+    found = []
+    for name in ("1.csv", "2.parquet"):
+        (batch,) = discover([str(tmp_path / name)])
+        types = {"id": "long", "price": "decimal(10,2)", "at": "timestamp"}
+        found.append(changes(read("dms", raw=batch.raw, types=types)))
+    assert found[0] == found[1]
+    assert [c["op"] for c in found[0]] == ["c", "u", "d"]
+    assert found[0][0]["after"]["price"] == Decimal("12.50")
+
+
+def test_dms_full_load_files_have_no_op_column(tmp_path: Path) -> None:
+    (tmp_path / "LOAD1.csv").write_text("1;a\n2;b\n")
+    options = FileOptions(header=False, columns=("id", "n"), delimiter=";")
+    (batch,) = discover([str(tmp_path / "*.csv")], None, options)
+    assert [c["op"] for c in changes(read("dms-csv", raw=batch.raw))] == ["r", "r"]
+
+
+# -- plain rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_with_the_usual_words_decode() -> None:
+    words = ["insert", "U", "+u", "update_postimage", "DELETE", "snapshot", "update_preimage"]
+    decoded = read("rows", *[{"_op": word, "id": n} for n, word in enumerate(words)])
+    assert [c["op"] for c in changes(decoded)] == ["c", "u", "u", "u", "d", "r"]
+    assert decoded.skipped == {"row before an update": 1}
+    assert decoded.tables[TABLE].row_type == pa.struct([("id", pa.int64())])
+
+
+def test_rows_with_own_words_and_column_decode() -> None:
+    options = {"op_column": "kind", "ops": {"NEW": "c", "GONE": "d"}, "ts_column": "at"}
+    decoded = read(
+        "rows",
+        {"kind": "NEW", "id": 1, "at": "2024-01-01T00:00:00Z"},
+        {"kind": "GONE", "id": 1, "at": None},
+        {"kind": "HUH", "id": 1},
+        options=options,
+    )
+    assert [c["op"] for c in changes(decoded)] == ["c", "d"]
+    assert reasons(decoded) == ["no operation that is known in kind"]
+    assert changes(decoded, "source_ts")[0] == {"source_ts": datetime(2024, 1, 1, tzinfo=UTC)}
+
+
+def test_rows_without_an_operation_need_to_be_told() -> None:
+    with pytest.raises(SourceError, match="op_column"):
+        read("rows", {"id": 1})
+    assert changes(read("rows", {"id": 1}, options={"no_op": "u"}), "op") == [{"op": "u"}]
+    with pytest.raises(ConfigError, match="none of r, c"):
+        read("rows", {"id": 1}, options={"no_op": "z"})
+
+
+def test_rejected_rows_of_column_files_come_as_json(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("op,id\ni,1\ni,x\n")
+    (batch,) = discover([str(tmp_path / "1.csv")])
+    decoded = read("rows", raw=batch.raw, types={"id": "long"})
+    assert changes(decoded, "key") == [{"key": {"id": 1}}]
+    (rejected,) = decoded.rejected.table.to_pylist()
+    assert rejected["source_offset"] == 2
+    assert json.loads(rejected["raw"]) == {"op": "i", "id": "x"}
+
+
+# -- wal2json ------------------------------------------------------------------------------------------------------------
+
+
+def wal(action: str, columns: Row | None = None, identity: Row | None = None, **more: Any) -> Row:
+    kinds = {"id": "integer", "n": "numeric(8,3)", "t": "text"}
+
+    def cells(row: Row) -> list[Row]:
+        return [{"name": name, "type": kinds[name], "value": value} for name, value in row.items()]
+
+    event: Row = {"action": action, "schema": "public", "table": "products", **more}
+    return (
+        event
+        | ({} if columns is None else {"columns": cells(columns)})
+        | ({} if identity is None else {"identity": cells(identity)})
+    )
+
+
+def test_wal2json_column_that_an_update_lacks_is_unchanged() -> None:
+    decoded = read(
+        "wal2json",
+        wal("I", {"id": 1, "n": 1.5, "t": "long"}),
+        wal("U", {"id": 1, "n": 2}, {"id": 1}),
+        wal("U", {"id": 1, "n": 2}, {"id": 1, "n": 1.5, "t": "long"}),
+    )
+    assert changes(decoded, "unchanged", "after")[1:] == [
+        {"unchanged": ["t"], "after": {"id": 1, "n": Decimal("2.000"), "t": None}},
+        {"unchanged": [], "after": {"id": 1, "n": Decimal("2.000"), "t": "long"}},
+    ]
+
+
+def test_wal2json_columns_of_the_mirror_that_no_event_has_are_unchanged_too() -> None:
+    decoded = read("wal2json", wal("U", {"id": 1, "n": 2}, {"id": 1}), known_types={"id": pa.int32(), "t": pa.string()})
+    assert changes(decoded, "unchanged") == [{"unchanged": ["t"]}]
+
+
+def test_wal2json_key_is_the_primary_key_or_else_the_identity() -> None:
+    primary = read("wal2json", wal("I", {"id": 1, "t": "a"}, pk=[{"name": "id", "type": "integer"}]), key=())
+    assert primary.tables[TABLE].key == ("id",)
+    identity = read("wal2json", wal("I", {"id": 1, "t": "a"}), wal("U", {"id": 2, "t": "a"}, {"id": 1}), key=())
+    assert identity.tables[TABLE].key == ("id",)
+    assert changes(identity, "key") == [{"key": {"id": 1}}, {"key": {"id": 1}}]
+    nothing = read("wal2json", wal("I", {"id": 1, "t": "a"}), key=())
+    assert reasons(nothing)[0].startswith("no key")
+
+
+def test_wal2json_numbers_keep_their_digits() -> None:
+    event = json.dumps(wal("I", {"id": 1, "n": 0})).replace('"value": 0', '"value": 4.560').encode()
+    assert changes(read("wal2json", event), "after")[0]["after"]["n"] == Decimal("4.560")
+
+
+def test_wal2json_version_1_with_uneven_lists_is_refused_and_the_rest_goes_on() -> None:
+    good = {
+        "kind": "insert",
+        "schema": "p",
+        "table": "products",
+        "columnnames": ["id"],
+        "columntypes": ["integer"],
+        "columnvalues": [1],
+    }
+    bad = {**good, "columnvalues": []}
+    decoded = read("wal2json", {"change": [good]}, {"change": [bad]}, {"change": [{**good, "columnvalues": [3]}]})
+    assert [c["key"] for c in changes(decoded, "key")] == [{"id": 1}, {"id": 3}]
+    assert "differ in number" in reasons(decoded)[0]
+
+
+@pytest.mark.parametrize(
+    ("actions", "wanted"),
+    [("BICBI", 3), ("ICBIU", 2), ("BIC", 3), ("BIUD", 0), ("IUD", None), ("BICK", 4), ("", None)],
+)
+def test_events_of_finished_transactions_are_counted(actions: str, wanted: int | None) -> None:
+    documents = pa.array([json.dumps({"action": a}).encode() for a in actions], pa.binary())
+    assert complete_events(documents) == wanted
+
+
+# -- sniffing ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "wanted"),
+    [
+        ({"before": None, "after": {"id": 1}, "op": "c"}, "c"),
+        ({"schema": {}, "payload": {"before": None, "after": {"id": 1}, "op": "c"}}, "c"),
+        ({"id": 1, "__deleted": "false", "__op": "c"}, "c"),
+        (canal("INSERT", [{"id": "1"}]), "c"),
+        (maxwell("insert", {"id": 1}), "c"),
+        (dms("insert", {"id": 1}), "c"),
+        (wal("I", {"id": 1}), "c"),
+        (
+            {
+                "change": [
+                    {
+                        "kind": "insert",
+                        "schema": "p",
+                        "table": "t",
+                        "columnnames": ["id"],
+                        "columntypes": ["integer"],
+                        "columnvalues": [1],
+                    }
+                ]
+            },
+            "c",
+        ),
+        ({"op": "i", "id": 1}, "c"),
+    ],
+)
+def test_format_is_seen_from_the_events(event: Row, wanted: str) -> None:
+    assert changes(read(None, event), "op") == [{"op": wanted}]
+
+
+def test_format_in_doubt_is_an_error_that_shows_the_event() -> None:
+    with pytest.raises(SourceError, match="look like no known format"):
+        read(None, {"what": 1})
+    with pytest.raises(SourceError, match="canal-json and wal2json"):
+        read(None, canal("INSERT", [{"id": "1"}]), wal("I", {"id": 1}))
