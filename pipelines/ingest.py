@@ -31,6 +31,7 @@ def run_once(
     tables: Collection[str] | None = None,
     *,
     log_only: bool = False,
+    stopping: Callable[[], bool] = bool,
 ) -> IngestReport:
     """Apply everything that is new, once.
 
@@ -39,6 +40,7 @@ def run_once(
         progress: told after each table's commit.
         tables: only these; None for all.
         log_only: fill change logs and leave the mirrors to `apply_logs`.
+        stopping: asked between batches; once it is true what was read is committed and the rest left to the next run.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.
@@ -57,7 +59,7 @@ def run_once(
             table, reports[name] = _start(catalog, name, config.tables[name], progress, log_only=log_only)
             started += [] if table is None else [table]
         for position, together in _by_position(started).items():
-            _run(catalog, feed, position, together, tally)
+            _run(catalog, feed, position, together, tally, stopping=stopping)
     ordered = tuple(reports[name] for name in chosen)
     return IngestReport(ordered, dict(tally.skipped), time.monotonic() - began, tally.unassigned)
 
@@ -114,7 +116,15 @@ def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIn
     return groups
 
 
-def _run(catalog: Any, feed: Feed, position: str | None, tables: Sequence[TableIngest], tally: "_Tally") -> None:
+def _run(
+    catalog: Any,
+    feed: Feed,
+    position: str | None,
+    tables: Sequence[TableIngest],
+    tally: "_Tally",
+    *,
+    stopping: Callable[[], bool],
+) -> None:
     """Read a source from a position to its end into these tables."""
     running = list(tables)
     stopped: Exception | None = None
@@ -130,6 +140,8 @@ def _run(catalog: Any, feed: Feed, position: str | None, tables: Sequence[TableI
                     running.remove(table)
             if not running:
                 return
+            if stopping():
+                break
     except Exception as error:  # noqa: BLE001 - this feed stops, others go on
         stopped = error
     for table in running:

@@ -127,7 +127,13 @@ class Mirror:
         if self.table is None:
             self.table = self._create(changes)
         before = self.applied_ordinal
-        return retry_conflicts(lambda: self._attempt(changes, log, before, reject))
+        reached = int(changes.column(ORDINAL)[-1].as_py())
+        return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject))
+
+    def reapply(self, changes: pa.Table, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
+        """Apply changes that are in the mirror already once more, in one commit; how far it has got stays."""
+        before = self.applied_ordinal
+        return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject))
 
     def _create(self, changes: pa.Table) -> Any:
         return create_table(
@@ -138,7 +144,9 @@ class Mirror:
             properties={"nevermore.key": ",".join(self.key)},
         )
 
-    def _attempt(self, changes: pa.Table, log: ChangeLog, before: int, reject: Callable[[Rejected], None]) -> Applied:
+    def _attempt(
+        self, changes: pa.Table, log: ChangeLog, before: int, reached: int, reject: Callable[[Rejected], None]
+    ) -> Applied:
         table = self.table
         if table is None:
             raise PositionLostError(f"{self.name} has vanished")
@@ -149,11 +157,10 @@ class Mirror:
         work = prepare(delta, changes, self.key, self.config)
         if work.rejected.num_rows:
             reject(work.rejected)
-        last = int(changes.column(ORDINAL)[-1].as_py())
-        properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(last)}
+        properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
         try:
             committed = delta.commit(work.files, properties, remove=everything if work.replaces_all else None)
         except CommitConflictError:
             delta.discard(work.files)
             raise
-        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, last)
+        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pipelines.catalog import create_table, find_table
 from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
 from pipelines.commit import RowDelta, retry_conflicts
+from pipelines.config import quarantine_name
 from pipelines.errors import CommitConflictError
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_rows
@@ -62,3 +63,27 @@ def _without_known(table: Any, events: pa.Table) -> pa.Table:
         known, keys=["source_file", "source_offset"], join_type="left anti"
     )
     return events.take(left.column("row").sort())
+
+
+def reasons(catalog: Any, mirror: str) -> dict[str, int]:
+    """Number of events in the quarantine of a mirror by reason, the most frequent first."""
+    table = find_table(catalog, quarantine_name(mirror))
+    if table is None:
+        return {}
+    from scan_core import open_table
+
+    held = open_table(table).scan().select("reason").to_table().column("reason")
+    counted = sorted(pc.value_counts(held).to_pylist(), key=lambda r: (-r["counts"], r["values"]))
+    return {r["values"]: r["counts"] for r in counted}
+
+
+def held_events(catalog: Any, mirror: str, limit: int) -> list[dict[str, Any]]:
+    """The first events in the quarantine of a mirror, by position."""
+    table = find_table(catalog, quarantine_name(mirror))
+    if table is None:
+        return []
+    from scan_core import open_table
+
+    held = open_table(table).scan().to_table()
+    ordered = held.sort_by([("source_file", "ascending"), ("source_offset", "ascending")])
+    return list(ordered.slice(0, limit).to_pylist())

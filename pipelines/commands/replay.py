@@ -1,0 +1,43 @@
+"""`nevermore replay`: part of a change log applied to its mirror once more."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def replay(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ORDINAL|TIME", help="First change, or when it arrived.", show_default=False),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="ORDINAL|TIME", help="Last change, or when it arrived.", show_default=False),
+    ] = None,
+    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
+) -> None:
+    """Apply a range of the change log once more: its keys end as the log says, with all that came later.
+
+    Example: `nevermore replay shop.products --from 1200 --to 1300`
+    """
+    from pipelines.catalog import open_catalog
+    from pipelines.config import load
+    from pipelines.replay import replay as apply_again
+
+    settings = load(config)
+    done = apply_again(open_catalog(settings), settings, table, start, end)
+    if as_json:
+        from dataclasses import asdict
+
+        import orjson
+
+        typer.echo(orjson.dumps(asdict(done)))
+    else:
+        typer.echo(
+            f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in {done.commits} "
+            f"commit{'' if done.commits == 1 else 's'}, snapshot {done.snapshot_id}"
+        )
+    raise typer.Exit(3 if done.quarantined else 0)

@@ -1,0 +1,139 @@
+"""Part of a change log applied to its mirror once more: keys touched in a range are brought to what the log says.
+
+Of those keys every later change is applied too, so replaying an old range never brings old rows back. Making the whole
+mirror anew is `resync.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.change_batch import Rejected
+from pipelines.change_log import ORDINAL, ChangeLog
+from pipelines.config import Config, change_log_name, quarantine_name
+from pipelines.errors import ConfigError, SourceError
+from pipelines.key_set import KeySet
+from pipelines.mirror import Mirror
+from pipelines.quarantine import quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Changes that were applied once more.
+
+    Attributes:
+        table: the mirror.
+        first: first ordinal of the range.
+        last: last ordinal of the range.
+        num_changes: applied, those of the same keys after the range included.
+        commits: snapshots of the mirror.
+        snapshot_id: of the mirror afterwards.
+        quarantined: changes newly rejected.
+    """
+
+    table: str
+    first: int
+    last: int
+    num_changes: int
+    commits: int
+    snapshot_id: int | None
+    quarantined: int
+
+
+def replay(catalog: Any, config: Config, name: str, start: str | None, end: str | None) -> Replayed:
+    """Apply the changes of a range once more.
+
+    Args:
+        catalog: with the tables.
+        config: of the project.
+        name: the mirror.
+        start: first ordinal, or ISO time of ingestion (UTC unless it has an offset); None is the first change.
+        end: last ordinal, or time; None is the last change that the mirror has.
+
+    Raises:
+        ConfigError: an unknown table, or a start or end that is neither number nor time.
+        SourceError: nothing is in the range, or it holds what can only be mended by `resync`.
+    """
+    table_config = config.table(name)
+    log = ChangeLog(catalog, change_log_name(name))
+    mirror = Mirror(catalog, name, table_config, table_config.key or log.key)
+    if log.table is None or mirror.table is None:
+        raise SourceError(f"{name} has nothing to replay yet; ingest first")
+    if table_config.identity == "full":
+        raise SourceError(
+            f"{name} has no key, so applying changes twice would count rows twice; use `nevermore resync`"
+        )
+    applied = mirror.applied_ordinal
+    first = _ordinal(log, start, "from", 1)
+    last = min(_ordinal(log, end, "to", applied), applied)
+    if first > last:
+        raise SourceError(f"no change of {name} between {first} and {last}; its mirror has changes up to {applied}")
+    _refuse_truncates(log, name, first, applied)
+    quarantined = 0
+
+    def keep(rejected: Rejected) -> None:
+        nonlocal quarantined
+        quarantined += quarantine(catalog, quarantine_name(name), rejected)
+
+    touched: list[pa.Table] = []
+    num_changes = commits = 0
+    for at in range(first - 1, applied, table_config.commit_rows):
+        changes = log.read_after(at, min(table_config.commit_rows, applied - at))
+        within = changes.filter(pc.less_equal(changes.column(ORDINAL), last))
+        touched += [keys_touched(within, mirror.key)] if within.num_rows else []
+        later = changes.slice(within.num_rows)
+        chosen = pa.concat_tables([within, later.filter(_of(later, touched, mirror.key))])
+        if chosen.num_rows:
+            mirror.reapply(chosen, log, reject=keep)
+            num_changes, commits = num_changes + chosen.num_rows, commits + 1
+    return Replayed(name, first, last, num_changes, commits, mirror.table.metadata.current_snapshot_id, quarantined)
+
+
+def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key before each change, then the key after each; a deleted row keeps its key."""
+    before = [pc.struct_field(changes.column("key"), n) for n in key]
+    gone = pc.is_null(changes.column("after"))
+    after = [pc.if_else(gone, b, pc.struct_field(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]
+    return pa.concat_tables([pa.table(side, names=list(key)) for side in (before, after)], promote_options="permissive")
+
+
+def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> pa.Array:
+    """Which changes are of keys touched, before or after them."""
+    keys = KeySet(pa.concat_tables(touched, promote_options="permissive").columns)
+    own = keys_touched(changes, key)
+    found = keys.find(own.columns) >= 0
+    return pa.array(np.logical_or(found[: changes.num_rows], found[changes.num_rows :]))
+
+
+def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
+    from scan_core import open_table
+
+    where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
+    if open_table(log.table).scan().where(where).count():
+        raise SourceError(
+            f"{name} was truncated after change {first}, which concerns every row; use `nevermore resync`"
+        )
+
+
+def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
+    if text is None:
+        return default
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--{side} {text!r} is neither an ordinal nor an ISO time") from error
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    from scan_core import col, open_table
+
+    arrived = col("ingested_at")
+    scan = open_table(log.table).scan().select(ORDINAL)
+    found = scan.where(arrived >= moment if side == "from" else arrived <= moment).to_table().column(ORDINAL)
+    bounds = pc.min_max(found).as_py()
+    return int((bounds["min"] or log.last_ordinal + 1) if side == "from" else bounds["max"] or 0)

@@ -1,0 +1,142 @@
+"""How far each table is: position and log, what its mirror has of it, how many deletes it carries, its last commits.
+
+Everything here is told by table metadata; no data file is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines import positions
+from pipelines.catalog import find_table, storage_of
+from pipelines.config import Config, change_log_name, quarantine_name
+
+SHOWN_COMMITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """One snapshot of a table."""
+
+    snapshot_id: int
+    committed_at: datetime
+    operation: str
+    added_rows: int
+    added_deletes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A table of the config.
+
+    Attributes:
+        table: the mirror.
+        position: how far its change log holds the source.
+        logged: changes in the log, ever.
+        applied: the last of them that the mirror has; None if the mirror does not tell.
+        log_committed_at: when the log was last written.
+        rows_written: in data files, dead ones included.
+        data_files: of the mirror.
+        delete_files: of the mirror.
+        delete_rows: in its equality-delete files.
+        quarantined: events in quarantine.
+        commits: the mirror's last ones, newest first.
+    """
+
+    table: str
+    position: str | None
+    logged: int
+    applied: int | None
+    log_committed_at: datetime | None
+    rows_written: int
+    data_files: int
+    delete_files: int
+    delete_rows: int
+    quarantined: int
+    commits: tuple[CommitFacts, ...]
+
+    @property
+    def waiting(self) -> int | None:
+        """Changes in the log and not in the mirror."""
+        return None if self.applied is None else self.logged - self.applied
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """By how much the mirror's last commit is older than the log's; 0 when nothing waits, None if unknown."""
+        if self.waiting == 0:
+            return 0.0
+        if self.log_committed_at is None or not self.commits:
+            return None
+        return max(0.0, (self.log_committed_at - self.commits[0].committed_at).total_seconds())
+
+    @property
+    def delete_debt(self) -> float:
+        """Delete rows per row in data files, both as the last snapshot counts them."""
+        return self.delete_rows / self.rows_written if self.rows_written else 0.0
+
+
+def status(catalog: Any, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
+    """The status of the tables of a config, in its order.
+
+    Raises:
+        ConfigError: an unknown table.
+    """
+    for name in tables or ():
+        config.table(name)
+    return [_status(catalog, name) for name in config.tables if not tables or name in tables]
+
+
+def _status(catalog: Any, name: str) -> TableStatus:
+    log = find_table(catalog, change_log_name(name))
+    mirror = find_table(catalog, name)
+    summary = _summary(mirror)
+    applied = None if mirror is None else positions.newest_property(mirror, positions.LOG_ORDINAL)
+    commits = _commits(mirror)
+    return TableStatus(
+        table=name,
+        position=_position(log),
+        logged=0 if log is None else int(positions.newest_property(log, positions.LAST_ORDINAL) or 0),
+        applied=int(applied) if applied is not None else 0 if not commits else None,
+        log_committed_at=next((c.committed_at for c in _commits(log)), None),
+        rows_written=int(summary.get("total-records", 0)),
+        data_files=int(summary.get("total-data-files", 0)),
+        delete_files=int(summary.get("total-delete-files", 0)),
+        delete_rows=int(summary.get("total-equality-deletes", 0)),
+        quarantined=int(_summary(find_table(catalog, quarantine_name(name))).get("total-records", 0)),
+        commits=commits,
+    )
+
+
+def _position(log: Any | None) -> str | None:
+    if log is None:
+        return None
+    storage = storage_of(log)
+    for snapshot in positions.ancestors(log):
+        found = positions.position_in(snapshot.summary.additional_properties, storage)
+        if found is not None:
+            return found
+    return None
+
+
+def _summary(table: Any | None) -> Mapping[str, str]:
+    snapshot = None if table is None else table.current_snapshot()
+    return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _commits(table: Any | None) -> tuple[CommitFacts, ...]:
+    if table is None:
+        return ()
+    newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(SHOWN_COMMITS), strict=False)]
+    return tuple(_facts(snapshot) for snapshot in newest)
+
+
+def _facts(snapshot: Any) -> CommitFacts:
+    counts = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return CommitFacts(
+        snapshot.snapshot_id,
+        datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+        "" if snapshot.summary is None else snapshot.summary.operation.value,
+        int(counts.get("added-records", 0)),
+        int(counts.get("added-equality-deletes", 0)),
+    )

@@ -1,0 +1,246 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.catalog import find_table, open_catalog
+from pipelines.commit import RowDelta, everything
+from pipelines.config import load
+from pipelines.positions import LOG_ORDINAL
+
+Run = Callable[..., tuple[int, str, str]]
+Event = dict[str, Any]
+
+CONFIG = """
+tables:
+  shop.products:
+    source: {type: files, path: "landing/*.jsonl", format: debezium-json}
+    key: [id]
+    types: {id: long, price: "%s"}
+    commit_interval: 100ms
+"""
+
+
+def event(op: str, row: Event, before: Event | None = None) -> str:
+    after, old = (None, row) if op == "d" else (row, before)
+    return json.dumps({"op": op, "before": old, "after": after, "source": {"table": "products"}, "ts_ms": 1}) + "\n"
+
+
+class Project:
+    """A folder with a config, landed files and the command."""
+
+    def __init__(self, folder: Path, run: Run) -> None:
+        self.folder = folder
+        self.config = folder / "nevermore.yaml"
+        self.run = run
+        (folder / "landing").mkdir()
+        self.types("decimal(10,2)")
+
+    def types(self, price: str) -> None:
+        self.config.write_text(CONFIG % price)
+
+    def land(self, name: str, *lines: str) -> None:
+        (self.folder / "landing" / name).write_text("".join(lines))
+
+    def call(self, *words: object) -> tuple[int, Any, str]:
+        """(exit code, JSON document, standard error)."""
+        code, output, errors = self.run(*words, "--config", self.config, "--json")
+        return code, json.loads(output) if output.strip() else None, errors
+
+    def ingest(self, *lines: str, name: str = "1.jsonl") -> int:
+        self.land(name, *lines)
+        return self.call("ingest")[0]
+
+    def rows(self) -> list[Event]:
+        code, output, errors = self.run("scan", "shop.products", "--config", self.config, "--format", "jsonl")
+        assert code == 0, errors
+        return sorted((json.loads(line) for line in output.splitlines()), key=lambda r: r["id"])
+
+    def spoil(self) -> None:
+        """Empty the mirror behind the pipeline's back."""
+        table = find_table(open_catalog(load(self.config)), "shop.products")
+        RowDelta(table).commit([], {}, remove=everything)
+
+
+def product(key: int, price: Any = "1.00") -> Event:
+    return {"id": key, "price": price}
+
+
+@pytest.fixture
+def project(tmp_path: Path, run: Run) -> Project:
+    return Project(tmp_path, run)
+
+
+BROKEN = "{ no json\n"
+
+
+# -- status ---------------------------------------------------------------------------------------------------------
+
+
+def test_status_tells_positions_debt_and_commits(project: Project) -> None:
+    assert project.call("status")[1][0]["position"] is None
+    project.ingest(event("c", product(1)), event("c", product(2)))
+    project.ingest(event("u", product(1, "2.00")), event("d", product(2)), name="2.jsonl")
+    code, (table,), _ = project.call("status", "shop.products")
+    assert code == 0
+    assert (table["logged"], table["applied"], table["waiting"], table["lag_seconds"]) == (4, 4, 0, 0.0)
+    assert (table["delete_rows"], table["delete_files"], table["rows_written"]) == (2, 1, 3)
+    assert [c["operation"] for c in table["commits"]] == ["overwrite", "append"]
+    assert project.run("status", "--config", project.config)[1].startswith("shop.products: 4 changes logged, applied 4")
+
+
+def test_status_tells_how_much_of_the_log_waits(project: Project) -> None:
+    from pipelines.ingest import run_once
+
+    project.ingest(event("c", product(1)))
+    project.land("2.jsonl", event("c", product(2)))
+    run_once(load(project.config), log_only=True)
+    (table,) = project.call("status")[1]
+    assert (table["logged"], table["applied"], table["waiting"]) == (2, 1, 1)
+    assert table["lag_seconds"] > 0
+
+
+@pytest.mark.parametrize("words", [["status"], ["resync"], ["replay"], ["quarantine", "show"], ["run"]])
+def test_unknown_table_is_a_usage_error_that_names_the_nearest(words: list[str], project: Project) -> None:
+    code, _, errors = project.call(*words, "shop.product")
+    assert code == 2
+    assert "did you mean shop.products?" in errors
+
+
+# -- resync ---------------------------------------------------------------------------------------------------------
+
+
+def test_resync_makes_a_spoilt_mirror_anew_in_one_snapshot(project: Project) -> None:
+    project.ingest(event("c", product(1)), event("c", product(2)), event("d", product(2)), event("c", product(3)))
+    right = project.rows()
+    project.spoil()
+    assert project.rows() == []
+    code, done, errors = project.call("resync", "shop.products")
+    assert (code, done["num_rows"], done["num_changes"]) == (0, 2, 4), errors
+    assert project.rows() == right
+    table = find_table(open_catalog(load(project.config)), "shop.products")
+    assert table.current_snapshot().summary[LOG_ORDINAL] == "4"
+    assert len(table.metadata.snapshots) == 3
+    assert find_table(open_catalog(load(project.config)), "shop.products__resync") is None
+    project.ingest(event("u", product(3, "9.00")), name="2.jsonl")
+    assert project.rows() == [right[0], {**right[1], "price": "9.00"}]
+
+
+def test_resync_makes_a_dropped_mirror(project: Project) -> None:
+    project.ingest(event("c", product(1)))
+    open_catalog(load(project.config)).drop_table("shop.products")
+    assert project.call("resync", "shop.products")[0] == 0
+    assert [r["id"] for r in project.rows()] == [1]
+
+
+def test_resync_without_a_log_fails(project: Project) -> None:
+    code, _, errors = project.call("resync", "shop.products")
+    assert code == 1
+    assert "ingest first" in errors
+
+
+# -- replay ---------------------------------------------------------------------------------------------------------
+
+
+def test_replay_mends_the_keys_of_a_range_and_keeps_later_changes(project: Project) -> None:
+    project.ingest(event("c", product(1)), event("c", product(2)), event("c", product(3)))
+    project.ingest(event("u", product(1, "5.00")), event("d", product(2)), event("d", product(3)), name="2.jsonl")
+    project.ingest(event("c", product(3, "7.00")), name="3.jsonl")
+    project.spoil()
+    code, done, errors = project.call("replay", "shop.products", "--from", "1", "--to", "2")
+    assert code == 0, errors
+    assert (done["first"], done["last"], done["num_changes"]) == (1, 2, 4)
+    assert project.rows() == [product(1, "5.00")]
+    assert project.call("replay", "shop.products")[1]["num_changes"] == 7
+    assert project.rows() == [product(1, "5.00"), product(3, "7.00")]
+    assert project.call("status")[1][0]["applied"] == 7
+
+
+def test_replay_takes_times(project: Project) -> None:
+    project.ingest(event("c", product(1)))
+    assert project.call("replay", "shop.products", "--from", "2020-01-01T00:00:00")[1]["num_changes"] == 1
+    code, _, errors = project.call("replay", "shop.products", "--from", "2999-01-01")
+    assert code == 1
+    assert "no change" in errors
+
+
+def test_replay_refuses_nonsense_and_truncates(project: Project) -> None:
+    assert project.call("replay", "shop.products")[0] == 1
+    project.ingest(event("c", product(1)), json.dumps({"op": "t", "source": {"table": "products"}, "ts_ms": 1}) + "\n")
+    code, _, errors = project.call("replay", "shop.products", "--from", "soon")
+    assert (code, "neither an ordinal nor" in errors) == (2, True)
+    code, _, errors = project.call("replay", "shop.products")
+    assert (code, "nevermore resync" in errors) == (1, True)
+
+
+# -- quarantine -----------------------------------------------------------------------------------------------------
+
+
+def test_quarantine_lists_and_shows_events(project: Project) -> None:
+    assert project.call("quarantine", "list")[1] == [{"table": "shop.products", "events": 0, "reasons": {}}]
+    assert project.ingest(event("c", product(1)), BROKEN, event("c", product(2))) == 3
+    _, (listed), _ = project.call("quarantine", "list")
+    assert listed[0]["events"] == 1
+    _, (shown,), _ = project.call("quarantine", "show", "shop.products")
+    assert (shown["raw"], shown["source_offset"]) == (BROKEN, 2)
+    assert "1 events" in project.run("quarantine", "list", "--config", project.config)[1]
+
+
+def test_quarantine_replay_applies_what_a_mended_config_can_decode(project: Project) -> None:
+    project.types("decimal(4,2)")
+    lines = [event("c", product(1)), event("c", product(2, "12345.00")), event("c", product(3)), BROKEN]
+    assert project.ingest(*lines) == 3
+    project.types("decimal(10,2)")
+    code, done, errors = project.call("quarantine", "replay", "shop.products")
+    assert code == 3, errors
+    assert (done["applied"], done["superseded"], done["rejected"]) == (1, 0, 1)
+    assert project.rows() == [product(1), product(2, "12345.00"), product(3)]
+    assert project.call("quarantine", "list")[1][0]["events"] == 1
+    again = project.call("quarantine", "replay", "shop.products")[1]
+    assert (again["applied"], again["rejected"]) == (0, 1)
+    assert project.call("ingest")[1]["tables"][0]["status"] == "nothing new"
+
+
+def test_quarantine_replay_never_brings_an_old_row_back(project: Project) -> None:
+    project.types("decimal(4,2)")
+    assert project.ingest(event("c", product(1, "12345.00")), event("u", product(1)), event("c", product(2))) == 3
+    project.types("decimal(10,2)")
+    code, done, _ = project.call("quarantine", "replay", "shop.products")
+    assert (code, done["applied"], done["superseded"]) == (3, 0, 1)
+    assert project.rows() == [product(1), product(2)]
+
+
+def test_quarantine_replay_of_nothing_fails(project: Project) -> None:
+    assert "no event of it was ever rejected" in project.call("quarantine", "replay", "shop.products")[2]
+    code, _, errors = project.call("quarantine", "show")
+    assert (code, "needs a table" in errors) == (2, True)
+
+
+# -- run ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signals, project: Project) -> None:
+    project.land("1.jsonl", event("c", product(1)))
+    command = [sys.executable, "-m", "pipelines.cli", "run", "--config", str(project.config), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["tables"][0]["events"] == {"c": 1}
+        project.land("2.jsonl", event("c", product(2)))
+        assert json.loads(process.stdout.readline())["tables"][0]["events"] == {"c": 1}
+        time.sleep(0.1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors.decode()
+    assert [r["id"] for r in project.rows()] == [1, 2]
