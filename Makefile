@@ -49,5 +49,8 @@ format: $(READY) ## Format the code
 interop: $(READY) java ## Show that Iceberg Java reads what we write
 	@tests/interop/run
 
+fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
+	@$(BIN)/python -m tests.fuzz --inputs 100000
+
 clean: ## Remove the environment and everything made by the commands above
 	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR)

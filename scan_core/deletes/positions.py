@@ -16,7 +16,7 @@ from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import read_bytes
 from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
-from scan_core.read.file_reader import field_id_of, open_file
+from scan_core.read.file_reader import field_id_of, open_file, refusing_malformed
 from scan_core.rows.positions import (
     RoaringPositions,
     RowPositions,
@@ -104,7 +104,9 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
         if paths.null_count or positions.null_count:
             raise MalformedTableError(f"{delete_file.path}: NULL in file_path or pos of a position delete")
         metrics.delete_rows_loaded += len(paths)
-        for path, values in _split_by_path(paths, positions):
+        with refusing_malformed(delete_file.path, "file_path"):
+            by_file = _split_by_path(paths, positions)
+        for path, values in by_file:
             if len(values) and int(values.min()) < 0:
                 raise MalformedTableError(f"{delete_file.path}: negative position {int(values.min())} of {path}")
             by_path.setdefault(path, []).append(sorted_positions(values))

@@ -1,0 +1,68 @@
+"""A sample of `make fuzz`, and that the suite finds what it is there to find."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from scan_core import MalformedTableError
+from tests.fuzz.__main__ import SEED
+from tests.fuzz.campaign import run_campaign
+from tests.fuzz.case import _judge_refusal, make_case, run_case
+from tests.fuzz.subjects import Subject, build_subjects
+
+PARTS, INPUTS = 4, 1000
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> list[Subject]:
+    return build_subjects(tmp_path_factory.mktemp("subjects"))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_damaged_tables_are_read_or_refused(part: int) -> None:
+    findings = list(run_campaign(SEED, part * INPUTS, (part + 1) * INPUTS))
+    assert not findings, "\n".join(map(str, findings))
+
+
+def test_cases_are_told_by_seed_and_number(subjects: list[Subject]) -> None:
+    first, again, other = (make_case(seed, 17, subjects)[0] for seed in (5, 5, 6))
+    assert first == again
+    assert (first.path, first.content) != (other.path, other.content)
+
+
+def test_a_case_leaves_the_table_as_it_was(subjects: list[Subject]) -> None:
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for s in subjects for p in map(s.folder.joinpath, s.files())}
+    for number in range(50):
+        assert run_case(*make_case(1, number, subjects)) is None
+    assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in before}
+
+
+def test_foreign_errors_and_refusals_without_a_file_are_findings(
+    subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, _ = make_case(1, 0, subjects)
+    assert _judge_refusal(case, MalformedTableError("something is wrong")) is not None
+    assert _judge_refusal(case, MalformedTableError(f"{case.subject.name}: something is wrong")) is None
+    out_of_memory = MalformedTableError(f"{case.subject.name}: too much")
+    out_of_memory.__cause__ = MemoryError()
+    assert "memory" in str(_judge_refusal(case, out_of_memory))
+    monkeypatch.setattr("scan_core.open_table", lambda *_, **__: 1 / 0)
+    assert "ZeroDivisionError" in str(run_case(case, Random(1)))
+
+
+def test_a_process_that_dies_is_a_finding_and_the_campaign_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import json, os, pathlib, sys\n"
+        "seed, start, stop, folder = sys.argv[1:]\n"
+        "for number in range(int(start), int(stop)):\n"
+        "    pathlib.Path(folder, 'progress').write_text(str(number))\n"
+        "    if number == 3: os.abort()\n"
+        "    if number == 5: print(json.dumps({'number': 5, 'what': 'a foreign error'}))\n"
+    )
+    found = list(run_campaign(9, 0, 8, worker=[str(script)]))
+    assert [(f.seed, f.number) for f in found] == [(9, 3), (9, 5)]
+    assert "--seed 9 --case 3" in str(found[0])
+    assert json.dumps("a foreign error").strip('"') in str(found[1])

@@ -1,0 +1,28 @@
+"""Damage that the fuzz suite found to end in anything but a clear refusal: one regression test each."""
+
+from pathlib import Path
+
+import pytest
+
+import scan_core
+from scan_core import MalformedTableError
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
+
+COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
+
+
+def refusal(table: TableBuilder) -> str:
+    with pytest.raises(MalformedTableError) as caught:
+        scan_core.open_table(table.metadata_path).scan().to_table()
+    return str(caught.value)
+
+
+def test_position_delete_whose_path_is_no_utf8(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    data = table.data({"id": [1], "name": ["a"]})
+    delete = table.position_delete([(data, 0)], compression="none")
+    delete.record["lower_bounds"] = delete.record["upper_bounds"] = None
+    delete.local.write_bytes(delete.local.read_bytes().replace(b"-data.parquet", b"-d\xffta.parquet"))
+    table.commit(data, delete)
+    assert delete.path in refusal(table)
