@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pipelines.change_batch import Rejected
 from pipelines.config import Config, FilesSource, TableConfig, quarantine_name
 from pipelines.formats.feed import FeedConfig, TableFeed
-from pipelines.formats.registry import lookup, parse_options
+from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
@@ -76,7 +76,8 @@ class Feed:
             return lines
 
         start = None if position is None else FilePosition.from_json(position)
-        return discover(self.source.path, start, self.file_options, applied_lines=applied_lines)
+        complete = complete_events_of(self.source.format)
+        return discover(self.source.path, start, self.file_options, applied_lines=applied_lines, complete=complete)
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""

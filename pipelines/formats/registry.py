@@ -22,9 +22,9 @@ from pipelines.formats.feed import FeedConfig, TableFeed, matches
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
-from pipelines.formats.sniff import sniff
+from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
-from pipelines.sources.raw_events import RawEvents
+from pipelines.sources.raw_events import RawEvents, from_documents
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,19 @@ FORMATS: Mapping[str, Format] = {
 def complete_events_of(name: str | None) -> Callable[[pa.BinaryArray], int | None] | None:
     """How far events of a format may be applied, for a source to ask; None for formats without transactions.
 
-    A format to be sniffed is taken for one with transactions: events that mark none are complete anyway.
+    Of a feed whose format is to be sniffed, the events themselves tell.
     """
-    return complete_events if name is None or ALIASES.get(name, name) == "wal2json" else None
+    if name is None:
+        return _complete_if_transactional
+    return complete_events if ALIASES.get(name, name) == "wal2json" else None
+
+
+def _complete_if_transactional(documents: pa.BinaryArray) -> int | None:
+    try:
+        name = sniff(from_documents(documents.slice(0, SNIFFED_EVENTS)))
+    except SourceError:
+        return None  # decoding says what is in doubt
+    return complete_events(documents) if name == "wal2json" else None
 
 
 ALIASES: Mapping[str, str] = {
