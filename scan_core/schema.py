@@ -36,6 +36,8 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
     "unknown": pa.null(),
 }
 UNSUPPORTED_TYPES = frozenset({"variant", "geometry", "geography"})
+MAX_FIXED_BYTES = 2**31 - 1
+"""What Arrow can hold."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
@@ -255,7 +257,10 @@ def _parse_primitive(text: str) -> PrimitiveType:
             raise MalformedTableError(f"decimal precision must be 1..38 and scale at most that: {text}")
         return PrimitiveType("decimal", (precision, scale))
     if match := _FIXED.fullmatch(text):
-        return PrimitiveType("fixed", (int(match[1]),))
+        length = int(match[1])
+        if length > MAX_FIXED_BYTES:
+            raise MalformedTableError(f"a fixed type has at most {MAX_FIXED_BYTES} bytes: {text:.80}")
+        return PrimitiveType("fixed", (length,))
     if (name := re.split(r"[(\[]", text, maxsplit=1)[0]) in UNSUPPORTED_TYPES:
         return PrimitiveType(name)
     raise MalformedTableError(f"unknown type {text!r:.80} in schema")

@@ -133,7 +133,10 @@ class FileProjection:
                 "name mapping; set schema.name-mapping.default"
             )
         if field.initial_default is not None:
-            return default_scalar(field.initial_default, field, self.missing)
+            try:
+                return default_scalar(field.initial_default, field, self.missing)
+            except MalformedTableError as error:
+                raise MalformedTableError(f"{self._path}: {error}") from error
         if field.required:
             raise MalformedTableError(
                 f"{self._path}: lacks the required column {field.name!r} (id {field.field_id}), which has no default"

@@ -26,3 +26,20 @@ def test_position_delete_whose_path_is_no_utf8(tmp_path: Path) -> None:
     delete.local.write_bytes(delete.local.read_bytes().replace(b"-data.parquet", b"-d\xffta.parquet"))
     table.commit(data, delete)
     assert delete.path in refusal(table)
+
+
+def test_fixed_type_longer_than_arrow_can_hold(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    table.commit(table.data({"id": [1], "name": ["a"]}))
+    table.evolve(*COLUMNS, Column(3, "f", "fixed[99999999999]"))
+    assert table.metadata_path.name in refusal(table)
+    assert "fixed[99999999999]" in refusal(table)
+
+
+def test_default_that_is_no_value_of_its_column(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, version=3)
+    data = table.data({"id": [1], "name": ["a"]})
+    table.commit(data)
+    table.evolve(*COLUMNS, Column(3, "added", "int", initial_default=[]))
+    assert data.path in refusal(table)
+    assert "'added'" in refusal(table)
