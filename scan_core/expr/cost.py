@@ -11,7 +11,7 @@ from scan_core.expr.coercion import BYTES, name_of
 _COPY_COST, _MASK_COST = 4.0, 1.0
 _STRING_COST = 8.0
 _CALL_COST = {
-    "rlike": 150.0,
+    "rlike": 40.0,
     **dict.fromkeys(("lower", "upper", "reverse", "replace", "concat"), 30.0),
     **dict.fromkeys(("substr", "left", "right", "trim", "ltrim", "rtrim"), 25.0),
     **dict.fromkeys(("startswith", "endswith", "contains", "length"), 10.0),
@@ -41,7 +41,7 @@ def cost_of(node: BoundExpr) -> float:
         case Like():
             return below + 15.0
         case Cast(operand):
-            return below + (100.0 if name_of(operand.type) == "string" else 3.0)
+            return below + (200.0 if name_of(operand.type) == "string" else 3.0)
         case Call(function):
             return below + _CALL_COST.get(function.removeprefix("try "), 3.0)
         case _:

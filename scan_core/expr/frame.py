@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
+from scan_core.expr.nodes import leaf_ids
 from scan_core.expr.vectors import BoolMask, Truth, Vector
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""
+MIN_COST_TO_ENCODE = 90.0
+"""Expressions cheaper than this (in units of `cost.py`) are evaluated faster than a dictionary is built."""
+SAMPLE_ROWS, MIN_ROWS_PER_SAMPLED_VALUE = 1024, 8
+"""A plain column is worth a dictionary if a sample of it repeats each value so often."""
+
+Codes = npt.NDArray[np.integer[Any]]
 
 
 class Frame:
@@ -25,7 +35,7 @@ class Frame:
         self.vectors: dict[BoundExpr, Vector] = {}
         self._columns = columns
         self._plain: dict[int, pa.Array] = {}
-        self._by_dictionary: dict[int, tuple[Frame, np.ndarray[tuple[int], np.dtype[np.int64]]]] = {}
+        self._by_dictionary: dict[tuple[int, bool], tuple[Frame, Codes] | None] = {}
 
     def __contains__(self, field_id: int) -> bool:
         return field_id in self._columns
@@ -44,28 +54,53 @@ class Frame:
         return self._plain[field_id]
 
     def narrow(self, mask: BoolMask) -> "Frame":
-        """The same columns, only the rows in `mask`; filtered when asked for."""
-        return Frame(_Filtered(self._columns, mask), int(np.count_nonzero(mask)), self.repeated)
+        """The same columns and results, only the rows in `mask`; columns are filtered when asked for."""
+        narrowed = Frame(_Filtered(self._columns, mask), int(np.count_nonzero(mask)), self.repeated)
+        for node, truth in self.truths.items():
+            narrowed.truths[node] = truth.where(mask)
+        for node, vector in self.vectors.items():
+            narrowed.vectors[node] = vector.where(mask)
+        return narrowed
 
-    def by_dictionary(self, field_id: int) -> tuple["Frame", np.ndarray[tuple[int], np.dtype[np.int64]]] | None:
+    def by_dictionary(self, field_id: int, cost: float) -> "tuple[Frame, Codes] | None":
         """A frame of the column's distinct values, NULL last, and for each row which of them it has.
 
-        None if the column is not dictionary-encoded, or its dictionary is no smaller than the batch.
+        None if the column is not there, or the batch has too many distinct values for what evaluating one costs.
         """
+        key = field_id, cost >= MIN_COST_TO_ENCODE
+        if key not in self._by_dictionary:
+            self._by_dictionary[key] = self._encode(*key)
+        return self._by_dictionary[key]
+
+    def _encode(self, field_id: int, may_encode: bool) -> "tuple[Frame, Codes] | None":  # noqa: FBT001
         array = self._columns.get(field_id)
-        if not isinstance(array, pa.DictionaryArray):
+        if array is None:
             return None
+        if not isinstance(array, pa.DictionaryArray):
+            if not may_encode or not self._repeats_values(array):
+                return None
+            array = array.dictionary_encode()
         distinct = len(array.dictionary)
         if (distinct + 1) * MIN_ROWS_PER_DISTINCT_VALUE > self.num_rows:
             return None
-        if field_id not in self._by_dictionary:
-            values = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
-            indices = array.indices
-            codes = np.asarray(indices.fill_null(0) if indices.null_count else indices)
-            if indices.null_count:
-                codes = np.where(np.asarray(indices.is_valid()), codes, distinct)
-            self._by_dictionary[field_id] = Frame({field_id: values}, distinct + 1, self.repeated), codes
-        return self._by_dictionary[field_id]
+        values = pa.concat_arrays([array.dictionary, pa.nulls(1, array.dictionary.type)])
+        indices = array.indices
+        codes = np.asarray(indices.fill_null(0) if indices.null_count else indices)
+        if indices.null_count:
+            codes = np.where(np.asarray(indices.is_valid()), codes, distinct)
+        return Frame({field_id: values}, distinct + 1, self.repeated), codes
+
+    def _repeats_values(self, array: pa.Array) -> bool:
+        """Judged by a sample: are there few distinct values?"""
+        if self.num_rows < 4 * SAMPLE_ROWS or not is_encodable(array.type):
+            return False
+        sample = array.slice(self.num_rows // 2, SAMPLE_ROWS)
+        return bool(pc.count_distinct(sample).as_py() * MIN_ROWS_PER_SAMPLED_VALUE <= SAMPLE_ROWS)
+
+
+def is_encodable(type_: pa.DataType) -> bool:
+    """Strings and bytes: types whose evaluation may be dear enough to look for repetition."""
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_))
 
 
 class _Filtered(Mapping[int, pa.Array]):
@@ -89,16 +124,11 @@ class _Filtered(Mapping[int, pa.Array]):
 
 @lru_cache(maxsize=4096)
 def sole_column(node: BoundExpr) -> int | None:
-    """The id of the only column an expression reads, None if it reads several, none, or members of a struct."""
-    if isinstance(node, Column | Literal):
-        return None  # nothing to gain
-    ids = set()
-    for part in walk(node):
-        if isinstance(part, Member):
-            return None
-        if isinstance(part, Column):
-            ids.add(part.field_id)
-    return ids.pop() if len(ids) == 1 else None
+    """The id of the only column or struct member that an expression reads; None if it reads several, or is just that."""
+    if isinstance(node, Column | Member | Literal):
+        return None
+    ids = leaf_ids(node)
+    return next(iter(ids)) if len(ids) == 1 else None
 
 
 @lru_cache(maxsize=256)

@@ -35,7 +35,7 @@ from scan_core.expr.bound import (
     Or,
 )
 from scan_core.expr.casts import cast
-from scan_core.expr.cost import pays_to_narrow
+from scan_core.expr.cost import cost_of, pays_to_narrow
 from scan_core.expr.frame import Frame, repeated_parts, sole_column
 from scan_core.expr.logic import conjunction, disjunction, negation, not_false, scattered
 from scan_core.expr.text import bound_text
@@ -134,7 +134,7 @@ def _truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
 
 def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     field_id = sole_column(node)
-    encoded = None if field_id is None else frame.by_dictionary(field_id)
+    encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
     if encoded is None:
         return _plain_truth(node, frame, nulls=nulls)
     values, codes = encoded
@@ -210,7 +210,7 @@ def _vector(node: BoundExpr, frame: Frame) -> Vector:
 
 def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     field_id = sole_column(node)
-    encoded = None if field_id is None else frame.by_dictionary(field_id)
+    encoded = None if field_id is None else frame.by_dictionary(field_id, cost_of(node))
     if encoded is None:
         return _plain_vector(node, frame)
     values, codes = encoded

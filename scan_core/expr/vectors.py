@@ -27,6 +27,11 @@ class Vector:
     failed: BoolMask | None = None
     reason: str = ""
 
+    def where(self, rows: BoolMask) -> "Vector":
+        """Only the rows of a mask."""
+        values = self.values.filter(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values
+        return Vector(values, None if self.failed is None else self.failed[rows], self.reason)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
@@ -39,6 +44,11 @@ class Truth:
     unknown: BoolMask | None = None
     failed: BoolMask | None = None
     reason: str = ""
+
+    def where(self, rows: BoolMask) -> "Truth":
+        """Only the rows of a mask."""
+        unknown = None if self.unknown is None else self.unknown[rows]
+        return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
 
 
 def union(left: BoolMask | None, right: BoolMask | None) -> BoolMask | None:

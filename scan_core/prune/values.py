@@ -182,7 +182,7 @@ def _at_corners(
         return replace(open_ended, may_be_nan=floating)
     operands = node.arguments if isinstance(node, Call) else (node.operand,)
     found = []
-    for corner in product(*((d.lower, d.upper) if d.may_be_value else (None,) for d in arguments)):
+    for corner in product(*(dict.fromkeys((d.lower, d.upper)) if d.may_be_value else (None,) for d in arguments)):
         if None in corner:  # an argument that is always NaN
             return replace(open_ended, may_be_nan=floating)
         literals = tuple(Literal(v, o.type) for v, o in zip(corner, operands, strict=True))

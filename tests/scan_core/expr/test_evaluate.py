@@ -326,3 +326,61 @@ def test_special_cases_of_letters_follow_java() -> None:
     assert evaluate(lowered, columns, 5).tolist() == [True, True, False, False, False]
     (raised,) = bind("upper(s) in ('SS', 'FI')", SCHEMA).conjuncts
     assert evaluate(raised, columns, 5).tolist() == [False, False, True, True, False]
+
+
+def test_costly_expressions_are_evaluated_once_per_distinct_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scan_core.expr import kernels
+
+    seen: list[int] = []
+    plain_cast = kernels.cast
+
+    def counting(array: pa.Array, *types: object) -> object:
+        seen.append(len(array))
+        return plain_cast(array, *types)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernels, "cast", counting)
+    repeating = pa.array([str(k % 5) if k % 7 else None for k in range(10_000)])
+    distinct = pa.array([str(k) for k in range(10_000)])
+    (conjunct,) = bind("cast(s as int) = 3", SCHEMA).conjuncts
+    expected = [k % 7 != 0 and k % 5 == 3 for k in range(10_000)]
+    assert evaluate(conjunct, {4: repeating}, 10_000).tolist() == expected
+    assert evaluate(conjunct, {4: repeating.dictionary_encode()}, 10_000).tolist() == expected
+    assert evaluate(conjunct, {4: distinct}, 10_000).sum() == 1
+    assert seen == [6, 6, 10_000]
+
+
+def test_later_operands_see_only_undecided_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scan_core.expr import strings
+
+    seen: list[int] = []
+    kernel = strings.KERNELS["rlike"]
+
+    def counting(arguments: tuple[pa.Array, ...], *types: object) -> object:
+        seen.append(len(arguments[0]))
+        return kernel(arguments, *types)  # type: ignore[arg-type]
+
+    from scan_core.expr import kernels
+
+    monkeypatch.setitem(kernels._KERNELS, "rlike", counting)  # type: ignore[arg-type]
+    columns = {1: pa.array(range(1000), pa.int32()), 4: pa.array([f"x{k}" for k in range(1000)])}
+    (conjunct,) = bind("i < 900 or s rlike '5$'", SCHEMA).conjuncts
+    assert evaluate(conjunct, columns, 1000).sum() == 910
+    (conjunct,) = bind("b is null or (i >= 990 and s rlike '5$')", SCHEMA).conjuncts
+    assert evaluate(conjunct, columns | {8: pa.array([True] * 1000)}, 1000).sum() == 1
+    assert seen == [100, 10]
+
+
+def test_repeated_expressions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scan_core.expr import kernels
+
+    seen: list[int] = []
+    kernel = kernels._KERNELS["lower"]
+
+    def counting(arguments: tuple[pa.Array, ...], *types: object) -> object:
+        seen.append(len(arguments[0]))
+        return kernel(arguments, *types)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(kernels._KERNELS, "lower", counting)  # type: ignore[arg-type]
+    (conjunct,) = bind("lower(s) = 'abc' or lower(s) like 'x%' or lower(s) > concat(lower(s), 'x')", SCHEMA).conjuncts
+    assert evaluate(conjunct, COLUMNS, 4).tolist() == [True, False, False, False]
+    assert seen == [4]
