@@ -4,10 +4,10 @@ What a scan means is resolved here (columns, predicate, snapshot); how rows are 
 the driver and `read/` on the workers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from scan_core.changes.request import Changes
     from scan_core.expr.nodes import BoundPredicate, Expr
     from scan_core.table import Table
+
+T = TypeVar("T")
 
 _LEAST_SPLIT_BYTES = 1024**2
 _MOST_LOCAL_SPLIT_BYTES = 32 * 1024**2
@@ -187,11 +189,27 @@ class Scan:
 
     def count(self) -> int:
         """Rows of the result, without building any."""
-        plan = self.plan()
-        metrics = ScanMetrics()
-        total = sum(run_splits(_local_splits(plan), _count_one, metrics, self.options.parallelism))
-        self._last.metrics = plan.metrics + metrics
+        total = sum(self.run(self.plan(), _count_one))
         return total if self.row_limit is None else min(total, self.row_limit)
+
+    def aggregate(self, *wanted: tuple[str, str]) -> tuple[Any, ...]:
+        """The answers to `("sum", "price")`, `("count", "*")`, `("min", "day")` ..., without building rows.
+
+        NULLs do not count; without any value min, max and sum are None. Sums of integers and decimals are exact, those
+        of floats are added up row group by row group in the order of the plan. NaN is larger than every number.
+
+        Args:
+            wanted: functions (count, min, max, sum), each with the name of a column, or `*` for count.
+
+        Raises:
+            OptionError: an unknown function, or a row limit, which aggregates do not know.
+            UnsupportedError: a column whose type has no order or cannot be added.
+        """
+        from scan_core.aggregates import run_aggregates
+
+        if self.row_limit is not None:
+            raise OptionError("aggregates do not know limits; aggregate what to_table() gives")
+        return run_aggregates(self, wanted)
 
     def to_table(self) -> pa.Table:
         """All rows as one table."""
@@ -206,9 +224,8 @@ class Scan:
         return self._run(self.plan(), self.arrow_schema)
 
     def _run(self, plan: ScanPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        metrics = ScanMetrics()
         left = self.row_limit
-        batches = run_splits(_local_splits(plan), read_split, metrics, self.options.parallelism)
+        batches = self.run(plan, read_split)
         try:
             while left is None or left > 0:
                 batch = next(batches, None)
@@ -220,6 +237,15 @@ class Scan:
                 yield public_batch(batch, schema)
         finally:
             batches.close()
+
+    def run(self, plan: ScanPlan, read: Callable[[Split, ScanMetrics], Iterator[T]]) -> Generator[T, None, None]:
+        """What `read` yields for each split of a plan, in order, in this process; `metrics` tells of it afterwards."""
+        metrics = ScanMetrics()
+        results = run_splits(_local_splits(plan), read, metrics, self.options.parallelism)
+        try:
+            yield from results
+        finally:
+            results.close()
             self._last.metrics = plan.metrics + metrics
 
     def _with(self, **changes: Any) -> "Scan":

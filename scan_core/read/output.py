@@ -29,14 +29,14 @@ class OutputColumns:
         """Resolve every column of the result; MalformedTableError if a required one is missing."""
         self._schema = context.projection.arrow_schema()
         self._batch_rows = context.options.batch_rows
-        self._sources: list[ValueSource] = [
+        self.sources: list[ValueSource] = [
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS
             else projection.column(field)
             for field in context.projection.fields
         ]
-        self._indices = tuple(dict.fromkeys(s.index for s in self._sources if isinstance(s, FromFile)))
-        self.file_columns = frozenset(i for s in self._sources for i in file_columns_of(s))
+        self._indices = tuple(dict.fromkeys(s.index for s in self.sources if isinstance(s, FromFile)))
+        self.file_columns = frozenset(i for s in self.sources for i in file_columns_of(s))
 
     def batches(self, columns: LazyColumns, selection: RowSelection) -> Iterator[pa.RecordBatch]:
         """The selected rows of a row group, in order, in batches of at most `batch_rows` rows."""
@@ -47,11 +47,11 @@ class OutputColumns:
         else:
             base, bounds = selection, self._pieces(0, selected_count(selection))
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
-        made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self._sources]
+        made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self.sources]
         for start, end in bounds:
             arrays = [
                 self._values(source, stored, whole, start, end)
-                for source, whole in zip(self._sources, made, strict=True)
+                for source, whole in zip(self.sources, made, strict=True)
             ]
             if arrays:
                 yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -4,11 +4,12 @@ For each row group: prune by statistics, start from what position deletes leave,
 and only then decode the payload of the rows that survived.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from scan_core.metrics import ScanMetrics
+from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.output import OutputColumns
@@ -60,6 +61,21 @@ def count_split(split: Split, metrics: ScanMetrics) -> int:
                 reader.count_bytes(columns)
     metrics.rows_out += total
     return total
+
+
+def aggregate_split(split: Split, calls: Sequence[Call], metrics: ScanMetrics) -> Iterator[tuple[Partial, ...]]:
+    """For each row group the calls over the rows that `read_split` would yield of it."""
+    metrics.splits_read += 1
+    order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    for task in split.tasks:
+        with open_task(task, split.context, metrics, order) as reader:
+            output = OutputColumns(reader.projection, split.context, task.data_file)
+            reader.plan_to_read(output.file_columns)
+            for columns, conjuncts in reader.row_groups():
+                selection = reader.refine(columns, conjuncts)
+                metrics.rows_out += selected_count(selection)
+                yield aggregate_group(calls, output.sources, columns, selection)
+                reader.count_bytes(columns)
 
 
 def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:

@@ -1,0 +1,172 @@
+"""min, max, sum and count of single columns over the selected rows of a row group, without making those rows.
+
+Dense selections are applied as masks inside the kernels, a cache-sized block at a time; sparse ones are decoded alone.
+Partial results combine in the order of the row groups, so the number of threads does not change a float sum.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.row_filter import ValueSource, file_columns_of, values_of
+from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
+
+Function = Literal["count", "min", "max", "sum"]
+Number: TypeAlias = int | float | Decimal
+Partial: TypeAlias = Number | pa.Scalar | None
+"""Of sums and counts the number; of minima and maxima an Arrow scalar; None if there was no value."""
+
+_BLOCK_ROWS = 32_768
+_WORD_BITS = 64
+_SAFE_ADDEND = 2**47
+"""A block of such integers cannot overflow 64 bits."""
+_MASKED_SHARE = 0.25
+"""Below this share of survivors a copy of them costs less than looking at every row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One aggregate; `column` is its place in the projection, None for `count(*)`."""
+
+    function: Function
+    column: int | None
+
+
+def aggregate_group(
+    calls: Sequence[Call], sources: Sequence[ValueSource], columns: LazyColumns, selection: RowSelection
+) -> tuple[Partial, ...]:
+    """The calls over the selected rows of one row group.
+
+    Args:
+        calls: what to compute.
+        sources: of the columns of the projection.
+        columns: of the row group.
+        selection: the rows that count.
+    """
+    count = selected_count(selection)
+    if count == 0:
+        return tuple(0 if call.function == "count" else None for call in calls)
+    used = [sources[i] for i in dict.fromkeys(call.column for call in calls) if i is not None]
+    indices = sorted({i for source in used for i in file_columns_of(source)})
+    mask: npt.NDArray[np.bool_] | None = None
+    is_masked = count < columns.row_group.num_rows and count >= _MASKED_SHARE * columns.row_group.num_rows
+    if is_masked and columns.is_untouched(indices):
+        mask, selection = to_mask(selection), All(columns.row_group.num_rows)
+    columns.load(indices, selection)  # all at once: one call of the decoder
+    results: list[Partial] = []
+    for call in calls:
+        if call.column is None:
+            results.append(count)
+        else:
+            results.append(_one(call.function, values_of(sources[call.column], columns, selection), mask))
+    return tuple(results)
+
+
+def combine(function: Function, left: Partial, right: Partial) -> Partial:
+    """The result over the rows of both; NaN counts as larger than every number."""
+    if left is None or right is None:
+        return right if left is None else left
+    if function in ("sum", "count"):
+        return _added(left, right)
+    first, second = _key(left), _key(right)
+    is_left = first <= second if function == "min" else first >= second
+    return left if is_left else right
+
+
+def _added(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _key(scalar: Any) -> Any:
+    value = scalar.value if hasattr(scalar, "value") and not pt.is_decimal(scalar.type) else scalar.as_py()
+    return (math.isnan(value), value) if isinstance(value, float) else value
+
+
+def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+    if array.null_count or (isinstance(array, pa.DictionaryArray) and array.dictionary.null_count):
+        valid = np.asarray(array.is_valid())
+        mask = valid if mask is None else mask & valid
+    if function == "count":
+        return len(array) if mask is None else int(np.count_nonzero(mask))
+    if mask is not None and not mask.any():
+        return None
+    if isinstance(array, pa.DictionaryArray):
+        return _extreme(function, _used_values(array, mask), None)
+    return _sum(array, mask) if function == "sum" else _extreme(function, array, mask)
+
+
+def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+    if pt.is_decimal(array.type):
+        total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
+        return total if isinstance(total, Decimal) else None
+    values = _numbers(array)
+    integer, fraction = 0, 0.0
+    for begin in range(0, len(values), _BLOCK_ROWS):
+        block = values[begin : begin + _BLOCK_ROWS]
+        if mask is not None:
+            block = np.where(mask[begin : begin + _BLOCK_ROWS], block, block.dtype.type(0))
+        if block.dtype.kind == "f":
+            fraction += float(block.sum(dtype=np.float64))
+        elif block.min() >= -_SAFE_ADDEND and block.max() <= _SAFE_ADDEND:
+            integer += int(block.sum(dtype=np.int64))
+        else:
+            integer += (int((block >> 32).sum()) << 32) + int((block & 0xFFFFFFFF).sum())
+    return fraction if values.dtype.kind == "f" else integer
+
+
+def _extreme(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+    if pt.is_floating(array.type):
+        return _extreme_float(function, _numbers(_chosen(array, mask)), array.type)
+    if not (pt.is_integer(array.type) or (pt.is_temporal(array.type) and array.type.bit_width == _WORD_BITS)):
+        import pyarrow.compute as pc
+
+        found: pa.Scalar = pc.min_max(_chosen(array, mask))[function]
+        return found
+    values = _numbers(array)
+    limits = np.iinfo(values.dtype)
+    reduce = np.min if function == "min" else np.max
+    if mask is not None:
+        filler = values.dtype.type(limits.max if function == "min" else limits.min)
+        size = _BLOCK_ROWS
+        blocks = range(0, len(values), size)
+        values = np.array([reduce(np.where(mask[b : b + size], values[b : b + size], filler)) for b in blocks])
+    return pa.scalar(int(reduce(values)), pa.from_numpy_dtype(values.dtype)).cast(array.type)
+
+
+def _extreme_float(function: Function, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Scalar:
+    if function == "max":
+        return pa.scalar(float(np.max(values)), kind)  # a NaN wins
+    return pa.scalar(float(np.fmin.reduce(values)), kind)  # NaN only if all are
+
+
+def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Those values of the dictionary that a chosen row has."""
+    unused = len(array.dictionary)
+    used = np.zeros(unused + 1, np.bool_)
+    codes = np.asarray(array.indices.fill_null(0) if array.indices.null_count else array.indices)
+    for begin in range(0, len(codes), _BLOCK_ROWS):
+        block = codes[begin : begin + _BLOCK_ROWS]
+        used[block if mask is None else np.where(mask[begin : begin + _BLOCK_ROWS], block, unused)] = True
+        if used[:unused].all():
+            break
+    return array.dictionary.take(pa.array(np.flatnonzero(used[:unused]))).drop_null()
+
+
+def _chosen(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+    return array if mask is None else array.filter(pa.array(mask))
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """The values as they are stored; what lies under a NULL is arbitrary."""
+    width = array.type.bit_width // 8
+    code = f"f{width}" if pt.is_floating(array.type) else f"i{width}"
+    buffer = array.buffers()[1]
+    return np.frombuffer(buffer, np.dtype(code), count=len(array), offset=array.offset * width)
