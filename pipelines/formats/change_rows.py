@@ -15,7 +15,8 @@ from pipelines.formats.events import Declared, Events, strings
 from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import SpanColumn, from_binary, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import SpanColumn, from_binary
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents

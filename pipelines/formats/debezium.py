@@ -19,18 +19,10 @@ from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
 from pipelines.formats.events import Declared, Events, distinct, letters, milliseconds, strings, table_names
 from pipelines.formats.image import DEFAULT_PLACEHOLDER
 from pipelines.formats.image_sources import ImageSource, ObjectImages, ScannedImages
-from pipelines.formats.json_columns import integers
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import (
-    Documents,
-    Members,
-    Nested,
-    SpanColumn,
-    from_binary,
-    no_documents,
-    scan_nested,
-    scan_objects,
-)
+from pipelines.formats.json_scalars import integers
+from pipelines.formats.json_scan import scan_nested, scan_objects
+from pipelines.formats.json_spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 

@@ -13,7 +13,8 @@ from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.events import Declared, Events, strings, table_names
 from pipelines.formats.image_sources import EitherImages, Nothing, ObjectImages, PrefixedImages
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import Documents, Members, from_binary, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Documents, Members, from_binary
 from pipelines.formats.op_names import op_codes
 from pipelines.sources.raw_events import RawEvents
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pipelines.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.formats.image_sources import ImageSource
-from pipelines.formats.json_columns import text
 from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.span_text import text
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 

@@ -15,9 +15,10 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats import text_kernels
 from pipelines.formats.casting import cast_each
 from pipelines.formats.inference import InferenceOptions, infer
-from pipelines.formats.json_columns import decode, spans_of_text
+from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.plain_types import plain_type
+from pipelines.formats.span_text import spans_of_text
 from pipelines.formats.value_type import ValueType, describe
 
 Mask = NDArray[np.bool_]

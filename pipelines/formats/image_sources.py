@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.image import ArrowMembers, Columns
-from pipelines.formats.json_spans import Documents, Members, SpanColumn, no_documents, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Documents, Members, SpanColumn, no_documents
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]

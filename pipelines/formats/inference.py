@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import text_kernels
-from pipelines.formats.json_spans import SpanColumn, scan_arrays, scan_objects
+from pipelines.formats.json_scan import scan_arrays, scan_objects
+from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.value_type import Encoding, ValueType
 
 NOTHING = ValueType(pa.null())

@@ -11,7 +11,8 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.events import Refusal
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
-from pipelines.formats.json_spans import Documents, Members, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Documents, Members
 
 Mask = NDArray[np.bool_]
 

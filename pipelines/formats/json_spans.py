@@ -1,25 +1,17 @@
-"""Where the members of a batch of JSON documents lie: the Python side of the scanning kernels.
+"""Where the members of a batch of JSON documents lie: begin, end and kind per row over shared bytes.
 
-A span column is one member of many objects: begin, end and kind per row over shared bytes. Nothing is copied or
-decoded here; that is `json_columns.py`.
+Nothing is copied or decoded here: finding them is `json_scan.py`, decoding them `json_columns.py`.
 """
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
-
-MAX_COLUMNS = 2_000
-"""A feed with more distinct member names has data in its names; the events with still more are rejected."""
-LEAST_CELLS = 2**22
-"""Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
@@ -178,46 +170,6 @@ class Members:
         )
 
 
-def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool = True) -> Members:
-    """The members of each document that is an object.
-
-    Args:
-        documents: one per row.
-        names: members to look for, in their usual order.
-        learn: also find members with other names; their columns follow those of `names`.
-    """
-    count = len(documents)
-    known = _Names(names, _column_limit(documents, len(names)))
-    capacity = max(len(names) + (16 if learn else 0), 1)
-    start = np.empty((capacity, count), np.int32)
-    end = np.empty((capacity, count), np.int32)
-    kind = np.zeros((capacity, count), np.int8)
-    status = np.full(count, kernels.ABSENT, np.int8)
-    row = 0
-    while row < count:
-        row, name_start, name_end = kernels.scan_members(
-            documents.data,
-            documents.start,
-            documents.end,
-            row,
-            *known.tables(),
-            learn,
-            start,
-            end,
-            kind,
-            status,
-            _scratch(),
-        )
-        if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
-            status[row] = kernels.TOO_MANY
-            row += 1
-        if len(known) > capacity:
-            start, end, kind = _grown(start), _grown(end), _grown(kind)
-            capacity = len(start)
-    used = len(known)
-    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status)
-
-
 @dataclass(frozen=True)
 class Nested:
     """Documents scanned together with some of their members.
@@ -233,76 +185,6 @@ class Nested:
     origin: Members
 
 
-def scan_nested(
-    documents: Documents,
-    names: Sequence[str],
-    row_images: Sequence[str],
-    origin: tuple[str, Sequence[str]],
-) -> Nested | None:
-    """Documents and their row images (members with names to be learned) and origin, in one pass.
-
-    None if the images have so many distinct members that their columns would take more memory than the bytes.
-    """
-    count = len(documents)
-    known = _Names((), _column_limit(documents))
-    top, inner = _Names(names, len(names)), _Names(origin[1], len(origin[1]))
-    capacity = 16
-    fixed = len(names) + len(origin[1])
-    while True:
-        columns = fixed + capacity * len(row_images)
-        start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
-        kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
-        bases = np.zeros(len(names), np.int32)
-        bases[names.index(origin[0])] = len(names)
-        for number, name in enumerate(row_images):
-            bases[names.index(name)] = fixed + capacity * number
-        row = 0
-        while row < count and len(known) <= capacity:
-            row, name_start, name_end = kernels.scan_nested(
-                documents.data,
-                documents.start,
-                documents.end,
-                row,
-                *top.tables(),
-                bases,
-                *known.tables(),
-                len(names),
-                *inner.tables(),
-                start,
-                end,
-                kind,
-                status,
-                _scratch(),
-            )
-            if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
-                return None
-        if len(known) <= capacity:
-            break
-        capacity *= 2
-    data = documents.data
-
-    def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
-        last = first + len(own)
-        return Members(data, own, start[first:last], end[first:last], kind[first:last], state)
-
-    whole = part(0, top.names, status)
-    return Nested(
-        whole,
-        tuple(part(int(bases[names.index(n)]), known.names, _object_status(whole, n)) for n in row_images),
-        part(len(names), inner.names, _object_status(whole, origin[0])),
-    )
-
-
-def _object_status(whole: Members, name: str) -> Kinds:
-    found = whole.is_object & (whole.column(name).kind == kernels.OBJECT)
-    return np.where(found, np.int8(kernels.OK), np.int8(kernels.ABSENT))
-
-
-def _column_limit(documents: Documents, at_least: int = 0) -> int:
-    cells = max(LEAST_CELLS, len(documents.data))
-    return min(MAX_COLUMNS, max(cells // max(len(documents), 1), at_least))
-
-
 @dataclass(frozen=True)
 class Elements:
     """The elements of one array per row: a span column of all elements, and where each row's begin (offsets)."""
@@ -310,102 +192,3 @@ class Elements:
     values: SpanColumn
     offsets: NDArray[np.int32]
     status: Kinds
-
-
-def scan_arrays(documents: Documents) -> Elements:
-    """The elements of each document that is an array; other rows have none."""
-    count = len(documents)
-    lengths = np.zeros(count, np.int32)
-    status = np.full(count, kernels.ABSENT, np.int8)
-    offsets = np.zeros(count + 1, np.int32)
-    nothing = np.zeros(0, np.int32)
-    kernels.scan_elements(
-        documents.data,
-        documents.start,
-        documents.end,
-        lengths,
-        offsets,
-        nothing,
-        nothing,
-        np.zeros(0, np.int8),
-        status,
-        False,
-        _scratch(),
-    )
-    np.cumsum(lengths, out=offsets[1:])
-    total = int(offsets[-1])
-    values = SpanColumn(documents.data, np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int8))
-    broken = status != kernels.OK
-    usable = documents.where(~broken)
-    scratch = np.full(count, kernels.ABSENT, np.int8)
-    kernels.scan_elements(
-        usable.data,
-        usable.start,
-        usable.end,
-        lengths,
-        offsets,
-        values.start,
-        values.end,
-        values.kind,
-        scratch,
-        True,
-        _scratch(),
-    )
-    return Elements(values, offsets, status)
-
-
-class _Names:
-    """The member names known so far: raw bytes in a joined table for the kernel, and the column of each."""
-
-    def __init__(self, names: Sequence[str], limit: int) -> None:
-        self._limit = limit
-        self._columns: dict[str, int] = {}
-        self._raw: list[bytes] = []
-        self._slots: list[int] = []
-        for name in names:
-            self._columns.setdefault(name, len(self._columns))
-            self._add(json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1], name)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._columns)
-
-    def learn(self, raw: bytes) -> bool:
-        """Know `raw` from now on; False if it is no text or one too many."""
-        try:
-            name = json.loads(b'"' + raw + b'"')
-            name.encode()
-        except (ValueError, UnicodeError):
-            return False
-        if name not in self._columns and len(self._columns) >= self._limit:
-            return False
-        self._add(raw, name)
-        return True
-
-    def _add(self, raw: bytes, name: str) -> None:
-        self._raw.append(raw)
-        self._slots.append(self._columns.setdefault(name, len(self._columns)))
-
-    def tables(self) -> tuple[Bytes, Places, Places]:
-        lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
-        joined = np.frombuffer(b"".join(self._raw) or b"\0", np.uint8)
-        return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
-
-
-def first_member_is(documents: Documents, *names: str) -> Mask:
-    """Rows whose document is an object that begins with a member of one of these names."""
-    found = np.zeros(len(documents), np.bool_)
-    joined, offsets, _ = _Names(names, len(names)).tables()
-    kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
-    return found
-
-
-def _scratch() -> Bytes:
-    return np.empty(kernels.MAX_DEPTH, np.uint8)
-
-
-def _grown(array: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([array, np.zeros_like(array)])

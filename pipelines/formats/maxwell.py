@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.events import Declared, Events, milliseconds, strings, table_names
 from pipelines.formats.image_sources import Nothing, ObjectImages, OverlaidImages
-from pipelines.formats.json_columns import integers, json_text
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import Members, from_binary, scan_objects
+from pipelines.formats.json_scalars import integers
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Members, from_binary
 from pipelines.formats.op_names import op_codes
+from pipelines.formats.span_text import json_text
 from pipelines.sources.raw_events import RawEvents
 
 _NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns")

@@ -7,7 +7,8 @@ import numpy as np
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.change_rows import USUAL_OP_COLUMNS
-from pipelines.formats.json_spans import Members, from_binary, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Members, from_binary
 from pipelines.sources.raw_events import RawEvents
 
 SNIFFED_EVENTS = 200

@@ -1,25 +1,18 @@
 """Compiled kernels that turn spans of bytes into contiguous text, integers and doubles."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714 - one compiled loop per kernel; Numba inlines no generators
-
-from typing import Any
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import ESCAPED
+from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, Bytes, Kinds, Places
 
-Bytes = NDArray[np.uint8]
-Places = NDArray[np.int32]
-Kinds = NDArray[np.int8]
 Mask = NDArray[np.bool_]
 
-_COMPILE: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "_nrt": False}
 
-
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def _hex4(data: Bytes, p: int) -> int:
     value = 0
     for k in range(4):
@@ -29,7 +22,7 @@ def _hex4(data: Bytes, p: int) -> int:
     return value
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate."""
     while p < end:
@@ -88,7 +81,7 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     return at
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def gather_text(
     data: Bytes, start: Places, end: Places, kind: Kinds, wanted: Mask, offsets: Places, out: Bytes, bad: Mask
 ) -> int:
@@ -113,14 +106,13 @@ def gather_text(
     return at
 
 
-_1 = np.uint64(1)
 _TEN = np.uint64(10)
 _ZERO = np.uint64(0x30)
 _LONGEST = np.uint64(19)
 _MAX = np.uint64(2**63 - 1)
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
     """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
     for row in range(len(start)):
@@ -131,7 +123,7 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
         q = np.uint64(end[row])
         negative = p < q and data[p] == 0x2D
         if negative or (p < q and data[p] == 0x2B):
-            p += _1
+            p += ONE
         if p >= q or q - p > _LONGEST:
             bad[row] = True
             continue
@@ -142,10 +134,10 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
                 bad[row] = True
                 break
             value = value * _TEN + digit
-            p += _1
+            p += ONE
         if bad[row]:
             continue
-        if negative and value <= _MAX + _1:
+        if negative and value <= _MAX + ONE:
             out[row] = np.int64(np.uint64(0) - value)
         elif not negative and value <= _MAX:
             out[row] = np.int64(value)
@@ -156,7 +148,7 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
 _POWERS = 10.0 ** np.arange(23)
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def parse_doubles(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.float64], slow: Mask) -> None:
     """Doubles of the wanted spans where one multiplication is exact (Clinger's fast path); others are marked slow."""
     for row in range(len(start)):
@@ -196,7 +188,7 @@ def parse_doubles(data: Bytes, start: Places, end: Places, wanted: Mask, out: ND
         out[row] = -value if negative else value
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
     """Mark the wanted spans that equal `pattern`."""
     length = len(pattern)
@@ -216,7 +208,7 @@ def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: 
 _BLOCK = np.uint64(256)
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
     """Whether data[p + first : p + last] differs from pattern[first : last]; without a branch, so that it is SIMD."""
     difference = np.uint8(0)
@@ -225,7 +217,7 @@ def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
     return difference != 0
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
     length = np.uint64(len(pattern))
     first = np.uint64(0)
@@ -237,7 +229,7 @@ def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
     return True
 
 
-@njit(**_COMPILE)
+@njit(**COMPILE)
 def match_affixes(
     data: Bytes,
     start: Places,
@@ -257,145 +249,11 @@ def match_affixes(
             continue
         p = np.uint64(start[row])
         q = np.uint64(end[row])
-        while q > p and (data[q - _1] == 0x20 or data[q - _1] == 0x0A or data[q - _1] == 0x0D or data[q - _1] == 0x09):
-            q -= _1
+        while q > p and (
+            data[q - ONE] == 0x20 or data[q - ONE] == 0x0A or data[q - ONE] == 0x0D or data[q - ONE] == 0x09
+        ):
+            q -= ONE
         if q - p >= a + b and _begins_with(data, p, prefix) and _begins_with(data, q - b, suffix):
             out[row] = True
             out_start[row] = p + a
             out_end[row] = q - b
-
-
-@njit(**_COMPILE)
-def _sextet(c: int) -> int:
-    if 0x41 <= c <= 0x5A:
-        return c - 0x41
-    if 0x61 <= c <= 0x7A:
-        return c - 0x47
-    if 0x30 <= c <= 0x39:
-        return c + 4
-    if c == 0x2B or c == 0x2D:
-        return 62
-    if c == 0x2F or c == 0x5F:
-        return 63
-    return -1
-
-
-@njit(**_COMPILE)
-def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Bytes of base64 texts (standard or URL-safe, padded or not), one after the other; marks what is none in `bad`."""
-    at = np.int64(0)
-    out_offsets[0] = 0
-    for row in range(len(valid)):
-        begin = at
-        if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            padded = q - p
-            while q > p and data[q - 1] == 0x3D and padded - (q - p) < 2:
-                q -= 1
-            bits = np.int64(0)
-            held = 0
-            for k in range(p, q):
-                sextet = _sextet(np.int64(data[k]))
-                if sextet < 0:
-                    bad[row] = True
-                    break
-                bits = ((bits << 6) | sextet) & 0xFFFFFF
-                held += 6
-                if held >= 8:
-                    held -= 8
-                    out[at] = (bits >> held) & 0xFF
-                    at += 1
-            if (q - p) % 4 == 1 or (padded != q - p and padded % 4 != 0):
-                bad[row] = True
-            if bad[row]:
-                at = begin
-        out_offsets[row + 1] = at
-    return at
-
-
-@njit(**_COMPILE)
-def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    r"""Bytes of hexadecimal texts, dashes and a leading `\\x` or `0x` ignored; marks what is none in `bad`."""
-    at = np.int64(0)
-    out_offsets[0] = 0
-    for row in range(len(valid)):
-        begin = at
-        if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            if q - p >= 2 and (data[p] == 0x5C or data[p] == 0x30) and data[p + 1] == 0x78:
-                p += 2
-            high = -1
-            for k in range(p, q):
-                c = np.int64(data[k])
-                if c == 0x2D:
-                    continue
-                if 0x30 <= c <= 0x39:
-                    digit = c - 0x30
-                elif 0x41 <= (c & 0xDF) <= 0x46:
-                    digit = (c & 0xDF) - 0x37
-                else:
-                    bad[row] = True
-                    break
-                if high < 0:
-                    high = digit
-                else:
-                    out[at] = high * 16 + digit
-                    at += 1
-                    high = -1
-            if high >= 0:
-                bad[row] = True
-            if bad[row]:
-                at = begin
-        out_offsets[row + 1] = at
-    return at
-
-
-@njit(**_COMPILE)
-def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
-    """Bytes of texts whose characters stand for one byte each; marks characters above U+00FF in `bad`."""
-    at = np.int64(0)
-    out_offsets[0] = 0
-    for row in range(len(valid)):
-        begin = at
-        if valid[row]:
-            p = np.int64(offsets[row])
-            q = np.int64(offsets[row + 1])
-            while p < q:
-                c = np.int64(data[p])
-                if c < 0x80:
-                    out[at] = c
-                    p += 1
-                elif (c == 0xC2 or c == 0xC3) and p + 1 < q:
-                    out[at] = ((c & 3) << 6) | (np.int64(data[p + 1]) & 0x3F)
-                    p += 2
-                else:
-                    bad[row] = True
-                    break
-                at += 1
-            if bad[row]:
-                at = begin
-        out_offsets[row + 1] = at
-    return at
-
-
-@njit(**_COMPILE)
-def widen_integers(offsets: Places, data: Bytes, valid: Mask, out: Bytes, bad: Mask) -> None:
-    """Big-endian two's complement numbers as 16 little-endian bytes each; marks empty and longer ones in `bad`."""
-    for row in range(len(valid)):
-        if not valid[row]:
-            continue
-        p = np.int64(offsets[row])
-        q = np.int64(offsets[row + 1])
-        if p == q:
-            bad[row] = True
-            continue
-        fill = np.uint8(0xFF) if data[p] >= 0x80 else np.uint8(0)
-        while q - p > 16 and data[p] == fill:
-            p += 1
-        if q - p > 16 or (q - p == 16 and (data[p] >= 0x80) != (fill == 0xFF)):
-            bad[row] = True
-            continue
-        for k in range(16):
-            out[row, k] = data[q - 1 - k] if k < q - p else fill

@@ -18,15 +18,8 @@ from pipelines.formats import temporal
 from pipelines.formats.events import Declared, Events, strings, table_names
 from pipelines.formats.image_sources import CellImages, Nothing
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_spans import (
-    Documents,
-    Elements,
-    Members,
-    SpanColumn,
-    from_binary,
-    scan_arrays,
-    scan_objects,
-)
+from pipelines.formats.json_scan import scan_arrays, scan_objects
+from pipelines.formats.json_spans import Documents, Elements, Members, SpanColumn, from_binary
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.sql_types import postgres_type
 from pipelines.sources.raw_events import RawEvents

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats.json_spans import Documents, scan_objects
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import Documents
 
 Bytes = NDArray[np.uint8]
 Spans = NDArray[np.int64]
@@ -69,7 +71,7 @@ def sniff_layout(head: bytes) -> Layout:
         return Layout.LINES
     data = np.frombuffer(text, np.uint8)
     spans = np.zeros((2, 2), np.int64)
-    found, _ = kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
+    found, _ = document_kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
     if not found:
         return Layout.DOCUMENTS if first_line.endswith((b"{", b"[", b",", b":")) else Layout.LINES
     first = text[: spans[0, 1]]
@@ -104,7 +106,7 @@ def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int
     """The events of the first `max_lines` whole lines; `first_line` is the number of the first."""
     view = np.frombuffer(data, np.uint8)
     ends = np.empty(min(max_lines, len(view)), np.int32)
-    ends = ends[: kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
+    ends = ends[: document_kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
     if len(ends) < max_lines and len(view) and (not len(ends) or ends[-1] != len(view)):
         ends = np.append(ends, np.int32(len(view)))
     view = view[: ends[-1]] if len(ends) else view[:0]
@@ -178,7 +180,7 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Sp
     block = np.zeros((4096, 2), np.int64)
     position = start
     while True:
-        found, position = kernels.split_documents(view, position, end, block, stack, separated)
+        found, position = document_kernels.split_documents(view, position, end, block, stack, separated)
         parts.append(block[:found].copy())
         if found < len(block):
             break

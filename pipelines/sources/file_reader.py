@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import ConfigError, SourceError
+from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources import file_rows
+from pipelines.sources.file_chunks import Chunks, after_last_newline
 from pipelines.sources.file_documents import Layout, Piece, comment_length, sniff_layout, split_documents, split_lines
 from pipelines.sources.file_listing import ListedFile, open_file
 from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import FINGERPRINT_BYTES, ReadFile
+from pipelines.sources.file_position import ReadFile
 
-FINGERPRINTED_BYTES = 4096
-"""At both ends: the beginnings of files are alike where events carry their schema."""
-_MOVING_END = b"], \t\r\n"
-"""What stands behind the last event of an array and moves when the array grows."""
 SNIFFED_BYTES = 256 * 1024
-MAX_WHOLE_FILE_BYTES = 1024**3
-"""Arrays and pretty-printed documents are split in memory; larger files belong in lines."""
-MAX_LINE_BYTES = 512 * 1024**2
 QUIET_SECONDS = 60
 """A file that was not written to for so long is memory-mapped: truncating a mapped file kills its readers."""
 MAPPED_BYTES = 4 * 1024**2
@@ -51,44 +45,6 @@ class FilePiece:
     after: ReadFile
 
 
-def fingerprint_of(file: ListedFile, filesystem: Any = None) -> ReadFile:
-    """The file as known by its bytes, nothing of it read yet."""
-    with open_file(file, filesystem) as stream:
-        tail = _read(stream, file.size - FINGERPRINTED_BYTES, file.size)
-        kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
-        fingerprint = _fingerprint(stream, kept)
-    return ReadFile(
-        name=file.name,
-        size=file.size,
-        read_bytes=0,
-        lines=0,
-        kept_bytes=kept,
-        fingerprint=fingerprint,
-        finished=False,
-    )
-
-
-def continues(file: ListedFile, known: ReadFile, filesystem: Any = None) -> bool:
-    """Whether the file begins with what `known` was: it is the same one, grown."""
-    if file.size < known.kept_bytes:
-        return False
-    with open_file(file, filesystem) as stream:
-        return _fingerprint(stream, known.kept_bytes) == known.fingerprint
-
-
-def _fingerprint(stream: Any, size: int) -> str:
-    parts = [b"%d:" % size, _read(stream, 0, min(FINGERPRINTED_BYTES, size))]
-    if size > FINGERPRINTED_BYTES:
-        parts.append(_read(stream, size - FINGERPRINTED_BYTES, size))
-    return blake2b(b"".join(parts), digest_size=FINGERPRINT_BYTES).hexdigest()
-
-
-def _read(stream: Any, start: int, end: int) -> bytes:
-    stream.seek(max(start, 0))
-    data: bytes = stream.read(end - max(start, 0))
-    return data
-
-
 def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any = None) -> Iterator[FilePiece]:
     """The events of a file after those that are read already.
 
@@ -101,7 +57,7 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
             yield from _read_rows(file, known, suffix, options, filesystem)
             return
         with _open(file, compression, filesystem) as stream:
-            yield from _read_text(_Chunks(stream, seekable=compression is None), known, options)
+            yield from _read_text(Chunks(stream, seekable=compression is None), known, options)
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
 
@@ -130,7 +86,7 @@ def _read_rows(
     yield _end(known)
 
 
-def _read_text(chunks: "_Chunks", known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
     head = chunks.peek(SNIFFED_BYTES)
     comment_bytes, comment_lines = comment_length(head)
     layout = _layout(head[comment_bytes:], options)
@@ -145,7 +101,7 @@ def _read_text(chunks: "_Chunks", known: ReadFile, options: FileOptions) -> Iter
     while True:
         data, is_last = chunks.lines(options.batch_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout)
-        whole = _after_last_newline(data) if pending else data.size
+        whole = after_last_newline(data) if pending else data.size
         if whole:
             piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
@@ -162,7 +118,7 @@ def _read_text(chunks: "_Chunks", known: ReadFile, options: FileOptions) -> Iter
 
 
 def _read_documents(
-    chunks: "_Chunks", known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
 ) -> Iterator[FilePiece]:
     data = chunks.whole().slice(skipped_bytes)
     if options.comments:
@@ -233,7 +189,7 @@ def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
 
 def _is_unfinished(data: pa.Buffer, layout: Layout) -> bool:
     """Whether the last line may still grow: it has no newline and is no complete event."""
-    rest = data.slice(_after_last_newline(data)).to_pybytes()
+    rest = data.slice(after_last_newline(data)).to_pybytes()
     if not rest.strip():
         return False
     if layout is Layout.KEYED_LINES:
@@ -248,18 +204,8 @@ def _is_complete(document: bytes | None) -> bool:
     data = np.frombuffer(document, np.uint8)
     spans = np.zeros((2, 2), np.int64)
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
-    found, reached = kernels.split_documents(data, 0, len(data), spans, stack, False)
+    found, reached = document_kernels.split_documents(data, 0, len(data), spans, stack, False)
     return bool(found == 1 and reached == len(data))
-
-
-def _after_last_newline(data: pa.Buffer) -> int:
-    # The last line is short beside the buffer: look at its end first.
-    for width in (64 * 1024, data.size):
-        start = max(int(data.size) - width, 0)
-        found: int = data.slice(start).to_pybytes().rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-    return 0
 
 
 def _suffixes(name: str) -> tuple[str, str | None]:
@@ -277,88 +223,3 @@ def _open(file: ListedFile, compression: str | None, filesystem: Any) -> Any:
         return pa.memory_map(file.path)
     stream = open_file(file, filesystem)
     return stream if compression is None else pa.CompressedInputStream(stream, compression)
-
-
-class _Chunks:
-    """A stream in runs of whole lines. Seekable streams go back to the begin of a cut line, others carry it."""
-
-    def __init__(self, stream: Any, *, seekable: bool) -> None:
-        self._stream = stream
-        self.seekable = seekable
-        self._carried = b""
-
-    def peek(self, size: int) -> bytes:
-        """The first bytes, to be read again."""
-        head: bytes = self._stream.read(size)
-        if self.seekable:
-            self._stream.seek(0)
-        else:
-            self._carried = head
-        return head
-
-    def skip(self, size: int) -> int:
-        """Go on behind the first `size` bytes, and behind the newline of a line that was read without it; where."""
-        if not self.seekable:
-            self._skip_carried(size)
-            return size
-        self._stream.seek(max(size - 1, 0))
-        border: bytes = self._stream.read(3)
-        past = 0
-        if size and border[:1] != b"\n":
-            past = 1 if border[1:2] == b"\n" else 2 if border[1:3] == b"\r\n" else 0
-        self._stream.seek(size + past)
-        return size + past
-
-    def _skip_carried(self, size: int) -> None:
-        while size > len(self._carried):
-            size -= len(self._carried)
-            self._carried = self._stream.read(1024 * 1024)
-            if not self._carried:
-                return
-        self._carried = self._carried[size:]
-
-    def lines(self, size: int) -> tuple[pa.Buffer, bool]:
-        """(about `size` bytes of whole lines, whether they are the last): the last line may lack its newline."""
-        wanted = size
-        while True:
-            data = self._read(wanted)
-            if data.size < wanted:
-                return data, True
-            whole = _after_last_newline(data)
-            if whole:
-                self.give_back(data, whole)
-                return data.slice(0, whole), False
-            if data.size > MAX_LINE_BYTES:
-                raise SourceError(f"a line of more than {MAX_LINE_BYTES} bytes")
-            self.give_back(data, 0)
-            wanted *= 2
-
-    def whole(self) -> pa.Buffer:
-        """All bytes."""
-        data = self._read(MAX_WHOLE_FILE_BYTES + 1)
-        if data.size > MAX_WHOLE_FILE_BYTES:
-            raise SourceError(
-                f"a file of documents of more than {MAX_WHOLE_FILE_BYTES} bytes; write one event per line"
-            )
-        return data
-
-    def _read(self, size: int) -> pa.Buffer:
-        if self.seekable:
-            return self._stream.read_buffer(size)
-        parts = [self._carried]
-        have = len(self._carried)
-        while have < size:
-            part = self._stream.read(size - have)
-            if not part:
-                break
-            parts.append(part)
-            have += len(part)
-        self._carried = b""
-        return pa.py_buffer(b"".join(parts))
-
-    def give_back(self, data: pa.Buffer, used: int) -> None:
-        """Read on behind the first `used` bytes of what was read last."""
-        if self.seekable:
-            self._stream.seek(self._stream.tell() - (data.size - used))
-        else:
-            self._carried = data.slice(used).to_pybytes()

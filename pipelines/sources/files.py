@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipelines.sources.file_fingerprint import continues, fingerprint_of
 from pipelines.sources.file_listing import ListedFile, list_files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import continues, fingerprint_of, read_file
+from pipelines.sources.file_reader import read_file
 from pipelines.sources.raw_batching import CompleteEvents, gather
 from pipelines.sources.raw_events import RawEvents
 

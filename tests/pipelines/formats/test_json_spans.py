@@ -11,10 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats import json_spans
+from pipelines.formats import json_scan
 from pipelines.formats.inference import InferenceOptions, infer
-from pipelines.formats.json_columns import decode, json_text, text
-from pipelines.formats.json_spans import from_binary, scan_arrays, scan_objects
+from pipelines.formats.json_columns import decode
+from pipelines.formats.json_scan import scan_arrays, scan_objects
+from pipelines.formats.json_spans import from_binary
+from pipelines.formats.span_text import json_text, text
 from pipelines.formats.value_type import Encoding, ValueType
 
 SCALARS = (
@@ -168,13 +170,13 @@ def test_nesting_without_end_is_refused() -> None:
 
 def test_many_names_in_few_bytes_do_not_take_much_memory() -> None:
     scanned = scan(*[b'{"n%d":1}' % (n % 1000) for n in range(20_000)])
-    assert scanned.kind.size <= json_spans.LEAST_CELLS
+    assert scanned.kind.size <= json_scan.LEAST_CELLS
     assert (scanned.status == kernels.TOO_MANY).any()
 
 
 def test_too_many_names_reject_the_events_that_bring_more(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [b'{"n%d":1}' % n for n in range(53)]
-    monkeypatch.setattr(json_spans, "MAX_COLUMNS", 50)
+    monkeypatch.setattr(json_scan, "MAX_COLUMNS", 50)
     scanned = scan(*documents, b'{"n1":1}')
     assert (scanned.status == kernels.TOO_MANY).sum() == 3
     assert scanned.is_object[-1]

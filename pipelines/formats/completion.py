@@ -1,0 +1,64 @@
+"""Row images made as complete as a feed allows: columns it did not send, from the old row or the message key."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.formats.image import Image
+
+Mask = NDArray[np.bool_]
+
+
+def with_sparse_updates(after: Image, row_type: pa.StructType, updates: Mask) -> Image:
+    """Columns that an update lacks were not sent."""
+    unavailable = dict(after.unavailable)
+    missing = dict(after.missing)
+    for i in range(row_type.num_fields):
+        name = row_type.field(i).name
+        lacking = updates & after.present & (missing.get(name, np.False_) if name in after.columns else np.True_)
+        if lacking.any():
+            unavailable[name] = unavailable.get(name, np.False_) | lacking
+            missing[name] = missing.get(name, after.present) & ~lacking
+    return replace(after, unavailable=unavailable, missing=missing)
+
+
+def filled_from_key(after: Image, message_key: Image, key: Sequence[str], written: Mask) -> Image:
+    """Key columns that the row lacks, from the message key."""
+    columns, missing = dict(after.columns), dict(after.missing)
+    for name in key:
+        lacking = written & after.present & ~after.has(name) & message_key.has(name)
+        lacking &= ~after.wrong[name][0] if name in after.wrong else np.True_
+        if lacking.any():
+            given = message_key.columns[name]
+            columns[name] = pc.if_else(pa.array(lacking), given, columns.get(name, pa.nulls(len(lacking), given.type)))
+            missing[name] = missing.get(name, after.present) & ~lacking
+    return replace(after, columns=columns, missing=missing)
+
+
+def filled_from_before(after: Image, before: Image) -> Image:
+    """Columns that were not sent but stand in the old row (REPLICA IDENTITY FULL)."""
+    columns, unavailable = dict(after.columns), {}
+    for name, mask in after.unavailable.items():
+        known = mask & before.has(name)
+        if known.any():
+            given = before.columns[name]
+            columns[name] = pc.if_else(pa.array(known), given, columns.get(name, pa.nulls(len(known), given.type)))
+        if (mask & ~known).any():
+            unavailable[name] = mask & ~known
+    return replace(after, columns=columns, unavailable=unavailable)
+
+
+def unchanged_columns(after: Image, written: Mask) -> pa.ListArray:
+    """Per change, the names of the columns that were not sent."""
+    count = len(after)
+    names = [name for name, mask in after.unavailable.items() if (mask & written).any()]
+    if not names:
+        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+    marks = np.stack([after.unavailable[name] & written for name in names], axis=1)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(marks.sum(axis=1), out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names).take(pa.array(np.nonzero(marks)[1])))

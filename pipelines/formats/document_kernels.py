@@ -1,0 +1,140 @@
+"""Compiled kernels that find the elements of arrays, documents that follow each other, and lines."""
+
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+# ruff: noqa: C901, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pipelines.formats.json_kernels import (
+    ABSENT,
+    BROKEN,
+    COMPILE,
+    ESCAPED,
+    OK,
+    ONE,
+    STRING,
+    Bytes,
+    Kinds,
+    Places,
+    skip_space,
+    skip_value,
+    status_of_other,
+)
+
+
+@njit(**COMPILE)
+def scan_elements(
+    data: Bytes,
+    starts: Places,
+    ends: Places,
+    lengths: Places,
+    offsets: Places,
+    out_start: Places,
+    out_end: Places,
+    out_kind: Kinds,
+    status: Kinds,
+    fill: bool,
+    stack: Bytes,
+) -> None:
+    """Count (fill False) or write (fill True) the elements of one array per row, at `offsets[row]` on."""
+    for row in range(len(starts)):
+        lengths[row] = 0
+        if starts[row] < 0:
+            status[row] = ABSENT
+            continue
+        end = np.uint64(ends[row])
+        p = skip_space(data, np.uint64(starts[row]), end)
+        if p >= end or data[p] != 0x5B:
+            status[row] = status_of_other(data, p, end, stack)
+            continue
+        status[row] = BROKEN
+        found = 0
+        p = skip_space(data, p + ONE, end)
+        if p < end and data[p] == 0x5D:
+            if skip_space(data, p + ONE, end) == end:
+                status[row] = OK
+            continue
+        while p < end:
+            value = p
+            p, kind = skip_value(data, p, end, stack)
+            if p > end:
+                break
+            if fill:
+                quote = ONE if kind == STRING or kind == ESCAPED else np.uint64(0)
+                at = offsets[row] + found
+                out_start[at] = value + quote
+                out_end[at] = p - quote
+                out_kind[at] = kind
+            found += 1
+            p = skip_space(data, p, end)
+            if p >= end:
+                break
+            if data[p] == 0x5D:
+                if skip_space(data, p + ONE, end) == end:
+                    status[row] = OK
+                    lengths[row] = found
+                break
+            if data[p] != 0x2C:
+                break
+            p = skip_space(data, p + ONE, end)
+
+
+@njit(**COMPILE)
+def split_documents(
+    data: Bytes, start: int, stop: int, out: NDArray[np.int64], stack: Bytes, separated: bool
+) -> tuple[int, int]:
+    """The JSON values that follow each other in data[start:stop], with white space or (`separated`) commas between.
+
+    Writes (begin, end) pairs to `out` and returns (pairs written, position reached): the end, or where a value is
+    broken or unfinished, or `out` is full.
+    """
+    found = 0
+    end = np.uint64(stop)
+    p = skip_space(data, np.uint64(start), end)
+    while p < end and found < len(out):
+        q, _ = skip_value(data, p, end, stack)
+        if q > end:
+            return found, np.int64(p)
+        out[found, 0] = p
+        out[found, 1] = q
+        found += 1
+        p = skip_space(data, q, end)
+        if separated and p < end:
+            if data[p] != 0x2C:
+                return found, np.int64(p)
+            p = skip_space(data, p + ONE, end)
+    return found, np.int64(p)
+
+
+_LOW_BITS = np.uint64(0x0101010101010101)
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
+
+
+@njit(**COMPILE)
+def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
+    """Positions behind the newlines of `data`, of which `words` are the whole eights of bytes; returns their number.
+
+    Stops when `out` is full.
+    """
+    found = 0
+    for word in range(len(words)):
+        # A byte is a newline iff it is zero here, and then its high bit is set below (Hacker's Delight, 6-1).
+        other = words[word] ^ _NEWLINES
+        if (other - _LOW_BITS) & ~other & _HIGH_BITS:
+            first = word * 8
+            for k in range(first, first + 8):
+                if data[k] == 0x0A:
+                    if found == len(out):
+                        return found
+                    out[found] = k + 1
+                    found += 1
+    for k in range(8 * len(words), len(data)):
+        if data[k] == 0x0A:
+            if found == len(out):
+                return found
+            out[found] = k + 1
+            found += 1
+    return found

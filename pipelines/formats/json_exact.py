@@ -1,0 +1,99 @@
+"""Columns of exact digits and bytes from spans: decimals in all modes of Debezium, binary, fixed, uuid."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.formats import binary_kernels
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.casting import cast_each
+from pipelines.formats.json_scalars import only, whole_numbers
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.span_text import (
+    NUMBER_KINDS,
+    TEXT_KINDS,
+    Decoded,
+    base64_bytes,
+    bitmap,
+    text,
+    text_bytes,
+    true_mask,
+    views,
+)
+from pipelines.formats.value_type import Encoding, ValueType
+
+
+def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
+    """Numbers and numeric text exactly; base64 of the unscaled value; a struct of scale and value."""
+    if wanted.encoding is Encoding.SCALED:
+        return _scaled_decimals(column, wanted)
+    usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
+    words, broken = text(column, usable)
+    is_text = column.of_kind(*TEXT_KINDS)
+    base64 = np.zeros(len(column), np.bool_)
+    if wanted.encoding is Encoding.BASE64:
+        base64 = is_text
+    elif is_text.any():
+        numeric = true_mask(pc.match_substring_regex(words, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"))
+        # One text that is no number means that the feed writes base64: then "1234" is base64 too.
+        base64 = is_text if (is_text & ~numeric).any() else base64
+    bad = (column.has_value & ~usable) | broken
+    if not base64.any():
+        values, wrong = cast_each(words, wanted.arrow)
+        return values, bad | wrong
+    unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, pa.scalar(None, pa.string())), wanted.arrow)
+    plain, wrong_number = cast_each(pc.if_else(pa.array(base64), pa.scalar(None, pa.string()), words), wanted.arrow)
+    return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
+
+
+def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:
+    """Base64 of big-endian two's complement integers as decimals of this type's scale."""
+    data, bad = base64_bytes(words)
+    valid = np.asarray(data.is_valid())
+    numbers = np.zeros((len(data), 16), np.uint8)
+    _, offsets, values = data.buffers()
+    binary_kernels.widen_integers(*views(offsets, values, len(data)), valid, numbers, bad)
+    valid &= ~bad
+    widest = pa.decimal128(38, arrow.scale)
+    exact = pa.Array.from_buffers(widest, len(data), [bitmap(valid), pa.py_buffer(numbers)])
+    fitting, too_large = cast_each(exact, arrow)
+    return fitting, bad | too_large
+
+
+def _scaled_decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
+    objects = scan_objects(column.documents(kernels.OBJECT), ("scale", "value"), learn=False)
+    scales, given, _ = whole_numbers(objects.column("scale"))
+    scales = np.where(given, scales, 0)
+    values = pa.nulls(len(column), wanted.arrow)
+    bad = column.has_value & ~(objects.is_object & given)
+    for scale in np.unique(scales[given]):
+        rows = given & (scales == scale)
+        words, _ = text(objects.column("value"), rows & objects.column("value").of_kind(*TEXT_KINDS))
+        part, wrong = _unscaled(words, pa.decimal128(38, int(np.clip(scale, -38, 38))))
+        rescaled, lossy = cast_each(part, wanted.arrow)
+        values = pc.coalesce(values, rescaled)
+        bad |= rows & (wrong | lossy | ~np.asarray(words.is_valid()))
+    plain = column.has_value & ~column.of_kind(kernels.OBJECT)
+    if plain.any():
+        natural = ValueType(wanted.arrow)
+        others, wrong = decimals(only(column, plain), natural)
+        values, bad = pc.coalesce(values, others), np.where(plain, wrong, bad)
+    return values, bad
+
+
+def binaries(column: SpanColumn, wanted: ValueType) -> Decoded:
+    """Bytes from base64 (or as the encoding says); a uuid from its usual text."""
+    usable = column.of_kind(*TEXT_KINDS)
+    words, broken = text(column, usable)
+    bad = (column.has_value & ~usable) | broken
+    encoding = wanted.encoding
+    if encoding is Encoding.NATURAL:
+        dashed = wanted.arrow == pa.binary(16) and true_mask(pc.match_substring(words, "-")).any()
+        encoding = Encoding.HEX if dashed else Encoding.BASE64
+    data, wrong = text_bytes(words, encoding)
+    if pa.types.is_binary(wanted.arrow):
+        return data, bad | wrong
+    wrong |= true_mask(pc.not_equal(pc.binary_length(data), wanted.arrow.byte_width))
+    fitting = pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), data)
+    return fitting.cast(wanted.arrow), bad | wrong
