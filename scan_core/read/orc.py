@@ -11,7 +11,14 @@ import pyarrow as pa
 import pyarrow.orc as po
 
 from scan_core.file_io import open_input
-from scan_core.read.file_reader import FIELD_ID_KEY, ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.file_reader import (
+    FIELD_ID_KEY,
+    ColumnStatistics,
+    PageStatistics,
+    ReadCounts,
+    RowGroup,
+    refusing_malformed,
+)
 from scan_core.read.orc_tail import column_statistics, parse_stripe_statistics, parse_tail
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
@@ -84,6 +91,11 @@ class OrcFileReader:
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
             return column_statistics(message, row_group.num_rows, kind)
 
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """The indexes of ORC files lie in the stripes and are not read."""
+        del row_group, column_index
+        return None
+
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the stripe's part for these columns, as if all were equally wide."""
         return row_group.num_bytes * len(column_indices) // max(len(self.arrow_schema), 1)
@@ -151,6 +163,8 @@ def _with_ids(field: pa.Field, depth: int) -> pa.Field:
         raise ValueError(f"schema nests deeper than {MAX_TYPE_DEPTH} levels")
     attributes = field.metadata or {}
     field_id = attributes.get(b"iceberg.id")
+    if field_id is not None and not field_id.isdigit():
+        raise ValueError(f"column {field.name!r}: attribute iceberg.id is {field_id!r:.40}")
     kind = _with_ids_below(field.type, depth + 1)
     if kind == pa.int64() and attributes.get(b"iceberg.long-type") == b"TIME":
         kind = pa.time64("us")

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import orc
 
 import scan_core
 from scan_core import MalformedTableError
@@ -43,3 +45,14 @@ def test_default_that_is_no_value_of_its_column(tmp_path: Path) -> None:
     table.evolve(*COLUMNS, Column(3, "added", "int", initial_default=[]))
     assert data.path in refusal(table)
     assert "'added'" in refusal(table)
+
+
+def test_orc_column_whose_id_is_no_number(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    data = table.data({"id": [1], "name": ["a"]}, file_format="orc")
+    fields = [pa.field("id", pa.int64(), metadata={"iceberg.id": "1"}), pa.field("name", pa.string())]
+    fields[1] = fields[1].with_metadata({"iceberg.id": "two"})
+    orc.write_table(pa.table([[1], ["a"]], schema=pa.schema(fields)), data.local)
+    table.commit(data)
+    assert data.path in refusal(table)
+    assert "'name'" in refusal(table)
