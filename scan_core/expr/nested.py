@@ -87,6 +87,8 @@ def find_elements(
         valid = valid_mask(side) if isinstance(side, pa.Array) else None
         hits = hits if valid is None else hits & valid
     found = np.flatnonzero(hits) + first
+    if len(found) == len(array) and bool(((found >= offsets[:-1]) & (found < offsets[1:])).all()):
+        return found, np.ones(len(array), dtype=np.bool_)  # each row has it once: no search
     places = np.searchsorted(found, offsets[:-1])
     clipped = found[np.minimum(places, len(found) - 1)] if len(found) else np.full(len(array), -1)
     null = nulls_of(array)

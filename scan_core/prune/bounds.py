@@ -7,7 +7,7 @@ there it shows whether another conjunct spares it.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -55,25 +55,47 @@ class Outcomes:
         return Match.MAYBE if self.false or self.null else Match.ALWAYS
 
 
-def match_bounds(predicate: BoundPredicate, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
+StatisticsOf = Callable[[int], ColumnStatistics | None]
+ExcludesOf = Callable[[int], Callable[[Any], bool] | None]
+"""Field id -> a test whether a value is certainly not in the column: a Bloom filter, a dictionary. None if unknown."""
+
+
+def match_bounds(
+    predicate: BoundPredicate, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None
+) -> Match:
     """Does a predicate hold for no row, all rows, or perhaps some rows with these statistics?
 
     Args:
         predicate: bound to the table's schema.
         statistics_of: statistics by field id of a column or struct member, bounds in the table's types.
+        excludes_of: tests of single values, asked for only where bounds leave an equality or IN list open.
     """
-    return combined(match_conjuncts(predicate, statistics_of))
+    return combined(match_conjuncts(predicate, statistics_of, excludes_of))
 
 
 def match_conjuncts(
-    predicate: BoundPredicate, statistics_of: Callable[[int], ColumnStatistics | None]
+    predicate: BoundPredicate, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None
 ) -> tuple[Match, ...]:
     """A verdict for each conjunct: one that is ALWAYS true here need not be evaluated."""
 
     def facts(field_id: int, type_: Type) -> Domain:
-        return of_statistics(statistics_of(field_id), type_)
+        domain = of_statistics(statistics_of(field_id), type_)
+        return domain if excludes_of is None else replace(domain, excludes=_on_demand(excludes_of, field_id))
 
     return tuple(match_facts(c, facts) for c in predicate.conjuncts)
+
+
+def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
+    """The test of a column, looked up when the first value is tested: reading a filter costs a request."""
+    found: list[Callable[[Any], bool] | None] = []
+
+    def excludes(value: Any) -> bool:
+        if not found:
+            found.append(excludes_of(field_id))
+        test = found[0]
+        return test is not None and test(value)
+
+    return excludes
 
 
 def combined(verdicts: tuple[Match, ...]) -> Match:

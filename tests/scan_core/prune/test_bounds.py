@@ -1,5 +1,6 @@
 """Verdicts from statistics: what is decided, and what must not be."""
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -141,3 +142,26 @@ def test_the_end_of_a_prefix() -> None:
     assert prefix_end("a\ud7ff") == "a\ue000"
     assert prefix_end(b"a\xff") == b"b"
     assert prefix_end(b"\xff") is None
+
+
+def test_excluded_values_decide_equalities_and_lists_on_demand() -> None:
+    asked: list[int] = []
+
+    def excludes_of(field_id: int) -> Callable[[Any], bool] | None:
+        asked.append(field_id)
+        return {1: lambda value: value != 7, 6: None}.get(field_id)
+
+    def found(sql: str) -> str:
+        return match_bounds(bind(sql, SCHEMA), STATISTICS.get, excludes_of).name
+
+    assert found("i = 8") == "NEVER"
+    assert found("i = 7") == "MAYBE"
+    assert found("i in (6, 8, 20)") == "NEVER"
+    assert found("i in (6, 7)") == "MAYBE"
+    assert found("i = 8 or s = 'abcd'") == "MAYBE"
+    assert set(asked) == {1, 6}
+    asked.clear()
+    assert found("i = 20 or i > 30 or i is null or i + 1 = 50") == "NEVER"
+    assert found("i <> 8") == "ALWAYS"
+    assert found("i <=> 8") == "NEVER"
+    assert asked == [1, 1]
