@@ -11,10 +11,14 @@ from typing import Any
 from pipelines.config import Config
 from pipelines.errors import ConfigError, SourceError
 from pipelines.schema_document import schema_document
+from pipelines.sql_pointer import current_location
 from pipelines.storage import Storage
+from scan_core.catalog import table_facts
+from scan_core.metadata_json import parse_metadata
 from scan_core.schema import NestedField, Schema, Type, parse_schema
 from scan_core.snapshot import PartitionField, PartitionSpec
 from scan_core.split import FileIOConfig
+from scan_core.table import Table
 
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
@@ -53,6 +57,25 @@ def find_table(catalog: Any, name: str) -> Any | None:
         return catalog.load_table(identifier(name))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
+
+
+def refresh(table: Any) -> None:
+    """Bring a table to its current metadata; without reading it where the catalog tells that nothing has changed."""
+    if current_location(table.catalog, table.name()) != table.metadata_location:
+        table.refresh()
+
+
+def open_current(table: Any) -> Table:
+    """A table for scans of its current snapshot as loaded, without the cost of parsing all its other snapshots."""
+    facts = table_facts(table)
+    if facts is None:
+        raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
+    location, properties = facts
+    metadata = table.metadata
+    current = metadata.current_snapshot()
+    kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
+    return Table(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))
 
 
 def create_table(

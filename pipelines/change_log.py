@@ -17,6 +17,8 @@ from pipelines.catalog import (
     current_schema,
     find_table,
     metadata_location,
+    open_current,
+    refresh,
     storage_of,
 )
 from pipelines.change_batch import TIMESTAMP, ChangeBatch
@@ -158,7 +160,7 @@ class ChangeLog:
             raise PositionLostError(f"{self.name} has vanished")
         if table.metadata.current_snapshot_id is not None or before is not None:
             known = table.metadata.current_snapshot_id
-            table.refresh()
+            refresh(table)
             if table.metadata.current_snapshot_id != known:
                 self._read_state()
         if self.position != before:
@@ -172,18 +174,16 @@ class ChangeLog:
         """Changes with ordinals in (ordinal, ordinal + limit], in order."""
         if self.table is None or self.schema is None:
             return _FIXED_COLUMNS.empty_table()
-        from scan_core import open_table
-
-        scan = open_table(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
+        scan = open_current(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
         return without_extensions(scan.to_table().sort_by(ORDINAL))
 
     def last_offsets(self, files: Sequence[str]) -> dict[str, int]:
         """The highest offset logged of each of these source files; files without any are left out."""
         if self.table is None or not files:
             return {}
-        from scan_core import col, open_table
+        from scan_core import col
 
-        scan = open_table(self.table).scan().select("source_file", "source_offset")
+        scan = open_current(self.table).scan().select("source_file", "source_offset")
         found = scan.where(col("source_file").is_in(list(files))).to_table()
         last = found.group_by("source_file").aggregate([("source_offset", "max")])
         return dict(

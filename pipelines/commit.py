@@ -24,6 +24,7 @@ from pipelines.catalog import (
 from pipelines.errors import CommitConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
 from pipelines.manifest_avro import PartitionLayout, Record
+from pipelines.manifest_merge import to_merge
 from pipelines.manifest_writer import (
     EntryStatus,
     ManifestContent,
@@ -36,6 +37,7 @@ from pipelines.manifest_writer import (
     read_manifest,
     read_manifest_list,
 )
+from pipelines.metadata_swap import supports, swap_snapshot
 from pipelines.partitioning import partition_types
 from pipelines.schema_document import schema_document
 from pipelines.snapshot_summary import Change, summarise
@@ -172,7 +174,7 @@ class RowDelta:
         self._swap(
             {
                 "snapshot-id": snapshot_id,
-                "parent-snapshot-id": self.base_snapshot_id,
+                **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
                 "sequence-number": sequence_number,
                 "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
                 "manifest-list": path,
@@ -226,7 +228,7 @@ class RowDelta:
             return [], [], []
         live = [m for m in read_manifest_list(self.storage.read(base.manifest_list)) if _has_live_files(m)]
         if remove is None:
-            return live, [], []
+            return self._merged(live, snapshot_id, sequence_number), [], []
         kept: list[Record] = []
         removed: list[tuple[int, ManifestEntry]] = []
         rewritten: list[Record] = []
@@ -250,6 +252,26 @@ class RowDelta:
             content = ManifestContent(manifest["content"])
             rewritten.append(self._write_manifest(carried, content, layout, snapshot_id, sequence_number))
         return kept, removed, rewritten
+
+    def _merged(self, live: list[Record], snapshot_id: int, sequence_number: int) -> list[Record]:
+        """Manifests with some small ones merged (`manifest_merge.py`)."""
+        groups = to_merge(live)
+        if not groups:
+            return live
+        types = self._types()
+        merged: list[Record] = []
+        for group in groups:
+            layout = self._layout(group[0]["partition_spec_id"], types)
+            entries = [
+                e.with_status(EntryStatus.EXISTING, e.snapshot_id)
+                for manifest in group
+                for e in read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
+                if e.status is not EntryStatus.DELETED
+            ]
+            content = ManifestContent(group[0]["content"])
+            merged.append(self._write_manifest(entries, content, layout, snapshot_id, sequence_number))
+        gone = {manifest["manifest_path"] for group in groups for manifest in group}
+        return [*merged, *(m for m in live if m["manifest_path"] not in gone)]
 
     def _write_manifest(
         self,
@@ -280,7 +302,20 @@ class RowDelta:
     # -- the swap --------------------------------------------------------------------------------------------------
 
     def _swap(self, snapshot: dict[str, Any]) -> None:
-        """Hand the change to the catalog, in the words of the REST catalog specification."""
+        """Make the snapshot the table's current one, with all other changes of this commit.
+
+        SQL catalogs take a new metadata file and swap a pointer; others, and changes of schema or specs, go through
+        PyIceberg in the words of the REST catalog specification.
+        """
+        if (
+            not self._updates
+            and self.table.metadata.current_snapshot_id == self.base_snapshot_id
+            and supports(self.table)
+        ):
+            if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
+                self.storage.remove(self._written)
+                raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
+            return
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import CommitTableRequest
 

@@ -3,6 +3,7 @@
 An insert needs no delete row where no live file can hold its key (SEMANTICS rule 26).
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.catalog import open_current
 from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
 from scan_core.manifests import read_data_manifest
 from scan_core.schema import PrimitiveType, Schema
@@ -21,6 +23,8 @@ from scan_core.snapshot import DataFile
 Mask = npt.NDArray[np.bool_]
 MOST_FILES = 20_000
 """Above this the bounds are not looked at: reading them would cost more than the delete rows."""
+CACHED_RANGES = 100_000
+"""A few dozen manifests per table; a range is a few hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,7 @@ class LiveKeys:
 
 def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     """The facts of a PyIceberg table at its loaded snapshot; `schema` is its current one."""
-    from scan_core import open_table
-
-    opened = open_table(table)
+    opened = open_current(table)
     metadata, io = opened.metadata, opened.io
     snapshot = metadata.current_snapshot
     if snapshot is None:
@@ -72,17 +74,42 @@ def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     spec_ids = frozenset(m.spec_id for m in manifests if m.spec_id is not None and m.live_files != 0)
     if expected > MOST_FILES:
         return LiveKeys(expected, spec_ids, {})
-    files = [f for m in manifests for f in read_data_manifest(m, metadata, io)]
+    files = {m.path: read_data_manifest(m, metadata, io) for m in manifests}
     ranges = {}
     for name in key:
         column = schema.find(name)
         if isinstance(column.type, PrimitiveType) and (known := _range(files, column.field_id, column.type)):
             ranges[name] = known
-    return LiveKeys(len(files), frozenset(f.spec_id for f in files), ranges)
+    return LiveKeys(sum(map(len, files.values())), spec_ids, ranges)
 
 
-def _range(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
-    """The range over all files; None if some file does not tell."""
+def _range(files: Mapping[str, Sequence[DataFile]], field_id: int, kind: PrimitiveType) -> KeyRange | None:
+    """The range over all files, given by manifest; None if some file does not tell, or all hold only NULL."""
+    if not _is_ordered(kind):
+        return None
+    known = [_remembered(path, of_manifest, field_id, kind) for path, of_manifest in files.items()]
+    ranges = [r for r in known if r is not None and r.lower is not None]
+    if None in known or not ranges:
+        return None
+    may_be_null = any(r is not None and r.may_be_null for r in known)
+    return KeyRange(min(r.lower for r in ranges), max(r.upper for r in ranges), may_be_null)
+
+
+_ranges: OrderedDict[tuple[str, int, str], KeyRange | None] = OrderedDict()
+
+
+def _remembered(path: str, files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
+    """The range of a manifest, which never changes."""
+    asked = (path, field_id, str(kind))
+    if asked not in _ranges:
+        _ranges[asked] = _range_of(files, field_id, kind)
+        if len(_ranges) > CACHED_RANGES:
+            _ranges.popitem(last=False)
+    return _ranges[asked]
+
+
+def _range_of(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
+    """The range over some files, without bounds if all values are NULL; None if some file does not tell."""
     lower, upper, may_be_null = None, None, False
     for file in files:
         nulls = file.null_value_counts.get(field_id)
@@ -95,8 +122,6 @@ def _range(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> Key
             return None
         lower = low if lower is None else min(lower, low)
         upper = high if upper is None else max(upper, high)
-    if lower is None or not _is_ordered(kind):
-        return None
     return KeyRange(lower, upper, may_be_null)
 
 

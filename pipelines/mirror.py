@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines import positions
-from pipelines.catalog import check_writable, create_table, find_table
+from pipelines.catalog import check_writable, create_table, find_table, refresh
 from pipelines.change_batch import Rejected
 from pipelines.change_log import ORDINAL, Appended, ChangeLog
 from pipelines.commit import Committed, RowDelta, everything, retry_conflicts
@@ -150,7 +150,7 @@ class Mirror:
         table = self.table
         if table is None:
             raise PositionLostError(f"{self.name} has vanished")
-        table.refresh()
+        refresh(table)
         if self.applied_ordinal != before:
             raise CommitConflictError(f"another ingester has written {self.name} meanwhile", may_retry=False)
         delta = RowDelta(table, self.options)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.catalog import open_current
 from pipelines.key_set import KeySet, Positions
 from pipelines.row_shape import without_extensions
 
@@ -34,10 +35,8 @@ def find_rows(table: Any, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows
         keys: distinct keys, key columns by their names, in the table's types.
         columns: what to return of each row, `_spec_id` among them where wanted.
     """
-    from scan_core import open_table
-
     names = tuple(keys.column_names)
-    scan = open_table(table).scan().select(*dict.fromkeys((*names, *columns)))
+    scan = open_current(table).scan().select(*dict.fromkeys((*names, *columns)))
     for predicate in _predicates(keys):
         scan = scan.where(predicate)
     wanted = KeySet([keys.column(n) for n in names])

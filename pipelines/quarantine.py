@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import create_table, find_table
+from pipelines.catalog import create_table, find_table, open_current, refresh
 from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
 from pipelines.commit import RowDelta, retry_conflicts
 from pipelines.config import quarantine_name
@@ -33,7 +33,7 @@ def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
 
 
 def _attempt(table: Any, events: pa.Table) -> int:
-    table.refresh()
+    refresh(table)
     fresh = _without_known(table, events)
     if fresh.num_rows == 0:
         return 0
@@ -51,10 +51,8 @@ def _attempt(table: Any, events: pa.Table) -> int:
 def _without_known(table: Any, events: pa.Table) -> pa.Table:
     if table.metadata.current_snapshot_id is None:
         return events
-    from scan_core import open_table
-
     bounds = pc.min_max(events.column("source_offset")).as_py()
-    scan = open_table(table).scan().select("source_file", "source_offset")
+    scan = open_current(table).scan().select("source_file", "source_offset")
     if bounds["min"] is not None:
         scan = scan.where(f"source_offset >= {bounds['min']} and source_offset <= {bounds['max']}")
     known = scan.to_table()
@@ -70,9 +68,7 @@ def reasons(catalog: Any, mirror: str) -> dict[str, int]:
     table = find_table(catalog, quarantine_name(mirror))
     if table is None:
         return {}
-    from scan_core import open_table
-
-    held = open_table(table).scan().select("reason").to_table().column("reason")
+    held = open_current(table).scan().select("reason").to_table().column("reason")
     counted = sorted(pc.value_counts(held).to_pylist(), key=lambda r: (-r["counts"], r["values"]))
     return {r["values"]: r["counts"] for r in counted}
 
@@ -82,8 +78,6 @@ def held_events(catalog: Any, mirror: str, limit: int) -> list[dict[str, Any]]:
     table = find_table(catalog, quarantine_name(mirror))
     if table is None:
         return []
-    from scan_core import open_table
-
-    held = open_table(table).scan().to_table()
+    held = open_current(table).scan().to_table()
     ordered = held.sort_by([("source_file", "ascending"), ("source_offset", "ascending")])
     return list(ordered.slice(0, limit).to_pylist())

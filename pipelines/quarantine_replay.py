@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import find_table
+from pipelines.catalog import find_table, open_current, refresh
 from pipelines.change_batch import REJECTED_SCHEMA, ChangeBatch
 from pipelines.change_log import ChangeLog
 from pipelines.commit import RowDelta, everything, retry_conflicts
@@ -26,7 +26,7 @@ from pipelines.row_shape import without_extensions
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
 from pipelines.table_writer import write_rows
-from scan_core import col, open_table
+from scan_core import col
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.float64]
@@ -66,7 +66,7 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
     held = find_table(catalog, quarantine_name(name))
     if held is None:
         raise SourceError(f"{name} has no quarantine: no event of it was ever rejected")
-    events = open_table(held).scan().select(*REJECTED_SCHEMA.names).to_table()
+    events = open_current(held).scan().select(*REJECTED_SCHEMA.names).to_table()
     events = events.sort_by([(column, "ascending") for column in PLACE])
     log = ChangeLog(catalog, change_log_name(name))
     if log.position is None:
@@ -99,7 +99,7 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
 def _logged(log: ChangeLog, events: pa.Table) -> pa.Table:
     """The places in the files of these events that the log has changes from."""
     files = pc.unique(events.column("source_file")).drop_null().to_pylist()
-    return open_table(log.table).scan().select(*PLACE).where(col("source_file").is_in(files)).to_table()
+    return open_current(log.table).scan().select(*PLACE).where(col("source_file").is_in(files)).to_table()
 
 
 def _is_own_rejection(events: pa.Table) -> Mask:
@@ -133,7 +133,7 @@ def _superseded(log: ChangeLog, batch: ChangeBatch, *, by_position: bool) -> Mas
         return np.zeros(batch.num_rows, np.bool_)
     wanted = keys_touched(batch.table, key)
     keys = KeySet(wanted.columns)
-    known = without_extensions(open_table(log.table).scan().select("op", "key", "after", *PLACE).to_table())
+    known = without_extensions(open_current(log.table).scan().select("op", "key", "after", *PLACE).to_table())
     places, own = _ranked(known, batch.table) if by_position else (np.ones(known.num_rows), np.zeros(batch.num_rows))
     latest = np.full(wanted.num_rows, -1.0)
     found = keys.find(keys_touched(known, key).columns)
@@ -157,8 +157,8 @@ def _take_out(held: Any, done: pa.Table) -> None:
     """Remove events from a quarantine, in one snapshot."""
     if done.num_rows == 0:
         return
-    held.refresh()
-    rows = without_extensions(open_table(held).scan().to_table())
+    refresh(held)
+    rows = without_extensions(open_current(held).scan().to_table())
     leaving = KeySet(done.select(PLACE).columns).find(rows.select(PLACE).columns) >= 0
     if not leaving.any():
         return

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.catalog import open_current
 from pipelines.change_batch import Rejected
 from pipelines.change_log import ORDINAL, ChangeLog
 from pipelines.config import Config, change_log_name, quarantine_name
@@ -111,10 +112,8 @@ def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> pa.
 
 
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:
-    from scan_core import open_table
-
     where = f"op = 't' and ordinal >= {first} and ordinal <= {last}"
-    if open_table(log.table).scan().where(where).count():
+    if open_current(log.table).scan().where(where).count():
         raise SourceError(
             f"{name} was truncated after change {first}, which concerns every row; use `nevermore resync`"
         )
@@ -130,10 +129,10 @@ def _ordinal(log: ChangeLog, text: str | None, side: str, default: int) -> int:
     except ValueError as error:
         raise ConfigError(f"--{side} {text!r} is neither an ordinal nor an ISO time") from error
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    from scan_core import col, open_table
+    from scan_core import col
 
     arrived = col("ingested_at")
-    scan = open_table(log.table).scan().select(ORDINAL)
+    scan = open_current(log.table).scan().select(ORDINAL)
     found = scan.where(arrived >= moment if side == "from" else arrived <= moment).to_table().column(ORDINAL)
     bounds = pc.min_max(found).as_py()
     return int((bounds["min"] or log.last_ordinal + 1) if side == "from" else bounds["max"] or 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines import positions
-from pipelines.catalog import current_schema, find_table, identifier
+from pipelines.catalog import current_schema, find_table, identifier, open_current
 from pipelines.change_batch import Rejected
 from pipelines.change_log import ChangeLog
 from pipelines.commit import RowDelta, everything, retry_conflicts
@@ -20,7 +20,6 @@ from pipelines.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.schema_evolution import evolve
 from pipelines.table_writer import write_rows
-from scan_core import open_table
 
 STAGING_SUFFIX = "__resync"
 
@@ -83,7 +82,7 @@ def _attempt(
         for _ in mirror.catch_up(log, reject=keep):
             pass
         found = mirror.table
-        return (None, 0) if found is None else (found.metadata.current_snapshot_id, open_table(found).scan().count())
+        return (None, 0) if found is None else (found.metadata.current_snapshot_id, open_current(found).scan().count())
     fresh = Mirror(catalog, staging, config, key)
     for _ in fresh.catch_up(log, reject=keep):
         pass
@@ -104,7 +103,7 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog) -> tuple[int, int]
             delta.evolve(evolution.schema)
         import pyarrow as pa
 
-        for batch in open_table(source).scan().to_batches():
+        for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
     properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(log.last_ordinal)}
@@ -117,7 +116,7 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog) -> tuple[int, int]
 
 
 def _check_complete(log: ChangeLog) -> None:
-    held = open_table(log.table).scan().count()
+    held = open_current(log.table).scan().count()
     if held != log.last_ordinal:
         raise PositionLostError(
             f"{log.name} holds {held:,} of its {log.last_ordinal:,} changes: the first are gone, so no mirror can be "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -60,7 +61,12 @@ def summarise(change: Change, previous: Mapping[str, str] | None, properties: Ma
         before = "0" if previous is None else previous.get(total)
         if before is not None:
             summary[total] = str(int(before) + counts[added] - counts[removed])
-    return {**summary, "engine-name": "nevermore", "engine-version": version("nevermore"), **properties}
+    return {**summary, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
+
+
+@cache
+def _own_version() -> str:
+    return version("nevermore")
 
 
 _TOTALS = (

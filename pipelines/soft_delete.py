@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.catalog import open_current
 from pipelines.errors import SchemaConflictError
 from pipelines.row_shape import without_extensions
 
@@ -61,10 +62,8 @@ def soften(changes: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def flagged_rows(table: Any, batch_rows: int) -> Iterator[pa.Table]:
     """All live rows of a table with `_deleted` set, in tables of about `batch_rows`."""
-    from scan_core import open_table
-
     held: list[pa.RecordBatch] = []
-    for batch in open_table(table).scan().to_batches():
+    for batch in open_current(table).scan().to_batches():
         held.append(batch)
         if sum(b.num_rows for b in held) >= batch_rows:
             yield _flagged(held)
