@@ -1,10 +1,66 @@
-"""Spark's SQL grammar as filters use it: sqlglot's, with its rewriting into other dialects' equivalents switched off."""
+"""Spark's SQL grammar as filters use it: sqlglot's, with its rewriting into other dialects' equivalents switched off.
+
+And what its nodes are called here. How they become expressions is in `parse.py`.
+"""
 
 from typing import Any, ClassVar
 
 from sqlglot import exp, tokens
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
+
+BINARY: dict[type[exp.Expression], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.DPipe: "||",
+    exp.RegexpLike: "rlike",
+}
+PLAIN = frozenset({"this", "expression", "expressions"})
+ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
+    exp.Div: PLAIN | {"typed", "safe"},
+    exp.DPipe: PLAIN | {"safe"},
+    exp.Like: PLAIN | {"negate"},
+    exp.ILike: PLAIN | {"negate"},
+    exp.Is: PLAIN | {"negate"},
+    exp.Between: frozenset({"this", "low", "high"}),
+    exp.Case: frozenset({"this", "ifs", "default"}),
+    exp.Cast: frozenset({"this", "to"}),
+    exp.TryCast: frozenset({"this", "to", "safe", "requires_string"}),
+    exp.Column: frozenset({"this", "table", "db", "catalog"}),
+    exp.Concat: frozenset({"expressions", "safe", "coalesce"}),
+    exp.Interval: frozenset({"this", "unit"}),
+    exp.Literal: frozenset({"this", "is_string"}),
+}
+"""What the conversion reads of each kind of node; a node that says more is refused, not read without it."""
+COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+PREDICATES = (exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
+TYPE_NAMES = {
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.INT: "int",
+    exp.DType.BIGINT: "long",
+    exp.DType.FLOAT: "float",
+    exp.DType.DOUBLE: "double",
+    exp.DType.DECIMAL: "decimal",
+    exp.DType.TEXT: "string",
+    exp.DType.BINARY: "binary",
+    exp.DType.DATE: "date",
+    exp.DType.TIME: "time",
+    exp.DType.TIMESTAMPTZ: "timestamptz",
+    exp.DType.TIMESTAMPLTZ: "timestamptz",
+    exp.DType.TIMESTAMPNTZ: "timestamp",
+    exp.DType.UUID: "uuid",
+}
 
 
 def syntax_trees(sql: str) -> list[exp.Expression]:

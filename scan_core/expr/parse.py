@@ -9,7 +9,7 @@ from sqlglot.errors import SqlglotError
 
 from scan_core.errors import PredicateError
 from scan_core.expr.caret import point_at
-from scan_core.expr.dialect import syntax_trees
+from scan_core.expr.dialect import ARGUMENTS, BINARY, COMPARISONS, PLAIN, PREDICATES, TYPE_NAMES, syntax_trees
 from scan_core.expr.literals import from_python, parse_number, parse_text
 from scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
 from scan_core.schema import PrimitiveType
@@ -56,58 +56,6 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     return point_at(sql, (max(0, end - width + 1), end), f"syntax error in the filter: {description}")
 
 
-_BINARY: dict[type[exp.Expression], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.NullSafeEQ: "<=>",
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Mod: "%",
-    exp.IntDiv: "div",
-    exp.DPipe: "||",
-    exp.RegexpLike: "rlike",
-}
-_PLAIN = frozenset({"this", "expression", "expressions"})
-_ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
-    exp.Div: _PLAIN | {"typed", "safe"},
-    exp.DPipe: _PLAIN | {"safe"},
-    exp.Like: _PLAIN | {"negate"},
-    exp.ILike: _PLAIN | {"negate"},
-    exp.Is: _PLAIN | {"negate"},
-    exp.Between: frozenset({"this", "low", "high"}),
-    exp.Case: frozenset({"this", "ifs", "default"}),
-    exp.Cast: frozenset({"this", "to"}),
-    exp.TryCast: frozenset({"this", "to", "safe", "requires_string"}),
-    exp.Column: frozenset({"this", "table", "db", "catalog"}),
-    exp.Concat: frozenset({"expressions", "safe", "coalesce"}),
-    exp.Interval: frozenset({"this", "unit"}),
-    exp.Literal: frozenset({"this", "is_string"}),
-}
-"""What the conversion reads of each kind of node; a node that says more is refused, not read without it."""
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
-_PREDICATES = (exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)
-_TYPE_NAMES = {
-    exp.DType.BOOLEAN: "boolean",
-    exp.DType.INT: "int",
-    exp.DType.BIGINT: "long",
-    exp.DType.FLOAT: "float",
-    exp.DType.DOUBLE: "double",
-    exp.DType.DECIMAL: "decimal",
-    exp.DType.TEXT: "string",
-    exp.DType.BINARY: "binary",
-    exp.DType.DATE: "date",
-    exp.DType.TIME: "time",
-    exp.DType.TIMESTAMPTZ: "timestamptz",
-    exp.DType.TIMESTAMPLTZ: "timestamptz",
-    exp.DType.TIMESTAMPNTZ: "timestamp",
-    exp.DType.UUID: "uuid",
-}
 _TEXT_LITERALS = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 
@@ -119,10 +67,10 @@ class _Converter:
         return PredicateError(point_at(self._sql, _span(node), what))
 
     def convert(self, node: exp.Expression) -> Expr:
-        unexpected = {name for name, value in node.args.items() if value} - _ARGUMENTS.get(type(node), _PLAIN)
+        unexpected = {name for name, value in node.args.items() if value} - ARGUMENTS.get(type(node), PLAIN)
         if unexpected:
             raise self.refuse(node, f"{_name_of(node)} is not supported in a filter")
-        if type(node) in _BINARY:
+        if type(node) in BINARY:
             return self._binary(node)
         if isinstance(node, exp.And | exp.Or):
             return self._connector(node)
@@ -138,11 +86,11 @@ class _Converter:
 
     def _binary(self, node: exp.Expression) -> Expr:
         self._forbid_chains(node, node.this, node.expression)
-        return self._operation(_BINARY[type(node)], node, node.this, node.expression)
+        return self._operation(BINARY[type(node)], node, node.this, node.expression)
 
     def _forbid_chains(self, node: exp.Expression, *operands: exp.Expression) -> None:
         # Spark and sqlglot group `a = b is null` and `a = b < c` differently: refuse rather than choose
-        loose = _COMPARISONS + _PREDICATES
+        loose = COMPARISONS + PREDICATES
         if isinstance(node, loose) and (bad := next((o for o in operands if isinstance(o, (*loose, exp.Not))), None)):
             raise self.refuse(bad, "put parentheses around a comparison that is an operand of another one")
 
@@ -296,7 +244,7 @@ class _Converter:
 
     def _type_name(self, node: exp.Cast) -> str:
         to = node.to
-        name = _TYPE_NAMES.get(to.this)
+        name = TYPE_NAMES.get(to.this)
         if name is None or to.args.get("nested"):
             raise self.refuse(node, f"cast to {to.sql('spark').lower()} is not supported in a filter")
         if name != "decimal":

@@ -78,9 +78,7 @@ def _compare_parts(name: str, text: pa.Array, part: pa.Array) -> pa.Array:
             result = pc.if_else(pc.equal(encoded.indices, code), pc.match_substring(text, pattern=needle), result)
         return result
     ends = pc.binary_length(part)
-    text_bytes, lengths = text.cast(pa.binary()), pc.binary_length(text)
-    del text_bytes
-    fits = pc.greater_equal(lengths, ends)
+    fits = pc.greater_equal(pc.binary_length(text), ends)
     return pc.and_kleene(fits, _edges_equal(text, part, name))
 
 
