@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scan_core.changes.request import Changes
     from scan_core.errors import (
         ColumnNotFoundError,
         EvaluationError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from scan_core.table import Table, open_table
 
 __all__ = [
+    "Changes",
     "ColumnNotFoundError",
     "EvaluationError",
     "MalformedTableError",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Changes": "scan_core.changes.request",
     "Scan": "scan_core.scan",
     "ScanMetrics": "scan_core.metrics",
     "ScanOptions": "scan_core.options",

@@ -3,6 +3,7 @@
 When which of them is used is decided by `projection.py`.
 """
 
+import struct
 from collections.abc import Callable
 from datetime import date, time
 from decimal import Decimal
@@ -16,12 +17,24 @@ from scan_core.partition import partition_value
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 
 
-def partition_scalar(value: Any, value_type: PrimitiveType) -> pa.Scalar:
-    """A partition value of a manifest entry (floats as canonical bits) as a value of the table."""
+def partition_scalar(value: Any, value_type: PrimitiveType, path: str) -> pa.Scalar:
+    """A partition value of the data file at `path` (floats as canonical bits) as a value of the table.
+
+    A value of a type that is not known, being that of an unknown transform, reads as NULL.
+
+    Raises:
+        MalformedTableError: not a value of the type.
+    """
     target = arrow_type(value_type)
-    if value is None:
+    if value is None or pa.types.is_null(target):
         return pa.scalar(None, type=target)
-    value = partition_value(value, value_type)
+    try:
+        return _partition_scalar(partition_value(value, value_type), value_type, target)
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError, struct.error) as error:
+        raise MalformedTableError(f"{path}: partition (102): {value!r:.80} is no {value_type}: {error}") from error
+
+
+def _partition_scalar(value: Any, value_type: PrimitiveType, target: pa.DataType) -> pa.Scalar:
     match value_type.name:
         case "date" if isinstance(value, int):
             return pa.scalar(value, pa.int32()).cast(target)

@@ -83,7 +83,7 @@ def partition_member(field_id: int, data_file: DataFile, spec: PartitionSpec, me
         return None
     for field, value in zip(spec.fields, data_file.partition, strict=True):
         if _PARTITION_MEMBER_IDS + field.field_id == field_id:
-            return partition_scalar(value, member_type)
+            return partition_scalar(value, member_type, data_file.path)
     return pa.scalar(None, type=arrow_type(member_type))
 
 

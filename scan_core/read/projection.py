@@ -126,7 +126,7 @@ class FileProjection:
             if partition_field.source_id == field.field_id and partition_field.transform == "identity":
                 if not isinstance(field.type, PrimitiveType):
                     raise MalformedTableError(f"{self._path}: partition by the {field.type} column {field.name!r}")
-                return partition_scalar(self._file.partition[position], field.type)
+                return partition_scalar(self._file.partition[position], field.type, self._path)
         if self._is_anonymous:
             raise MalformedTableError(
                 f"{self._path}: column {field.name!r} cannot be found, for the file has no field ids and the table no "

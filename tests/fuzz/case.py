@@ -39,7 +39,8 @@ class Case:
 def make_case(seed: int, number: int, subjects: Sequence[Subject]) -> tuple[Case, Random]:
     """The case with this number, and the randomness that is left for reading it."""
     random = Random(f"{seed}/{number}")
-    subject = subjects[number % len(subjects)]
+    deep = [s for s in subjects if s.is_built]
+    subject = subjects[number // 2 % len(subjects)] if number % 2 else deep[number // 2 % len(deep)]
     files = subject.files()
     kinds = sorted({_kind(path) for path in files})
     kind = random.choice(kinds)
@@ -109,6 +110,10 @@ def _some_rows(scan: Scan) -> None:
     scan.select(*names[::2]).where(f"{column} is not null").to_table().validate()
 
 
+def _few_rows(scan: Scan) -> None:
+    scan.where("_pos % 997 = 5").to_table().validate()
+
+
 def _dead_rows(scan: Scan) -> None:
     scan.select(*_METADATA_COLUMNS, "_deleted", "_delete_file").to_table().validate()
 
@@ -130,6 +135,8 @@ _QUERIES: tuple[Callable[[Scan], Any], ...] = (
     _all_rows,
     _all_rows,
     _some_rows,
+    _few_rows,
+    _few_rows,
     _dead_rows,
     _changed_rows,
     _older_rows,

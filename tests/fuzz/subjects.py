@@ -30,6 +30,11 @@ class Subject:
     metadata: str
     relocate: str
 
+    @property
+    def is_built(self) -> bool:
+        """Made here, with little compression: damage goes deeper than in the fixtures."""
+        return self.relocate == LOCATION
+
     def files(self) -> list[str]:
         """The table's files, relative to the folder, sorted; of its metadata files only the one that is read."""
         found = (p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*") if p.is_file())
@@ -171,6 +176,24 @@ def _types(folder: Path) -> Path:
     return table.metadata_path
 
 
+def _pages(folder: Path) -> Path:
+    """v2: column chunks of many pages with a page index, large enough that single pages are read."""
+    table = TableBuilder(folder, [*_NESTED[:2], Column(11, "n", "double")], written_location=LOCATION)
+    count = 12_000
+    rows = {
+        "id": list(range(count)),
+        "name": [f"{i * 7919 % 10_007:07}" for i in range(count)],
+        "n": [None if i % 7 == 0 else i / 3 for i in range(count)],
+    }
+    options: dict[str, Any] = {"data_page_size": 4_096, "write_batch_size": 256, "use_dictionary": ["n"]}
+    table.commit(
+        table.data(rows, compression="none", **options),
+        table.data(rows, compression="snappy", data_page_version="2.0", **options),
+    )
+    table.commit(table.equality_delete({"id": list(range(0, 600, 3))}, ids=[1], columns=_KEY))
+    return table.metadata_path
+
+
 def _first_version(folder: Path) -> Path:
     """v1, manifests named in the metadata."""
     table = TableBuilder(folder, _NESTED, version=1, written_location=LOCATION)
@@ -183,6 +206,7 @@ _TABLES: dict[str, Callable[[Path], Path]] = {
     "built_compressed": _compressed,
     "built_first_version": _first_version,
     "built_formats": _formats,
+    "built_pages": _pages,
     "built_types": _types,
     "built_vectors": _vectors,
 }

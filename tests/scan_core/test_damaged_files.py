@@ -1,5 +1,6 @@
 """Damage that the fuzz suite found to end in anything but a clear refusal: one regression test each."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ from pyarrow import orc
 
 import scan_core
 from scan_core import MalformedTableError
-from tests.iceberg_json import Column
+from tests.iceberg_json import Column, Partition
 from tests.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
@@ -56,3 +57,20 @@ def test_orc_column_whose_id_is_no_number(tmp_path: Path) -> None:
     table.commit(data)
     assert data.path in refusal(table)
     assert "'name'" in refusal(table)
+
+
+def test_partition_value_of_an_unknown_transform_reads_as_null(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, partitions=[Partition("p", 1, "zorder[3]", "int")])
+    table.commit(table.data({"id": [1], "name": ["a"]}, partition={"p": 7}))
+    scan = scan_core.open_table(table.metadata_path).scan()
+    assert scan.select("_partition").to_table().to_pylist() == [{"_partition": {"p": None}}]
+
+
+def test_partition_value_that_its_type_cannot_hold(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, partitions=[Partition("p", 1)])
+    data = table.data({"name": ["a"]}, partition={"p": 2**40})
+    table.commit(data)
+    document = table.document()
+    document["schemas"][0]["fields"][0]["type"] = "int"
+    table.metadata_path.write_text(json.dumps(document))
+    assert data.path in refusal(table) or "manifest" in refusal(table)
