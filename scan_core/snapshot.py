@@ -75,6 +75,22 @@ class ContentFile:
     split_offsets: tuple[int, ...] = ()
     is_encrypted: bool = False
 
+    def null_count(self, field_id: int) -> int | None:
+        """How many rows have NULL in a column; None if unknown.
+
+        Iceberg Java counts a member of a struct in ORC files only where the struct is not NULL itself: rows that are
+        not among the values are NULL.
+        """
+        nulls, values = self.null_value_counts.get(field_id), self.value_counts.get(field_id)
+        if nulls is None or values is None:
+            return None
+        return nulls + max(self.record_count - values, 0)
+
+    def value_count(self, field_id: int) -> int | None:
+        """How many values a column has, NULLs included; None if unknown."""
+        values = self.value_counts.get(field_id)
+        return None if values is None else max(values, self.record_count)
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile(ContentFile):

@@ -94,9 +94,9 @@ def file_statistics(file: DataFile, schema: Schema) -> Callable[[int], ColumnSta
         return ColumnStatistics(
             lower=decode_bound(file.lower_bounds.get(field_id), column_type),
             upper=decode_bound(file.upper_bounds.get(field_id), column_type),
-            null_count=file.null_value_counts.get(field_id),
+            null_count=file.null_count(field_id),
             nan_count=file.nan_value_counts.get(field_id),
-            value_count=file.value_counts.get(field_id),
+            value_count=file.value_count(field_id),
         )
 
     return of_column

@@ -47,7 +47,7 @@ def key_bounds(files: Sequence[ContentFile], field_id: int, key_type: PrimitiveT
     may_have_null = np.ones(len(files), np.bool_)
     must_lack_nan = nan_matters and key_type.name in {"float", "double"}
     for index, file in enumerate(files):
-        may_have_null[index] = file.null_value_counts.get(field_id) != 0
+        may_have_null[index] = file.null_count(field_id) != 0
         if must_lack_nan and file.nan_value_counts.get(field_id) != 0:
             continue
         low = decode_bound(file.lower_bounds.get(field_id), key_type)

@@ -253,6 +253,23 @@ def test_trap_delete_file_that_holds_whole_rows_with_nulls(build: Build, file_fo
     assert rows_of(table) == [(2, None), (None, "c")]
 
 
+@every_format
+def test_trap_counts_leave_out_members_of_structs_that_are_null(build: Build, file_format: str) -> None:
+    columns = [*KEY, Column(4, "s", struct(Column(5, "x", "int")))]
+    table = build(columns)
+    data = table.data({"id": [1, 2], "s": [None, {"x": 5}]}, file_format=file_format)
+    nulls = table.equality_delete({"s": [None, {"x": 99}]}, ids=[5], columns=columns[1:], file_format=file_format)
+    for file, value in ((data, 5), (nulls, 99)):
+        bound = value.to_bytes(4, "little")
+        counts = {"value_counts": 1, "null_value_counts": 0, "lower_bounds": bound, "upper_bounds": bound}
+        for name, stated in counts.items():
+            file.record[name] = [*file.record.get(name, []), {"key": 5, "value": stated}]
+    table.commit(data)
+    assert scan_of(table).select("id").where("s.x is null").to_table().to_pydict() == {"id": [1]}
+    table.commit(nulls)
+    assert rows_of(table) == [(2, {"x": 5})]
+
+
 # Hostile and broken tables
 
 
