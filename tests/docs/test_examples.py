@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
 BLOCK = re.compile(
-    r"^```(?P<language>python|bash|yaml)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^```(?P<language>python|bash|yaml|json|csv)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 
@@ -29,7 +29,9 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
     script: list[str] = []
     for language, options, code in examples(page):
-        if language == "yaml":
+        if language in {"yaml", "json", "csv"}:
+            if language != "yaml" and "file=" not in options:
+                continue
             name = options.removeprefix("file=") or "nevermore.yaml"
             (demo_project / name).parent.mkdir(parents=True, exist_ok=True)
             (demo_project / name).write_text(code, encoding="utf-8")
