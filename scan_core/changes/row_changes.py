@@ -16,6 +16,7 @@ from scan_core.deletes.delete_filter import open_delete_filter
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.splits import make_splits
 from scan_core.read.conjunct_order import ConjunctOrder
+from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.output import OutputColumns
 from scan_core.read.split_reader import read_split
 from scan_core.read.task_reader import open_task
@@ -90,7 +91,7 @@ def _read_redeleted(file: Redeleted, context: ScanContext, metrics: ScanMetrics)
                 selection = reader.refine(columns, conjuncts, changed)
                 gone = dead_after[to_indices(selection)]
                 start = 0
-                for batch in output.batches(columns, selection):
+                for batch in output.batches(columns, selection, MemoryBudget(context.options), metrics):
                     metrics.rows_out += batch.num_rows
                     yield from _by_type(batch, pa.array(gone[start : start + batch.num_rows]))
                     start += batch.num_rows

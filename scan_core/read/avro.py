@@ -26,7 +26,7 @@ from scan_core.read.avro_container import (
     read_long,
 )
 from scan_core.read.avro_schema import parse_record
-from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split import FileIOConfig
@@ -95,6 +95,16 @@ class AvroFileReader:
         """Avro files have none."""
         del row_group, column_index
         return None
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Avro files have none."""
+        del row_group, column_index
+        return None
+
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """They are decoded as a whole."""
+        del row_group, column_indices
+        return False
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Rows are stored as a whole: all bytes, whatever the columns."""

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, ScanError, UnsupportedError
@@ -35,6 +37,14 @@ class ColumnStatistics:
     null_count: int | None = None
     nan_count: int | None = None
     value_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageStatistics:
+    """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1])."""
+
+    edges: npt.NDArray[np.int64]
+    statistics: Sequence[ColumnStatistics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +95,16 @@ class FileReader(Protocol):
         """Of a top-level primitive column; None where unknown or where the stored type does not tell an order."""
         ...
 
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Of the pages of a top-level primitive column; None where the file has no index of them."""
+        ...
+
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of these columns in the row group."""
+        ...
+
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether a range of rows of these columns costs about its share of the row group."""
         ...
 
     def close(self) -> None:

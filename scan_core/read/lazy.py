@@ -3,6 +3,7 @@
 What was decoded for a filter is narrowed, not read again, when a later step or the result asks for fewer rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,18 +33,35 @@ class DeadRows:
 
 
 class LazyColumns:
-    """Top-level columns of one row group by their index in the file. Selections may only narrow over time."""
+    """Top-level columns of one row group by their index in the file. Selections may only narrow over time.
+
+    `reads` counts how often each column was read, by views aside as well.
+    """
 
     def __init__(self, reader: FileReader, row_group: RowGroup) -> None:
         self._reader = reader
         self.row_group = row_group
         self.dead: DeadRows | None = None
+        self.reads: Counter[int] = Counter()
         self._decoded: dict[int, _Decoded] = {}
 
+    def aside(self) -> "LazyColumns":
+        """A view in which other rows may be asked for: what is decoded here is used, what it decodes is forgotten."""
+        other = LazyColumns(self._reader, self.row_group)
+        other._decoded = self._decoded.copy()
+        other.reads, other.dead = self.reads, self.dead
+        return other
+
+    def anew(self) -> "LazyColumns":
+        """A view in which nothing is decoded yet."""
+        other = LazyColumns(self._reader, self.row_group)
+        other.reads, other.dead = self.reads, self.dead
+        return other
+
     @property
-    def indices(self) -> frozenset[int]:
-        """Columns decoded so far."""
-        return frozenset(self._decoded)
+    def num_bytes(self) -> int:
+        """What is decoded holds."""
+        return sum(decoded.array.nbytes for decoded in self._decoded.values())
 
     def is_untouched(self, indices: Sequence[int]) -> bool:
         """True if every one of these columns can still be had for all rows without reading it twice."""
@@ -57,6 +75,7 @@ class LazyColumns:
         absent = [i for i in dict.fromkeys(indices) if i not in self._decoded]
         if absent:
             arrays = self._reader.read(self.row_group, absent, selection)
+            self.reads.update(absent)
             self._decoded.update(
                 {i: _Decoded(array, selection) for i, array in zip(absent, arrays, strict=True)},
             )

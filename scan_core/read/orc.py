@@ -96,6 +96,11 @@ class OrcFileReader:
         del row_group, column_index
         return None
 
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """They are decoded as a whole."""
+        del row_group, column_indices
+        return False
+
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the stripe's part for these columns, as if all were equally wide."""
         return row_group.num_bytes * len(column_indices) // max(len(self.arrow_schema), 1)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from scan_core.metrics import ScanMetrics
 from scan_core.read.conversion import repeat
 from scan_core.read.lazy import LazyColumns
+from scan_core.read.memory_budget import MemoryBudget, halves
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
 from scan_core.read.projection import Constant, FileProjection, FromFile
 from scan_core.read.row_filter import ValueSource, file_columns_of
@@ -38,15 +40,29 @@ class OutputColumns:
         self._indices = tuple(dict.fromkeys(s.index for s in self.sources if isinstance(s, FromFile)))
         self.file_columns = frozenset(i for s in self.sources for i in file_columns_of(s))
 
-    def batches(self, columns: LazyColumns, selection: RowSelection) -> Iterator[pa.RecordBatch]:
-        """The selected rows of a row group, in order, in batches of at most `batch_rows` rows."""
-        if selected_count(selection) == 0:
+    def batches(
+        self, columns: LazyColumns, selection: RowSelection, budget: MemoryBudget, metrics: ScanMetrics
+    ) -> Iterator[pa.RecordBatch]:
+        """The selected rows of a row group, in order, in batches of at most `batch_rows` rows.
+
+        Where the decoded columns exceed the budget they are dropped and read again by halves.
+        """
+        count = selected_count(selection)
+        if count == 0:
             return
-        if columns.is_untouched(self._indices) and (bounds := self._long_runs(selection)) is not None:
+        self._batch_rows = budget.batch_rows()
+        is_most = 2 * count >= row_count(selection)  # of fewer, only the pages that hold them are read
+        if is_most and columns.is_untouched(self._indices) and (bounds := self._long_runs(selection)) is not None:
             base: RowSelection = All(row_count(selection))
         else:
-            base, bounds = selection, self._pieces(0, selected_count(selection))
+            base, bounds = selection, self._pieces(0, count)
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
+        if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):
+            metrics.retries += 1
+            stored.clear()
+            for part in parts:
+                yield from self.batches(columns.anew(), part, budget, metrics)
+            return
         made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self.sources]
         for start, end in bounds:
             arrays = [
@@ -54,7 +70,9 @@ class OutputColumns:
                 for source, whole in zip(self.sources, made, strict=True)
             ]
             if arrays:
-                yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+                batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+                budget.record_batch(batch.num_rows, batch.nbytes)
+                yield batch
             else:
                 yield _columnless(end - start)
 

@@ -14,9 +14,9 @@ import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
-from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk
-from scan_core.read.page_index import PageLocations, Positions, parse_offset_index
+from scan_core.read.page_index import PageLocations, Positions, parse_column_index, parse_offset_index
 from scan_core.read.page_reader import pick_rows, read_pages, read_together
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, open_decoder, read_layout
@@ -76,6 +76,7 @@ class ParquetFileReader:
         self._leaves = self._layout.leaves
         self._reads_pages = reads_pages
         self._locations: dict[tuple[int, int], PageLocations | None] = {}
+        self._page_statistics: dict[tuple[int, int], PageStatistics | None] = {}
         self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
         self.arrow_schema = self._layout.arrow_schema
@@ -113,6 +114,23 @@ class ParquetFileReader:
         raw = stored_bounds(statistics, leaf, has_column_orders=self._footer.has_column_orders)
         lower, upper = decode_bounds(*raw, leaf, field_type)
         return ColumnStatistics(lower, upper, chunk.null_count, None, chunk.num_values)
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Of the pages of a top-level primitive column; bounds in the file's type."""
+        field_type, leaf = self.arrow_schema.field(column_index).type, self._leaves[column_index].start
+        chunk = self._chunk(row_group, column_index)
+        if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
+            return None
+        if not self._footer.has_column_orders:
+            return None
+        key = row_group.index, leaf
+        if key not in self._page_statistics:
+            self._page_statistics[key] = self._read_page_statistics(row_group, leaf, field_type, chunk.column_index)
+        return self._page_statistics[key]
+
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether all of them can be read by page."""
+        return self._reads_pages and all(self._has_pages(row_group, i) for i in column_indices)
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the chunks of these columns."""
@@ -169,11 +187,15 @@ class ParquetFileReader:
         return arrays
 
     def _may_read_pages(self, row_group: RowGroup, column: int) -> bool:
+        if not self._has_pages(row_group, column):
+            return False
+        return self._chunk(row_group, column).uncompressed_bytes >= _LEAST_PAGED_BYTES
+
+    def _has_pages(self, row_group: RowGroup, column: int) -> bool:
         leaves = self._leaves[column]
         if len(leaves) != 1 or not self._footer.leaves[leaves.start].elements:
             return False
-        chunk = self._chunk(row_group, column)
-        return chunk.offset_index is not None and chunk.uncompressed_bytes >= _LEAST_PAGED_BYTES
+        return self._chunk(row_group, column).offset_index is not None
 
     def _load_locations(self, row_group: RowGroup, leaves: Sequence[int]) -> None:
         """Read the offset indexes of these leaves, which lie together, at once."""
@@ -188,6 +210,18 @@ class ParquetFileReader:
                 locations = parse_offset_index(data, chunks[leaf], row_group.num_rows)
                 self.counts.fallbacks += locations is None
                 self._locations[row_group.index, leaf] = locations
+
+    def _read_page_statistics(
+        self, row_group: RowGroup, leaf: int, field_type: pa.DataType, place: tuple[int, int]
+    ) -> PageStatistics | None:
+        self._load_locations(row_group, [leaf])
+        if (locations := self._locations[row_group.index, leaf]) is None:
+            return None
+        with refusing_malformed(self.path, "column index"):
+            data = self._source.read_at(place[1], place[0])
+        found = parse_column_index(data, self._footer.leaves[leaf], field_type, locations)
+        self.counts.fallbacks += found is None
+        return None if found is None else PageStatistics(locations.first_rows, found)
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
         """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""

@@ -5,7 +5,7 @@ chosen by `conjunct_order.py`; conjuncts are in `predicate_step.py`, what a dele
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,11 @@ from scan_core.read.conversion import repeat
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import MetadataSource
 from scan_core.read.projection import ColumnSource, Constant, FromFile
-from scan_core.rows.selection import RowSelection, intersect, refine, selected_count
+from scan_core.rows.algebra import relative, select_rows
+from scan_core.rows.selection import All, RowSelection, intersect, refine, selected_count, to_mask
+
+_ASIDE_SHARE = 0.5
+"""Of more rows than that keys are read for all of them: other steps or the result may want them."""
 
 Keep = npt.NDArray[np.bool_]
 ValueSource = ColumnSource | MetadataSource
@@ -66,10 +70,11 @@ class RefineStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeleteStep:
-    """One set of equality deletes."""
+    """One set of equality deletes, which removes rows of `touched` alone where that is known."""
 
     deletes: EqualityFilter
     sources: Sequence[ColumnSource]
+    touched: RowSelection | None = None
     is_delete: bool = field(default=True, init=False)
 
     @property
@@ -86,9 +91,23 @@ class DeleteStep:
         """A row stays if its key is not deleted."""
         if all(isinstance(source, Constant) for source in self.sources):
             keys = [source.value for source in self.sources if isinstance(source, Constant)]
-            stays = bool(self.deletes.keep([repeat(key, 1) for key in keys])[0])
-            return Verdict(np.full(selected_count(selection), stays))
-        return Verdict(self.deletes.keep([values_of(source, columns, selection) for source in self.sources]))
+            is_alive = bool(self.deletes.keep([repeat(key, 1) for key in keys])[0])
+            return Verdict(np.full(selected_count(selection), is_alive))
+        if self.touched is None:
+            return Verdict(self.deletes.keep([values_of(source, columns, selection) for source in self.sources]))
+        probed = intersect(selection, self.touched)
+        stays: Keep = np.ones(selected_count(selection), np.bool_)
+        if selected_count(probed) == 0:
+            return Verdict(stays)
+        is_few = selected_count(probed) < _ASIDE_SHARE * selected_count(selection)
+        view, cut = (columns.aside(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
+        keys = [values_of(source, view, probed if is_few else selection) for source in self.sources]
+        stays[to_mask(relative(probed, selection))] = self.deletes.keep(select_rows(keys, cut))
+        return Verdict(stays)
+
+    def within(self, touched: RowSelection) -> "DeleteStep":
+        """The same deletes, known to touch these rows of a row group alone."""
+        return replace(self, touched=touched)
 
 
 def refine_rows(

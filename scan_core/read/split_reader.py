@@ -11,6 +11,7 @@ import pyarrow as pa
 from scan_core.metrics import ScanMetrics
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.conjunct_order import ConjunctOrder
+from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.output import OutputColumns
 from scan_core.read.task_reader import open_task
@@ -34,15 +35,17 @@ def read_split(split: Split, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
     """
     metrics.splits_read += 1
     order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    budget = MemoryBudget(split.context.options)
     for task in split.tasks:
         with open_task(task, split.context, metrics, order) as reader:
             output = OutputColumns(reader.projection, split.context, task.data_file)
             reader.plan_to_read(output.file_columns)
             for columns, conjuncts in reader.row_groups():
-                selection = reader.refine(columns, conjuncts)
-                for batch in output.batches(columns, selection):
-                    metrics.rows_out += batch.num_rows
-                    yield batch
+                for piece, within in reader.pieces(columns, budget):
+                    selection = reader.refine(piece, conjuncts, within)
+                    for batch in output.batches(piece, selection, budget, metrics):
+                        metrics.rows_out += batch.num_rows
+                        yield batch
                 reader.count_bytes(columns)
 
 
@@ -50,6 +53,7 @@ def count_split(split: Split, metrics: ScanMetrics) -> int:
     """How many rows `read_split` would yield, decoding nothing that is not needed to tell."""
     metrics.splits_read += 1
     order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    budget = MemoryBudget(split.context.options)
     total = 0
     for task in split.tasks:
         if _manifest_tells(task, split.context):
@@ -57,7 +61,8 @@ def count_split(split: Split, metrics: ScanMetrics) -> int:
             continue
         with open_task(task, split.context, metrics, order) as reader:
             for columns, conjuncts in reader.row_groups():
-                total += selected_count(reader.refine(columns, conjuncts))
+                for piece, within in reader.pieces(columns, budget):
+                    total += selected_count(reader.refine(piece, conjuncts, within))
                 reader.count_bytes(columns)
     metrics.rows_out += total
     return total
@@ -67,14 +72,16 @@ def aggregate_split(split: Split, calls: Sequence[Call], metrics: ScanMetrics) -
     """For each row group the calls over the rows that `read_split` would yield of it."""
     metrics.splits_read += 1
     order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    budget = MemoryBudget(split.context.options)
     for task in split.tasks:
         with open_task(task, split.context, metrics, order) as reader:
             output = OutputColumns(reader.projection, split.context, task.data_file)
             reader.plan_to_read(output.file_columns)
             for columns, conjuncts in reader.row_groups():
-                selection = reader.refine(columns, conjuncts)
-                metrics.rows_out += selected_count(selection)
-                yield aggregate_group(calls, output.sources, columns, selection)
+                for piece, within in reader.pieces(columns, budget):
+                    selection = reader.refine(piece, conjuncts, within)
+                    metrics.rows_out += selected_count(selection)
+                    yield aggregate_group(calls, output.sources, piece, selection)
                 reader.count_bytes(columns)
 
 

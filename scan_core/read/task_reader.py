@@ -17,9 +17,11 @@ from scan_core.metrics import ScanMetrics
 from scan_core.prune.match import Match
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
-from scan_core.read.file_reader import ColumnStatistics, FileReader, ReadCounts, RowGroup, open_file
+from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, ReadCounts, RowGroup, open_file
 from scan_core.read.lazy import LazyColumns
+from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.page_pruning import Paging, Stretches, find_stretches
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
@@ -83,6 +85,8 @@ class TaskReader:
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
         self._predicate = _plan_predicate(context, task, self.projection)
+        self._predicate_paging = Paging(context.options.prune_pages)
+        self._delete_paging: dict[object, Paging] = {}
         self._delete_steps = [
             DeleteStep(deletes, [self.projection.leaf(i) for i in deletes.key_ids])
             for deletes in self._deletes.equality
@@ -111,6 +115,20 @@ class TaskReader:
             self._metrics.row_groups_read += 1
             yield LazyColumns(self._reader, row_group), steps
 
+    def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
+        """The row group as a whole, or cut into row ranges that the budget can hold."""
+        group, wanted = columns.row_group, sorted(self._wanted)
+        if not self._context.options.lazy_columns or not self._reader.reads_ranges(group, wanted):
+            yield columns, All(group.num_rows)
+            return
+        everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
+        share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
+        stated = int(group.num_bytes * share)
+        for within in budget.pieces(group.num_rows, stated):
+            view = columns.anew()
+            yield view, within
+            budget.record(stated * selected_count(within) / group.num_rows, view.num_bytes)
+
     def refine(
         self, columns: LazyColumns, conjuncts: Sequence["PredicateStep"], within: RowSelection | None = None
     ) -> RowSelection:
@@ -124,17 +142,21 @@ class TaskReader:
         num_rows = columns.row_group.num_rows
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
-            return refine_rows(conjuncts, columns, All(num_rows), self._order, self._metrics)
+            return refine_rows(conjuncts, columns, within or All(num_rows), self._order, self._metrics)
         selection = self._deletes.position_selection(columns.row_group.first_row_position, num_rows)
-        self._metrics.rows_removed_by_position_deletes += num_rows - selected_count(selection)
+        looked_at = num_rows if within is None else selected_count(within)
         selection = selection if within is None else intersect(selection, within)
+        self._metrics.rows_removed_by_position_deletes += looked_at - selected_count(selection)
         if not self._context.options.lazy_columns:
             columns.load(sorted(self._wanted), All(num_rows))
         deletes = self._deletes_that_touch(columns.row_group)
         if deletes is None:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)
             return nothing(num_rows)
-        return refine_rows([*conjuncts, *deletes], columns, selection, self._order, self._metrics)
+        if conjuncts:
+            selection = self._within_pages(columns.row_group, selection)
+        steps, selection = self._by_page(columns, deletes, selection)
+        return refine_rows([*conjuncts, *steps], columns, selection, self._order, self._metrics)
 
     def removed_by(self, deletes: DeleteFilter, columns: LazyColumns) -> npt.NDArray[np.bool_]:
         """Which rows of a row group `deletes`, not the task's own, remove."""
@@ -145,10 +167,12 @@ class TaskReader:
     def count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""
         counts, self._reader.counts = self._reader.counts, ReadCounts()
-        wanted = self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.indices))
-        read = self._reader.compressed_bytes(columns.row_group, sorted(columns.indices)) - counts.bytes_left_out
+        wanted = self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.reads.keys()))
+        read = (
+            self._reader.compressed_bytes(columns.row_group, sorted(columns.reads.elements())) - counts.bytes_left_out
+        )
         self._metrics.bytes_read += read
-        self._metrics.bytes_skipped += wanted - read
+        self._metrics.bytes_skipped += max(wanted - read, 0)
         self._metrics.pages_read += counts.pages_read
         self._metrics.pages_skipped += counts.pages_left_out
         self._metrics.fallbacks += counts.fallbacks
@@ -171,11 +195,62 @@ class TaskReader:
         found = plan.undecided(self._statistics_of(row_group, plan.types))
         return None if found is None else found[0]
 
-    def _deletes_that_touch(self, row_group: RowGroup) -> list[RefineStep] | None:
+    def _within_pages(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
+        """The rows of `selection` in pages that may hold a row which fulfils the predicate."""
+        plan = self._predicate
+        if plan is None or not self._predicate_paging.is_worthwhile:
+            return selection
+        stretches = self._stretches(row_group, plan.types)
+        if stretches is None:
+            return selection
+        verdicts = [Match.NEVER if plan.undecided(known) is None else Match.MAYBE for known in stretches.known]
+        kept = intersect(selection, stretches.rows(verdicts, Match.MAYBE))
+        dropped = selected_count(selection) - selected_count(kept)
+        self._predicate_paging.record(dropped, row_group.num_rows)
+        self._metrics.rows_removed_by_filter += dropped
+        return kept
+
+    def _by_page(
+        self, columns: LazyColumns, steps: Sequence[DeleteStep], selection: RowSelection
+    ) -> tuple[list[RefineStep], RowSelection]:
+        """The delete sets cut to the pages that they may touch, and the rows without pages that they cover."""
+        if not self._context.options.prune_deletes:
+            return list(steps), selection
+        cut: list[RefineStep] = []
+        for step in steps:
+            paging = self._delete_paging.setdefault(step.key, Paging(self._context.options.prune_pages))
+            types = {i: self._key_types[i] for i in step.deletes.key_ids if i in self._key_types}
+            stretches = self._stretches(columns.row_group, types) if paging.is_worthwhile else None
+            if stretches is None:
+                cut.append(step)
+                continue
+            verdicts = [step.deletes.may_touch(known) for known in stretches.known]
+            touched = stretches.rows(verdicts, Match.MAYBE)
+            left = intersect(selection, stretches.rows(verdicts, Match.MAYBE, Match.NEVER))
+            self._metrics.rows_removed_by_equality_deletes += selected_count(selection) - selected_count(left)
+            paging.record(columns.row_group.num_rows - selected_count(touched), columns.row_group.num_rows)
+            selection = left
+            if selected_count(touched):
+                cut.append(step if isinstance(touched, All) else step.within(touched))
+        return cut, selection
+
+    def _stretches(self, row_group: RowGroup, types: Mapping[int, Type]) -> Stretches | None:
+        """What the page index tells of these columns."""
+        pages: dict[int, PageStatistics] = {}
+        for field_id, kind in types.items():
+            index = self.projection.index_of(field_id)
+            if index is None or (found := self._reader.page_statistics(row_group, index)) is None:
+                continue
+            file_type = self._reader.arrow_schema.field(index).type
+            statistics = [table_statistics(s, file_type, kind) for s in found.statistics]
+            pages[field_id] = PageStatistics(found.edges, statistics)
+        return find_stretches(pages, self._statistics_of(row_group, types)) if pages else None
+
+    def _deletes_that_touch(self, row_group: RowGroup) -> list[DeleteStep] | None:
         """The delete sets that can remove rows of this row group; None if one removes them all."""
         if not self._context.options.prune_deletes:
             return list(self._delete_steps)
-        steps: list[RefineStep] = []
+        steps: list[DeleteStep] = []
         statistics_of = self._statistics_of(row_group, self._key_types)
         for step in self._delete_steps:
             match step.deletes.may_touch(statistics_of):

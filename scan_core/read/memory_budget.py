@@ -1,0 +1,68 @@
+"""How much of a row group a worker decodes at once, so that a scan stays within its memory limit.
+
+Sizes are estimated from what the file states, corrected by what earlier pieces turned out to hold. Whatever is decided
+here, the rows are the same.
+"""
+
+from itertools import pairwise
+
+from scan_core.options import ScanOptions
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import All, RowSelection, intersect, row_count, to_indices
+
+_SHARE = 8
+"""Of a worker's part of the limit: decoded columns, their filtered copy, batches that wait, and the delete index."""
+_TOLERANCE = 2
+"""Reading a piece again costs as much as it did: a little too large is let pass."""
+_LEAST_ROWS = 4_096
+"""Smaller pieces read the same pages again and again."""
+_LEAST_BATCH_ROWS = 1_024
+
+
+class MemoryBudget:
+    """The budget of one worker for one split."""
+
+    def __init__(self, options: ScanOptions) -> None:
+        self._bytes = max(options.memory_limit_bytes // (_SHARE * options.parallelism), 1)
+        self._batch_rows = options.batch_rows
+        self._growth = 1.0
+        self._row_bytes = 0.0
+
+    def pieces(self, num_rows: int, stated_bytes: int) -> list[RowSelection]:
+        """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
+        count = self._parts(num_rows, stated_bytes * self._growth)
+        if count == 1:
+            return [All(num_rows)]
+        edges = [num_rows * i // count for i in range(count + 1)]
+        return [from_ranges([(a, b)], num_rows) for a, b in pairwise(edges)]
+
+    def is_exceeded(self, num_bytes: int) -> bool:
+        """Whether decoded columns of this size are more than a piece may hold."""
+        return num_bytes > _TOLERANCE * self._bytes
+
+    def record(self, stated_bytes: float, num_bytes: int) -> None:
+        """Remember what columns stated to have `stated_bytes` held when decoded."""
+        if stated_bytes > 0:
+            self._growth = max(num_bytes / stated_bytes, 1.0)
+
+    def batch_rows(self) -> int:
+        """Rows of a batch, by the width of the batches so far."""
+        if not self._row_bytes:
+            return self._batch_rows
+        return max(min(self._batch_rows, int(self._bytes / self._row_bytes)), min(_LEAST_BATCH_ROWS, self._batch_rows))
+
+    def record_batch(self, num_rows: int, num_bytes: int) -> None:
+        """Remember how wide rows of the result are."""
+        self._row_bytes = num_bytes / num_rows
+
+    def _parts(self, num_rows: int, num_bytes: float) -> int:
+        return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _LEAST_ROWS))
+
+
+def halves(selection: RowSelection) -> list[RowSelection]:
+    """Two selections of half the rows each; none if they are too few to be halved."""
+    rows = to_indices(selection)
+    if len(rows) < 2 * _LEAST_ROWS:
+        return []
+    middle, num_rows = int(rows[len(rows) // 2]), row_count(selection)
+    return [intersect(selection, from_ranges([span], num_rows)) for span in ((0, middle), (middle, num_rows))]
