@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import fastavro
 
@@ -106,7 +105,7 @@ class TableFacts:
                 path = new + path[len(old) :]
                 break
         if path.startswith("file:"):
-            path = unquote(re.sub(r"^file:/*", "/", path))
+            path = re.sub(r"^file:/*", "/", path)
         return path
 
     def files(self, snapshot: Mapping[str, Any] | None) -> list[FileFacts]:

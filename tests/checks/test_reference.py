@@ -1,12 +1,16 @@
 """The oracle itself is right: on every fixture table, and on built tables rule by rule."""
 
+import decimal
 import json
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
+from checks.oracle.arrow_files import read_file
+from checks.oracle.facts import TableFacts
 from checks.reference import RefusedError, fold_changes, live_rows
 from tests.fixture_tables import fixture_tables, snapshots
 from tests.iceberg_json import Column, Partition, struct
@@ -214,6 +218,21 @@ def test_rule_23_reference_reads_v1_inline_and_empty_tables(tmp_path: Path) -> N
     assert live_rows(table.metadata_path).num_rows == 0
     table.commit(two_rows(table), table.data({"id": [], "name": []}), inline_manifests=True)
     assert ids(live_rows(table.metadata_path)) == [1, 2]
+
+
+def test_reference_reads_avro_types_that_are_named_once(tmp_path: Path) -> None:
+    price = {"type": "fixed", "name": "decimal_9_2", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+    fields = [{"name": "a", "type": ["null", price]}, {"name": "b", "type": ["null", "decimal_9_2"]}]
+    schema = {"type": "record", "name": "row", "fields": fields}
+    row = {"a": decimal.Decimal("1.50"), "b": decimal.Decimal("-0.01")}
+    with (tmp_path / "rows.avro").open("wb") as out:
+        fastavro.writer(out, schema, [row])
+    assert read_file(str(tmp_path / "rows.avro"), "avro").to_pylist() == [row]
+
+
+def test_reference_takes_file_uris_literally_as_hadoop_does(tmp_path: Path) -> None:
+    table = TableFacts(tmp_path, {}, ())
+    assert table.local("file:/t/at=10%3A00/f.orc") == table.local("file:///t/at=10%3A00/f.orc") == "/t/at=10%3A00/f.orc"
 
 
 ROW = pa.struct([("id", pa.int64()), ("a", pa.string()), ("big", pa.string())])
