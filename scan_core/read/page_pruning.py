@@ -4,8 +4,8 @@ Columns have pages of their own lengths: a stretch is a run of rows in which no 
 What bounds mean for a predicate or a delete set is decided in `prune/` and `deletes/`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from scan_core.rows.selection import RowSelection
 _MOST_STRETCHES = 4_096
 """Beyond, looking at bounds costs more than pages do."""
 
+_SAMPLED_PARTS = 16
 _TRIED_ROWS = 2_000_000
 _LEAST_EXCLUDED_SHARE = 0.02
 """What page bounds must exclude of the rows they were tried on to be looked at further."""
@@ -84,3 +85,24 @@ def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> 
         return statistics_of
 
     return Stretches(edges, [known(k) for k in range(len(edges) - 1)])
+
+
+def has_gaps(whole: StatisticsOf, key_ids: Iterable[int], may_touch: Callable[[StatisticsOf], Match]) -> bool:
+    """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
+
+    Looks at equal parts of the range of the first integer key; True where there is none, for then nothing is known.
+    """
+    for field_id in key_ids:
+        known = whole(field_id)
+        if known is None or not isinstance(known.lower, int) or not isinstance(known.upper, int):
+            continue
+        width = (known.upper - known.lower) // _SAMPLED_PARTS + 1
+        parts = [
+            replace(known, lower=begin, upper=min(begin + width - 1, known.upper))
+            for begin in range(known.lower, known.upper + 1, width)
+        ]
+        return any(
+            may_touch(lambda i, part=part, key=field_id: part if i == key else whole(i)) is not Match.MAYBE  # type: ignore[misc]
+            for part in parts
+        )
+    return True

@@ -21,7 +21,7 @@ from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatist
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
-from scan_core.read.page_pruning import Paging, Stretches, find_stretches
+from scan_core.read.page_pruning import Paging, Stretches, find_stretches, has_gaps
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
@@ -220,11 +220,13 @@ class TaskReader:
         for step in steps:
             paging = self._delete_paging.setdefault(step.key, Paging(self._context.options.prune_pages))
             types = {i: self._key_types[i] for i in step.deletes.key_ids if i in self._key_types}
-            stretches = self._stretches(columns.row_group, types) if paging.is_worthwhile else None
+            known = self._statistics_of(columns.row_group, types)
+            is_worthwhile = paging.is_worthwhile and has_gaps(known, types, step.deletes.may_touch)
+            stretches = self._stretches(columns.row_group, types) if is_worthwhile else None
             if stretches is None:
                 cut.append(step)
                 continue
-            verdicts = [step.deletes.may_touch(known) for known in stretches.known]
+            verdicts = [step.deletes.may_touch(of_page) for of_page in stretches.known]
             touched = stretches.rows(verdicts, Match.MAYBE)
             left = intersect(selection, stretches.rows(verdicts, Match.MAYBE, Match.NEVER))
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection) - selected_count(left)
