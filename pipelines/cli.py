@@ -18,7 +18,13 @@ COMMANDS = "nevermore.commands"
 _PANELS = {
     "demo": "Start here",
     "init": "Start here",
+    "ui": "Start here",
     "ingest": "Change events to tables",
+    "run": "Change events to tables",
+    "status": "Change events to tables",
+    "quarantine": "Change events to tables",
+    "replay": "Change events to tables",
+    "resync": "Change events to tables",
     "materialize": "Change events to tables",
     "simulate": "Change events to tables",
 }
