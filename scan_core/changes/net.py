@@ -24,10 +24,12 @@ def net_changes(
     Args:
         deleted: rows of one schema.
         inserted: rows of the same schema.
-        compared: names of the columns that make rows equal, at least one.
+        compared: names of the columns that make rows equal; without any, all rows are.
     """
     both = pa.concat_tables([deleted.select(compared), inserted.select(compared)])
-    codes = _combined([_codes(_flat(column)) for column in both.columns])
+    codes = np.zeros(deleted.num_rows + inserted.num_rows, np.int64)
+    if compared:
+        codes = _combined([_codes(_flat(column)) for column in both.columns])
     gone, new = codes[: deleted.num_rows], codes[deleted.num_rows :]
     size = int(codes.max(initial=-1)) + 1
     pairs = np.minimum(np.bincount(gone, minlength=size), np.bincount(new, minlength=size))

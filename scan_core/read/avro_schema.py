@@ -283,7 +283,7 @@ def _field_id(schema: Mapping[str, Any], name: str) -> int | None:
     value = schema.get(name)
     if value is None:
         return None
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r:.40}")
     return value
 

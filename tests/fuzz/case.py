@@ -88,7 +88,7 @@ def _judge_refusal(case: Case, error: ScanError) -> str | None:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, MissingFileError | TableNotFoundError):
         return None
-    if case.subject.name in str(error) or _FILE_NAME.search(str(error)):
+    if any(name in str(error) for name in (case.subject.name, case.subject.relocate)) or _FILE_NAME.search(str(error)):
         return None
     if any(text and repr(text)[1:-1] in str(error) for text in MADE_UP_TEXTS):
         return None  # the name of the file is what was damaged

@@ -9,6 +9,7 @@ from pyarrow import orc
 
 import scan_core
 from scan_core import MalformedTableError
+from tests.avro_edit import rewrite_avro
 from tests.iceberg_json import Column, Partition
 from tests.table_builder import TableBuilder
 
@@ -74,3 +75,11 @@ def test_partition_value_that_its_type_cannot_hold(tmp_path: Path) -> None:
     document["schemas"][0]["fields"][0]["type"] = "int"
     table.metadata_path.write_text(json.dumps(document))
     assert data.path in refusal(table) or "manifest" in refusal(table)
+
+
+def test_avro_column_whose_id_is_a_truth_value(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    data = table.data({"id": [1], "name": ["a"]}, file_format="avro")
+    rewrite_avro(str(data.local), lambda _, schema: schema["fields"][0].update({"field-id": True}))
+    table.commit(data)
+    assert data.path in refusal(table)

@@ -389,3 +389,22 @@ def test_closing_early_leaves_no_threads(build: Callable[..., TableBuilder]) -> 
     assert next(batches).num_rows == 5
     batches.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("scan-")]
+
+
+def test_tables_without_columns_differ_by_how_many_rows_they_have(build: Callable[..., TableBuilder]) -> None:
+    table = build()
+    data = table.data(rows(a=1, b=2, c=3))
+    first = table.commit(data)
+    table.commit(table.data(rows(d=4)), remove=[data], operation="overwrite")
+    table.evolve()
+    assert scan_of(table).changes(first).deletes.count() == 2
+    assert scan_of(table).changes(first).inserts.count() == 0
+
+
+def test_no_columns_are_selected_for_counting(build: Callable[..., TableBuilder]) -> None:
+    table = build()
+    first = table.commit(table.data(rows(a=1, b=2)))
+    table.commit(table.data(rows(c=3)), table.equality_delete({"id": [1]}, ids=[1], columns=COLUMNS[:1]))
+    changes = scan_of(table).select().changes(first)
+    assert (changes.deletes.count(), changes.inserts.count(), changes.count()) == (1, 1, 2)
+    assert changes.to_table().column_names == ["_change_type"]
