@@ -5,6 +5,7 @@ them: a command loads what it needs and nothing else, and upper layers can add t
 Exit codes: 0 done, 1 failed, 2 usage or config, 3 done but something was quarantined, 130 interrupted.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     traceback; `NEVERMORE_TRACEBACK=1` shows it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
+    if not os.environ.get("NEVERMORE_TRACEBACK"):
+        logging.getLogger("pipelines").addHandler(logging.NullHandler())
     application = _application(words)
     try:
         application(args=words, prog_name="nevermore")
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             raise
-        _print_error(str(error), as_json="--json" in words)
+        _print_error(_message(error), as_json="--json" in words)
         sys.exit(code)
 
 
@@ -86,11 +90,20 @@ def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that is the user's to mend; None for one that is ours."""
     if isinstance(error, PipelineError):
         return error.exit_code
+    if isinstance(error, OSError):
+        return 1
     from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, ScanError
 
     if isinstance(error, ScanError):
         return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1
     return None
+
+
+def _message(error: Exception) -> str:
+    from scan_core.errors import MissingFileError
+
+    hint = "; if the table was moved, name the old and the new place with --relocate OLD=NEW"
+    return f"{error}{hint}" if isinstance(error, MissingFileError) else str(error)
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

@@ -76,7 +76,7 @@ _ORDER_LINES = _Entity(
     name="order_lines",
     share=0.50,
     key=("order_id", "line_no"),
-    new_key=("1 + n // 3", "1 + n % 3"),
+    new_key=("1 + n * 7 // 10", "1 + n % 3"),
     changed_key=("order_id", "line_no + 100"),
     row="""{
         order_id: order_id,

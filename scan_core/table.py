@@ -19,7 +19,7 @@ _IDENTIFIER = re.compile(r"[^/\\:.\s]+(\.[^/\\:.\s]+)+")
 Relocation = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Table:
     """An open table: the facts of one metadata file, and how to open what they name.
 
@@ -32,6 +32,9 @@ class Table:
     metadata: TableMetadata
     metadata_path: str
     io: FileIOConfig
+
+    def __repr__(self) -> str:
+        return f"Table({self.location!r}, format v{self.metadata.format_version}, {len(self.metadata.snapshots)} snapshots)"
 
     @property
     def location(self) -> str:

@@ -146,5 +146,5 @@ def _where(directory: Path) -> str:
         f'  nevermore scan shop.orders --where "amount > 600" --limit 5\n'
         f"  nevermore explain shop.orders\n"
         f"  nevermore check\n"
-        f"  make ui                 (in the repository) the same assets in Dagster's UI\n"
+        f"  nevermore ui --dir .    the same assets in Dagster's UI\n"
     )

@@ -43,7 +43,9 @@ def check(
                 typer.echo(orjson.dumps(document, default=str))
                 continue
             compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
-            typer.echo(f"{'passed' if result.passed else 'FAILED'}  {name}  {result.name}  {compared}")
+            typer.echo(
+                f"{('passed' if result.compared else 'nothing') if result.passed else 'FAILED'}  {name}  {result.name}  {compared}"
+            )
             for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
                 typer.echo(f"        {line}")
     raise typer.Exit(1 if failed else 0)

@@ -19,7 +19,7 @@ def ingest(
     ] = None,
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
     once: Annotated[
-        bool, typer.Option("--once", help="Apply what is there now, then stop. The default, and the only way yet.")
+        bool, typer.Option("--once", help="Apply what is there now, then stop: the default. `nevermore run` goes on.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The report as an object.")] = False,
 ) -> None:

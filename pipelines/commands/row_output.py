@@ -22,6 +22,7 @@ _BY_SUFFIX = {
     ".csv": "csv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".txt": "table",
 }
 
 
@@ -53,7 +54,9 @@ def write_rows(source: RowSource, output_format: str | None, output: Path | None
     Raises:
         ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
     """
-    chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower(), "table") if output else "table")
+    chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower()) if output else "table")
+    if chosen is None:
+        raise ConfigError(f"--output {output}: the suffix tells no format; add --format or use {', '.join(_BY_SUFFIX)}")
     if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
         raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
     with _sink(output) as sink:

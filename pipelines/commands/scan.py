@@ -17,6 +17,7 @@ from pipelines.commands.table_argument import (
     WHERE,
     open_named_table,
 )
+from pipelines.errors import ConfigError
 
 
 def scan(
@@ -50,9 +51,11 @@ def scan(
         ref=ref,
         limit=limit,
     )
+    if count and (output is not None or output_format is not None):
+        raise ConfigError("--count prints one number; leave out --output and --format")
     if count:
         number = request.count()
-        typer.echo(f'{{"count": {number}}}' if as_json else str(number))
+        typer.echo(f'{{"count":{number}}}' if as_json else str(number))
     else:
         from pipelines.commands.row_output import write_rows
 

@@ -41,6 +41,8 @@ def build_scan(
     if ref is not None:
         scan = scan.at_ref(ref)
     if columns is not None:
+        if not split_names(columns):
+            raise ConfigError("--columns names no column")
         scan = scan.select(*split_names(columns))
     if where is not None:
         scan = scan.where(where)

@@ -42,7 +42,10 @@ def _catalog_table(name: str, config: Path) -> Any:
     found = find_table(open_catalog(settings), name)
     if found is None:
         near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
+        if name in settings.tables or name in settings.published:
+            hint = "it is in the config, but nothing has been written to it yet"
+        else:
+            hint = f"did you mean {', '.join(near)}?" if near else "has it been ingested yet?"
         raise TableNotFoundError(f"no table {name!r} in the catalog of {config}; {hint}")
     return found
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def why(
     table: Annotated[str, TABLE],
     key: Annotated[
-        str,
+        list[str],
         typer.Option(
             "--key",
             metavar="COLUMN=VALUE[,...]",
-            help="The key; `null` is NULL, `'null'` the word. A part with a comma is written in double quotes.",
+            help="The key; `null` is NULL, `'null'` the word. A part with a comma is written in double quotes. Repeatable.",
             show_default=False,
         ),
     ],
@@ -37,7 +37,7 @@ def why(
     from pipelines.commands.scan_request import build_scan
     from scan_core.why import key_report
 
-    values = parse_key(key)
+    values = parse_key(",".join(key))
     scan = build_scan(
         open_named_table(table, relocate, config), columns=None, where=None, snapshot=snapshot, as_of=as_of, ref=ref
     )
