@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java demo ui test test-all lint format interop interop-all fuzz bench bench-check clean
+.PHONY: help venv java demo ui test test-all lint format interop fuzz bench clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,12 @@ interop: $(READY) java ## Show that Iceberg Java reads what we write
 
 fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
 	@$(BIN)/python -m tests.fuzz --inputs 100000
+
+BENCHMARKS := count_and_aggregate needle select_star cold_start ingest_decode commit_cost
+
+bench: $(READY) ## Measure against the decode floor, and against Iceberg Java where make interop has been run
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+	@if [ -x .venv-interop/bin/python ]; then $(BIN)/python -m benchmarks.against_iceberg_java; fi
 
 clean: ## Remove the environment and everything made by the commands above
 	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR)
