@@ -56,12 +56,16 @@ class Feed:
         namespace, _, name = quarantine_name(next(iter(self.tables))).partition(".")
         return f"{namespace}.feed_of_{name}"
 
-    def config(self, running: Sequence[TableIngest]) -> FeedConfig:
-        """What the decoder is told: all tables of the feed, so that no table takes the events of another."""
+    def config(self, running: Sequence[TableIngest], claims: Mapping[str, str]) -> FeedConfig:
+        """What the decoder is told: all tables of the feed, so that no table takes the events of another.
+
+        `claims` are those of the position that is read from, or of the batch before.
+        """
         active = {table.name: table for table in running}
         return FeedConfig(
             format=self.source.format,
             options=self.format_options,
+            claims=claims,
             tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
         )
 
@@ -90,6 +94,11 @@ class Feed:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
         return Rejected(rejected.table.filter(pc.invert(known)))
+
+
+def claims_in(position: str | None) -> Mapping[str, str]:
+    """Which tables of a feed its targets have claimed up to a position."""
+    return {} if position is None else FilePosition.from_json(position).claims
 
 
 def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:

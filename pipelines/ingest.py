@@ -8,14 +8,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.catalog import open_catalog
 from pipelines.change_batch import Rejected
 from pipelines.config import Config, TableConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
-from pipelines.feeds import Feed, feeds_of
+from pipelines.feeds import Feed, claims_in, feeds_of
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import FAILED, IngestReport, TableReport
 from pipelines.quarantine import quarantine
@@ -129,11 +129,13 @@ def _run(
     running = list(tables)
     stopped: Exception | None = None
     try:
+        claims = claims_in(position)
         for batch in feed.batches(position, tables):
-            decoded = decode(batch.raw, feed.config(running))
+            decoded = decode(batch.raw, feed.config(running, claims))
+            claims = decoded.claims
             tally.skipped.update(decoded.skipped)
             tally.unassigned += _keep_unassigned(catalog, feed, feed.unassigned(decoded.rejected), batch.raw.num_events)
-            reached = batch.position_after.to_json()
+            reached = replace(batch.position_after, claims=claims).to_json()
             for table in list(running):
                 rejected = feed.rejected_of(table.name, decoded.rejected)
                 if not _survives(table, table.add, decoded.tables[table.name], rejected, reached):

@@ -17,7 +17,7 @@ from pipelines.change_log import ChangeLog
 from pipelines.commit import RowDelta, everything, retry_conflicts
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, SourceError
-from pipelines.feeds import feeds_of
+from pipelines.feeds import claims_in, feeds_of
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import TableReport
 from pipelines.key_set import KeySet
@@ -116,7 +116,7 @@ def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa
         source_offset=events.column("source_offset").combine_chunks(),
         documents=events.column("raw").combine_chunks(),
     )
-    batch = decode(raw, feed.config([table])).tables[name]
+    batch = decode(raw, feed.config([table], claims_in(log.position))).tables[name]
     if batch.num_rows == 0:
         return batch, 0
     is_old = _superseded(log, batch, by_position=config.tables[name].order_by == "position")

@@ -64,11 +64,13 @@ class FeedConfig:
         format: name in the registry; None is found out from the first events.
         tables: at least one.
         options: of the format; an unknown one is an error.
+        claims: tables of the feed by the target that takes them, as decided in earlier batches.
     """
 
     tables: tuple[TableFeed, ...]
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
 
 
 def matches(source_table: str, pattern: str) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.errors import ConfigError, SourceError
@@ -18,10 +17,11 @@ from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.debezium import DebeziumOptions, decode_debezium
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.events import Events, reject
-from pipelines.formats.feed import FeedConfig, TableFeed, matches
+from pipelines.formats.feed import FeedConfig
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
+from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
 from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
 from pipelines.sources.raw_events import RawEvents, from_documents
@@ -36,12 +36,15 @@ class DecodedFeed:
         rejected: events that could not be decoded, with the target table where it is known.
         skipped: number of events left out on purpose, by reason (tombstone, DDL, other table, ...).
         source_tables: names of the tables seen in the feed.
+        claims: by target, the table of the feed that it takes though their full names differ; to be given to the
+            decoding of later batches.
     """
 
     tables: Mapping[str, ChangeBatch]
     rejected: Rejected
     skipped: Mapping[str, int] = field(default_factory=dict)
     source_tables: tuple[str, ...] = ()
+    claims: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,50 +114,18 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
     is_change = events.op != 0
-    codes, other = route(events, feed.tables)
+    codes, claims = route(events, feed.tables, feed.claims)
+    nameless = is_change & (codes[events.table_of] == NO_TABLE)
+    if nameless.any():
+        refused.append(reject(readable, np.unique(events.raw[nameless]), "names no table, and the feed fills several"))
     for number, table in enumerate(feed.tables):
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
         tables[table.name], part = assemble(events, rows, table, readable, reading)
         refused.append(part)
-    unwanted = int((is_change & (codes[events.table_of] == OTHER_TABLE)).sum()) if other else 0
+    unwanted = int((is_change & (codes[events.table_of] == OTHER_TABLE)).sum())
     if unwanted:
         skipped["other table"] = unwanted
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, tuple(t for t in events.tables if t))
-
-
-OTHER_TABLE = -1
-
-
-def route(events: Events, tables: tuple[TableFeed, ...]) -> tuple[NDArray[np.int64], bool]:
-    """Per table of the feed the index of the target that takes it, OTHER_TABLE if none; and whether there is such.
-
-    Raises:
-        SourceError: it is in doubt which table a target without `source_table` takes.
-    """
-    used = np.unique(events.table_of[events.op != 0])
-    present = [events.tables[code] for code in used.tolist()]
-    result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
-    for number, table in enumerate(tables):
-        for code in used.tolist():
-            if _takes(table, events.tables[code], present, alone=len(tables) == 1):
-                result[code] = number
-    return result, bool((result[used] == OTHER_TABLE).any()) if len(used) else False
-
-
-def _takes(table: TableFeed, source: str, present: list[str], *, alone: bool) -> bool:
-    if alone and not source:
-        return True  # an event that names no table can only be meant for the only one
-    present = [s for s in present if s]
-    if table.source_table is not None:
-        return table.takes(source)
-    if alone and len(present) == 1:
-        return True
-    last = table.name.rsplit(".", 1)[-1]
-    named = [s for s in present if matches(s, table.name)] or [s for s in present if s.rsplit(".", 1)[-1] == last]
-    if alone and len(named) != 1:
-        shown = ", ".join(sorted(present)[:10])
-        raise SourceError(f"the feed carries {len(present)} tables ({shown}); say which is {table.name}: source_table")
-    return source in named
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, tuple(t for t in events.tables if t), claims)
 
 
 def lookup(name: str | None) -> Format:

@@ -8,8 +8,8 @@ A digest of what was listed reveals files that arrive with an old time.
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -60,7 +60,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """See the module."""
+    """See the module; `claims` are the tables of the feed by the target that takes them."""
 
     settled_ns: int = -1
     until_ns: int = -1
@@ -69,6 +69,7 @@ class FilePosition:
     named: tuple[ReadFile, ...] = ()
     fingerprints: tuple[str, ...] = ()
     listed: Digest = Digest()
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_sweeping(self) -> bool:
@@ -123,6 +124,7 @@ class FilePosition:
             "highest": self.highest,
             "files": [f.to_list() for f in self.named],
             "fingerprints": packed,
+            **({"claims": dict(self.claims)} if self.claims else {}),
             "listed": [self.listed.count, f"{self.listed.total:x}"],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -150,6 +152,7 @@ class FilePosition:
                 named=tuple(ReadFile(*members) for members in document["files"]),
                 fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
+                claims=dict(document.get("claims", {})),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise PositionLostError(f"unreadable file position {text[:80]!r}: {error}") from error

@@ -36,8 +36,8 @@ class Project:
         self.landing.mkdir()
         self.write(tables or {"shop.products": {"key": ["id"]}})
 
-    def write(self, tables: dict[str, Any]) -> None:
-        source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+    def write(self, tables: dict[str, Any], **options: Any) -> None:
+        source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": options}
         document = {"tables": {name: {"source": source, **table} for name, table in tables.items()}}
         (self.folder / "nevermore.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
@@ -296,3 +296,41 @@ def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Pro
     assert done.returncode == crash_points.EXIT_CODE, done.stderr.decode()
     assert project.rows() == [product(1)]
     assert project.run().found_nothing_new
+
+
+# -- which table an event is for ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+def test_table_takes_its_own_events_however_they_are_cut_into_batches(project: Project, batch_rows: int) -> None:
+    project.write({"shop.products": {"key": ["id"]}}, batch_rows=batch_rows)
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders"), event("c", product(2))])
+    assert project.run().skipped == {"other table": 1}
+    assert [r["id"] for r in project.rows()] == [1, 2]
+    project.land("2.jsonl", [event("c", product(8), table="orders")])
+    project.run()
+    assert [r["id"] for r in project.rows()] == [1, 2]
+
+
+def test_only_table_of_a_feed_takes_the_first_name_that_comes_and_stays_with_it(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"]}})
+    project.land("1.jsonl", [event("c", product(1), table="products2")])
+    assert project.run().exit_code == 0
+    project.land("2.jsonl", [event("c", product(2), table="orders"), event("c", product(3), table="products2")])
+    assert project.run().skipped == {"other table": 1}
+    assert [r["id"] for r in project.rows()] == [1, 3]
+    project.land("3.jsonl", [event("c", product(4))])
+    report = project.run()
+    assert report.exit_code == 1
+    assert "source_table" in str(the(report).error)
+
+
+def test_event_without_a_table_of_a_feed_of_several_is_rejected(project: Project) -> None:
+    loose = {"key": ["id"], "max_quarantine_ratio": 1}
+    project.write({"shop.products": loose, "shop.orders": loose})
+    project.land("1.jsonl", ['{"op":"c","before":null,"after":{"id":1}}', event("c", product(2))])
+    report = project.run()
+    assert (report.exit_code, report.unassigned) == (3, 1)
+    (held,) = project.rows("quarantine.feed_of_shop_products", "source_offset")
+    assert "names no table" in held["reason"]
+    assert [r["id"] for r in project.rows()] == [2]
