@@ -1,7 +1,8 @@
 """Under which spec and partition each delete is written (SEMANTICS rule 27): reach every copy, touch as little as can be.
 
 A delete is scoped to a partition only where that is known to be where the row is: the partition is a function of the
-key, or a before-image tells it, or the row was looked up. Otherwise it is global, or refused by config.
+key, or the row was looked up. Otherwise it is global, or refused by config. A before-image does not tell: it is the
+source's row, and the mirror's differs where an event came twice, was refused, or is replayed.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.commit import RowDelta
@@ -17,8 +17,6 @@ from pipelines.errors import GlobalDeleteError
 from pipelines.live_keys import LiveKeys
 from pipelines.mirror_lookup import SPEC_ID, find_rows
 from scan_core.snapshot import PartitionSpec
-
-Mask = npt.NDArray[np.bool_]
 
 AFFORDABLE_ROWS = 5_000_000
 """A table of so many rows is always looked up rather than burdened with global deletes."""
@@ -34,60 +32,29 @@ class ScopedDeletes:
     keys: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteKeys:
-    """Keys to delete, and what is known of the rows they have now.
-
-    Attributes:
-        keys: key columns.
-        before: per key the row as the source had it before the batch, NULL where unknown; columns by name.
-    """
-
-    keys: pa.Table
-    before: pa.Table
-
-    def take(self, chosen: Mask) -> "DeleteKeys":
-        """Only these."""
-        rows = pa.array(chosen)
-        return DeleteKeys(self.keys.filter(rows), self.before.filter(rows))
-
-
 def scope_deletes(
-    delta: RowDelta, deletes: DeleteKeys, live: LiveKeys, policy: Literal["allow", "refuse"]
+    delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]
 ) -> list[ScopedDeletes]:
     """The deletes of a commit by spec.
+
+    Args:
+        delta: the commit.
+        keys: key columns of the rows to delete.
+        live: facts of the table's files.
+        policy: whether deletes may be global.
 
     Raises:
         GlobalDeleteError: a delete must be global and `policy` refuses it.
     """
-    if deletes.keys.num_rows == 0:
+    if keys.num_rows == 0:
         return []
     spec = delta.default_spec
     if spec.is_unpartitioned:
-        return [ScopedDeletes(spec, deletes.keys)]
-    if not live.spec_ids <= {spec.spec_id}:
-        return _looked_up(delta, deletes, policy)
-    scoped, known = _by_known_partition(delta, deletes, spec)
-    parts = [ScopedDeletes(spec, scoped.filter(pa.array(known)))] if known.any() else []
-    return parts if known.all() else parts + _looked_up(delta, deletes.take(~known), policy)
-
-
-def _by_known_partition(delta: RowDelta, deletes: DeleteKeys, spec: PartitionSpec) -> tuple[pa.Table, Mask]:
-    """Keys with the partition's source columns from key or before-image, and where all of these are known.
-
-    NULL in a before-image may mean that the source did not tell, so it is not known.
-    """
-    keys = deletes.keys
-    known: Mask = np.ones(keys.num_rows, np.bool_)
-    for name in _source_columns(delta, spec):
-        if name in keys.column_names:
-            continue
-        if name not in deletes.before.column_names:
-            return keys, np.zeros(keys.num_rows, np.bool_)
-        column = deletes.before.column(name)
-        known &= np.asarray(column.is_valid(), np.bool_)
-        keys = keys.append_column(name, column)
-    return keys, known
+        return [ScopedDeletes(spec, keys)]
+    is_of_key = _is_computable(delta, spec) and set(_source_columns(delta, spec)) <= set(keys.column_names)
+    if is_of_key and live.spec_ids <= {spec.spec_id}:
+        return [ScopedDeletes(spec, keys)]
+    return _looked_up(delta, keys, policy)
 
 
 def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:
@@ -96,13 +63,13 @@ def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:
     )
 
 
-def _looked_up(delta: RowDelta, deletes: DeleteKeys, policy: Literal["allow", "refuse"]) -> list[ScopedDeletes]:
-    names = deletes.keys.column_names
-    if policy == "allow" and not _is_affordable(delta.table, deletes.keys.num_rows):
-        return [ScopedDeletes(delta.unpartitioned_spec(), deletes.keys)]
+def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse"]) -> list[ScopedDeletes]:
+    names = keys.column_names
+    if policy == "allow" and not _is_affordable(delta.table, keys.num_rows):
+        return [ScopedDeletes(delta.unpartitioned_spec(), keys)]
     specs = [s for s in delta.specs.values() if _is_computable(delta, s)]
     sources = {name for s in specs for name in _source_columns(delta, s)} & set(_base_columns(delta))
-    found = find_rows(delta.table, deletes.keys, (*sorted({*names, *sources}), SPEC_ID))
+    found = find_rows(delta.table, keys, (*sorted({*names, *sources}), SPEC_ID))
     spec_of = np.asarray(found.rows.column(SPEC_ID))
     parts = []
     for spec_id in np.unique(spec_of).tolist():

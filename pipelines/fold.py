@@ -32,8 +32,6 @@ class FoldResult:
         deletes: keys that may exist before the batch and must be removed: every key touched, upserted ones included.
         delete_is_insert: per delete, whether the batch's first change of the key is a create (op c): such a key is new
             where the source never inserts over a live key.
-        delete_change: per delete, the batch's first change of that row, whose before-image is what the table holds; -1
-            where the key was first touched by a row that moved to it.
         needs_lookup: upserts with columns that only the mirror knows: `upsert` (row of `upserts`), `key` (struct: the
             key of that row in the mirror before the batch), `unchanged` (list of columns to take); None if there are
             none. Those columns are NULL in `upserts` until filled; a row that is not found goes to quarantine.
@@ -46,7 +44,6 @@ class FoldResult:
     upsert_change: Rows
     deletes: pa.Table
     delete_is_insert: Mask
-    delete_change: Rows
     needs_lookup: pa.Table | None
     unresolved: pa.Table
     truncated: bool
@@ -200,13 +197,12 @@ def _result(
     first_touch[key[::-1]] = np.arange(len(key))[::-1]
     written = _ordered(last_touch[leaves_row & (last_touch >= 0)], len(changes))
     opening = _ordered(first_touch[first_touch >= 0], len(key))
-    deletes, is_insert, by_old = _deletes(changes, key[opening], time[opening])
+    deletes, is_insert = _deletes(changes, key[opening], time[opening])
     return FoldResult(
         upserts=_upserts(changes, written, sources),
         upsert_change=written + first,
         deletes=deletes,
         delete_is_insert=is_insert,
-        delete_change=np.where(by_old, time[opening] + first, -1),
         needs_lookup=_lookups(changes, written, sources),
         unresolved=_unresolved(dropped, first),
         truncated=first > 0,
@@ -221,8 +217,8 @@ def _ordered(places: Rows, count: int) -> Rows:
     return np.flatnonzero(mask)
 
 
-def _deletes(changes: _Changes, codes: Rows, times: Rows) -> tuple[pa.Table, Mask, Mask]:
-    """Every touched key once, from the change that first touched it; whether by a create; whether as its old key."""
+def _deletes(changes: _Changes, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
+    """Every touched key once, from the change that first touched it; and whether by a create, as its own key."""
     by_old = changes.old_code[times] == codes
     columns = []
     for old, new in zip(changes.old_key, changes.new_key, strict=True):
@@ -230,7 +226,7 @@ def _deletes(changes: _Changes, codes: Rows, times: Rows) -> tuple[pa.Table, Mas
         if not by_old.all():
             taken = pc.if_else(pa.array(by_old), taken, new.take(pa.array(times)))
         columns.append(taken)
-    return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old, by_old
+    return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old
 
 
 def _upserts(changes: _Changes, written: Rows, sources: _Sources) -> pa.Table:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipelines.change_batch import Rejected
 from pipelines.commit import RowDelta
 from pipelines.config import TableConfig
-from pipelines.delete_scope import DeleteKeys, scope_deletes
+from pipelines.delete_scope import scope_deletes
 from pipelines.errors import SchemaConflictError
 from pipelines.file_metrics import WrittenFile
 from pipelines.fold import FoldResult, fold
@@ -73,25 +73,19 @@ def _folded(
     files = write_rows(folded.upserts, delta.target, delta.default_spec, key_ids=key_ids)
     if not folded.truncated:
         live = live_keys(delta.table, delta.schema, key)
-        deletes = _needed_deletes(delta, changes, folded, live, config)
+        deletes = _needed_deletes(delta, folded, live, config)
         files += _delete_files(delta, deletes, live, key_ids, config)
     return BatchFiles(tuple(files), rejected, replaces_all=folded.truncated)
 
 
-def _needed_deletes(
-    delta: RowDelta, changes: pa.Table, folded: FoldResult, live: LiveKeys, config: TableConfig
-) -> DeleteKeys:
-    """Keys that the table may hold before this batch (rule 26), with what before-images tell of their rows."""
+def _needed_deletes(delta: RowDelta, folded: FoldResult, live: LiveKeys, config: TableConfig) -> pa.Table:
+    """Keys that the table may hold before this batch (rule 26)."""
     key_ids = tuple(delta.schema.find(name).field_id for name in folded.deletes.column_names)
     keys = conform(folded.deletes, delta.schema.select(key_ids))
     wanted = live.may_hold(keys)
     if config.inserts == "trusted":
         wanted &= ~folded.delete_is_insert
-    rows = pa.array(folded.delete_change, mask=folded.delete_change < 0)
-    before = changes.column("before").combine_chunks().take(rows)
-    names = [f.name for f in before.type]
-    images = pa.Table.from_arrays(before.flatten(), names=names) if names else keys.select([])
-    return DeleteKeys(keys, images).take(wanted)
+    return keys.filter(pa.array(wanted))
 
 
 def _recounted(delta: RowDelta, changes: pa.Table, config: TableConfig) -> BatchFiles:
@@ -110,9 +104,7 @@ def _recounted(delta: RowDelta, changes: pa.Table, config: TableConfig) -> Batch
     files = write_rows(counted.upserts, delta.target, delta.default_spec)
     if not counted.truncated:
         removed = conform(counted.deletes, key_schema)
-        files += _delete_files(
-            delta, DeleteKeys(removed, removed), live_keys(delta.table, delta.schema, ()), key_ids, config
-        )
+        files += _delete_files(delta, removed, live_keys(delta.table, delta.schema, ()), key_ids, config)
     return BatchFiles(tuple(files), Rejected.none(), replaces_all=counted.truncated)
 
 
@@ -134,7 +126,7 @@ def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:
 
 
 def _delete_files(
-    delta: RowDelta, deletes: DeleteKeys, live: LiveKeys, key_ids: tuple[int, ...], config: TableConfig
+    delta: RowDelta, deletes: pa.Table, live: LiveKeys, key_ids: tuple[int, ...], config: TableConfig
 ) -> list[WrittenFile]:
     files: list[WrittenFile] = []
     for scoped in scope_deletes(delta, deletes, live, config.global_deletes):

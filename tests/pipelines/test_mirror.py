@@ -155,7 +155,7 @@ def test_rule_27_partition_that_is_a_function_of_the_key_scopes_its_deletes(tmp_
     assert specs_of_deletes(pipeline) == [0]
 
 
-def test_rule_27_before_image_tells_the_old_partition(tmp_path: Path) -> None:
+def test_rule_27_row_that_moves_between_partitions_leaves_no_copy(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
     pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
     pipeline.run(change("u", row(1, "moved", day=day(2)), before=row(1, day=day(1))), change("d", row(2, day=day(2))))
