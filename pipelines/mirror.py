@@ -22,6 +22,7 @@ from pipelines.file_metrics import FileContent, WrittenFile
 from pipelines.mirror_batch import prepare
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.soft_delete import up_to_truncate
+from pipelines.table_shape import PARTITION_BY, check_shape, partition_text, with_declared
 from pipelines.table_writer import WriterOptions
 
 
@@ -100,15 +101,9 @@ class Mirror:
             changes = self._next_changes(log, appended, done)
             if changes.num_rows == 0:
                 raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
-            if self.table is not None or self._makes_rows(changes):
+            if self.table is not None or makes_rows(changes, self.config):
                 yield self._apply(changes, log, reject)
             done = int(changes.column(ORDINAL)[-1].as_py())
-
-    def _makes_rows(self, changes: pa.Table) -> bool:
-        """Whether changes to an empty table lead to rows; truncates and deletes do not even tell its columns."""
-        removing = ["t"] if self.config.soft_delete else ["t", "d"]
-        removes = pc.is_in(changes.column("op"), value_set=pa.array(removing))
-        return not pc.all(removes).as_py()
 
     def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
         changes = self._some_changes(log, appended, done)
@@ -125,7 +120,7 @@ class Mirror:
         if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
-            self.table = self._create(changes)
+            self.table = self._create(changes, log)
         before = self.applied_ordinal
         reached = int(changes.column(ORDINAL)[-1].as_py())
         return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject))
@@ -135,13 +130,16 @@ class Mirror:
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject))
 
-    def _create(self, changes: pa.Table) -> Any:
+    def _create(self, changes: pa.Table, log: ChangeLog) -> Any:
+        after = changes.schema.field("after").type
+        types = log.row_types | {f.name: f.type for f in after if not pa.types.is_null(f.type)}
+        check_shape(self.name, self.config, self.key, types)
         return create_table(
             self.catalog,
             self.name,
-            iceberg_fields(changes.schema.field("after").type),
+            with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
             partition_by=[partition_field(text) for text in self.config.partition_by],
-            properties={"nevermore.key": ",".join(self.key)},
+            properties={"nevermore.key": ",".join(self.key), PARTITION_BY: partition_text(self.config)},
         )
 
     def _attempt(
@@ -164,3 +162,10 @@ class Mirror:
             delta.discard(work.files)
             raise
         return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached)
+
+
+def makes_rows(changes: pa.Table, config: TableConfig) -> bool:
+    """Whether changes to an empty table lead to rows; truncates and deletes do not even tell its columns."""
+    removing = ["t"] if config.soft_delete else ["t", "d"]
+    removes = pc.is_in(changes.column("op"), value_set=pa.array(removing))
+    return not pc.all(removes).as_py()

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines import crash_points
+from pipelines.catalog import find_table
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.change_log import Appended, ChangeLog
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.errors import QuarantineLimitError
 from pipelines.ingest_report import TableReport
-from pipelines.mirror import Mirror
+from pipelines.mirror import Mirror, makes_rows
 from pipelines.quarantine import quarantine
+from pipelines.table_shape import check_shape, check_unchanged
 
 FLUSH_SHARE = 8
 """Decoded changes may take this part of the memory limit: fold, files and sort need several times as much."""
@@ -73,7 +75,13 @@ class TableIngest:
         return self._log.last_offsets(files)
 
     def start(self) -> None:
-        """Apply what an earlier run logged and did not get into the mirror."""
+        """Apply what an earlier run logged and did not get into the mirror.
+
+        Raises:
+            ConfigError: config has another key or partitioning than what is there.
+        """
+        mirror = find_table(self._catalog, self.name)
+        check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
         self._catch_up(None)
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position
@@ -97,11 +105,15 @@ class TableIngest:
 
         Raises:
             QuarantineLimitError: too much was rejected; nothing of it is committed.
+            ConfigError: the mirror cannot be made as config asks; nothing is committed either.
+            SchemaConflictError: so is a key that cannot identify a row.
         """
         if self._reached is None or self._reached == self.position:
             return
         batch, rejected, position = self._gathered(), Rejected.concat(self._rejected), self._reached
         self._check_ratio(0 if batch is None else batch.num_rows, rejected)
+        if batch is not None and makes_rows(batch.table, self.config):
+            check_shape(self.name, self.config, self.config.key or batch.key, self.known_types)
         self._keep(rejected)
         appended = self._log.append(batch, position, key_may_grow=self.config.identity == "full")
         self._pending, self._rejected, self._reached = [], [], None

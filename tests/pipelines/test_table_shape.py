@@ -1,0 +1,83 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipelines.test_ingest import Project, event, the
+
+
+def project_of(folder: Path, **table: Any) -> Project:
+    return Project(folder, {"shop.products": {"key": ["id"], **table}})
+
+
+def change_config(project: Project, **table: Any) -> None:
+    project.write({"shop.products": {"key": ["id"], **table}})
+
+
+def failed(project: Project) -> str:
+    """What the table's run says, which fails."""
+    error = the(project.run()).error
+    assert error is not None
+    return error
+
+
+@pytest.mark.parametrize("settings", [{"partition_by": ["region"]}, {"key": ["id", "region"]}])
+def test_column_of_nulls_that_the_table_needs_asks_for_its_type(tmp_path: Path, settings: dict[str, Any]) -> None:
+    project = project_of(tmp_path, **settings)
+    project.land("1.jsonl", [event("c", {"id": 1, "region": None, "n": 1})])
+    assert "type of column 'region' is unknown" in failed(project)
+    assert project.snapshots() == {}
+    change_config(project, **settings, types={"region": "string"})
+    assert the(project.run()).error is None
+    project.land(
+        "2.jsonl", [event("u", {"id": 1, "region": None, "n": 2}), event("c", {"id": 2, "region": "A", "n": 1})]
+    )
+    assert the(project.run()).error is None
+    assert project.rows() == [{"id": 1, "region": None, "n": 2}, {"id": 2, "region": "A", "n": 1}]
+
+
+def test_partition_column_that_never_came_is_made_as_declared(tmp_path: Path) -> None:
+    project = project_of(tmp_path, partition_by=["region"], types={"region": "string"})
+    project.land("1.jsonl", [event("c", {"id": 1})])
+    assert the(project.run()).error is None
+    assert project.rows() == [{"id": 1, "region": None}]
+
+
+def test_transform_for_another_type_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    project = project_of(tmp_path, partition_by=["day(n)"])
+    project.land("1.jsonl", [event("c", {"id": 1, "n": 1})])
+    assert "day is not defined for type long" in failed(project)
+    assert project.snapshots() == {}
+    change_config(project)
+    assert the(project.run()).error is None
+    assert project.rows() == [{"id": 1, "n": 1}]
+
+
+def test_rule_25_illegal_key_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    project = project_of(tmp_path, key=["x"])
+    project.land("1.jsonl", [event("c", {"id": 1, "x": 1.5})])
+    assert "has type double" in failed(project)
+    assert project.snapshots() == {}
+    change_config(project)
+    assert the(project.run()).error is None
+    assert project.rows() == [{"id": 1, "x": 1.5}]
+
+
+def test_changed_key_says_what_to_do(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    project.land("1.jsonl", [event("c", {"id": 1, "code": "a"})])
+    project.run()
+    change_config(project, key=["code"])
+    error = failed(project)
+    assert "its key was (id) and is now (code)" in error
+    assert "change_log.shop_products" in error
+
+
+def test_changed_partitioning_says_what_to_do(tmp_path: Path) -> None:
+    project = project_of(tmp_path, partition_by=["region"])
+    project.land("1.jsonl", [event("c", {"id": 1, "region": "a"})])
+    project.run()
+    change_config(project, partition_by=["identity(region)"])
+    assert the(project.run()).error is None
+    change_config(project, partition_by=["bucket(2, id)"])
+    assert "partition_by was [identity(region)]" in failed(project)
