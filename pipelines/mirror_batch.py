@@ -61,7 +61,7 @@ def prepare(delta: RowDelta, changes: pa.Table, key: Sequence[str], config: Tabl
     if changes.column("op")[0].as_py() == "t":
         return _all_flagged(delta, config)
     deletes = np.asarray(pc.equal(changes.column("op"), "d"), np.bool_)
-    return _folded(delta, soften(changes, key), key, config, ignorable=deletes)
+    return _folded(delta, soften(changes, key, _base_columns(delta)), key, config, ignorable=deletes)
 
 
 def _folded(
@@ -115,6 +115,11 @@ def _all_flagged(delta: RowDelta, config: TableConfig) -> BatchFiles:
     for rows in flagged_rows(delta.table, config.commit_rows):
         files += write_rows(rows, delta.target, delta.default_spec)
     return BatchFiles(tuple(files), Rejected.none(), replaces_all=True)
+
+
+def _base_columns(delta: RowDelta) -> list[str]:
+    """Columns that the table had before this commit."""
+    return [f.name for f in delta.table.schema().fields]
 
 
 def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:

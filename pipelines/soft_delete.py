@@ -1,13 +1,14 @@
 """Soft deletes: a deleted row stays, with `_deleted` true, as the last change left it.
 
-A delete becomes an update here, before folding; columns that its before-image does not tell are taken from the row
-itself like any column that was not sent.
+A delete becomes an update here, before folding, that sends nothing but its key and the flag: all else is taken from the
+row itself like any column that was not sent. So a delete of a row that does not exist makes none.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,8 +27,13 @@ def up_to_truncate(changes: pa.Table) -> pa.Table:
     return changes.slice(0, max(int(truncates[0]), 1))
 
 
-def soften(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:
     """The changes with every delete as an update that sets `_deleted`, and every other row with it unset.
+
+    Args:
+        changes: rows of the change log.
+        key: columns that identify a row.
+        columns: of the mirror; the changes may know fewer.
 
     Raises:
         SchemaConflictError: the source has a column of that name.
@@ -35,24 +41,19 @@ def soften(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     after_type = changes.schema.field("after").type
     if DELETED in {f.name for f in after_type}:
         raise SchemaConflictError(f"the source has a column {DELETED}, which soft_delete needs; rename it")
-    after, before, old_key, unchanged = (_single(changes.column(n)) for n in ("after", "before", "key", "unchanged"))
+    after, old_key, unchanged = (_single(changes.column(n)) for n in ("after", "key", "unchanged"))
     is_delete = pc.equal(_single(changes.column("op")), "d")
-    known = dict(zip([f.name for f in before.type], before.flatten(), strict=True))
-    known |= dict(zip([f.name for f in old_key.type], old_key.flatten(), strict=True))
-    columns, unknown = [], []
-    for field, column in zip(after_type, after.flatten(), strict=True):
-        old = known.get(field.name)
-        old = pa.nulls(len(column), field.type) if old is None else old.cast(field.type)
-        columns.append(pc.if_else(is_delete, old, column))
-        is_unknown = np.asarray(is_delete) & np.asarray(old.is_null())
-        unknown.append(is_unknown if field.name not in key else np.zeros(len(column), np.bool_))
-    fields = [*after_type, pa.field(DELETED, pa.bool_())]
-    softened = pa.StructArray.from_arrays([*columns, is_delete], fields=fields, mask=_is_empty(after, is_delete))
-    names = [f.name for f in after_type]
+    old = dict(zip([f.name for f in old_key.type], old_key.flatten(), strict=True))
+    given = dict(zip([f.name for f in after_type], after.flatten(), strict=True))
+    given |= {name: pa.nulls(len(after)) for name in columns if name not in given and name != DELETED}
+    given |= {n: pc.if_else(is_delete, old[n].cast(given[n].type), given[n]) for n in key}
+    unsent = [n for n in given if n not in key] or [*key[:1]]
+    fields = [*(pa.field(n, c.type) for n, c in given.items()), pa.field(DELETED, pa.bool_())]
+    softened = pa.StructArray.from_arrays([*given.values(), is_delete], fields=fields, mask=_is_empty(after, is_delete))
     replaced = {
         "op": pc.if_else(is_delete, "u", _single(changes.column("op"))),
         "after": softened,
-        "unchanged": pc.if_else(is_delete, _names_where(names, unknown, len(after)), unchanged),
+        "unchanged": pc.if_else(is_delete, _where(np.asarray(is_delete), unsent), unchanged),
     }
     for name, column in replaced.items():
         index = changes.schema.get_field_index(name)
@@ -82,13 +83,11 @@ def _is_empty(after: pa.StructArray, is_delete: pa.BooleanArray) -> pa.BooleanAr
     return pc.and_(after.is_null(), pc.invert(is_delete))
 
 
-def _names_where(names: Sequence[str], masks: Sequence[Any], count: int) -> pa.ListArray:
-    """Per row the names whose mask is set."""
-    matrix = np.column_stack(masks) if masks else np.zeros((count, 0), np.bool_)
-    _, chosen = np.nonzero(matrix)
-    offsets = np.r_[0, np.cumsum(matrix.sum(axis=1))].astype(np.int32)
-    values = pa.array(list(names), pa.string()).take(pa.array(chosen))
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+def _where(chosen: npt.NDArray[np.bool_], names: Sequence[str]) -> pa.ListArray:
+    """Per row these names if it is chosen, else none."""
+    codes = np.tile(np.arange(len(names)), int(chosen.sum()))
+    offsets = np.r_[0, np.cumsum(chosen * len(names))].astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(names), pa.string()).take(pa.array(codes)))
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array:

@@ -56,3 +56,35 @@ def test_source_column_of_the_same_name_is_refused(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, {"id": pa.int64(), "_deleted": pa.bool_()}, options={"soft_delete": True})
     with pytest.raises(SchemaConflictError, match="_deleted"):
         pipeline.run(change("c", {"id": 1, "_deleted": False}))
+
+
+def test_delete_that_tells_only_its_key_keeps_the_values_of_all_columns(pipeline: Pipeline) -> None:
+    pipeline.row_type = {"id": pa.int64()}
+    pipeline.run(change("d", key={"id": 1}))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2)]
+
+
+def test_delete_with_a_before_image_of_defaults_keeps_the_values(pipeline: Pipeline) -> None:
+    pipeline.run(change("d", row(1, "", "")))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2)]
+
+
+def test_delete_of_an_unknown_row_makes_none_whatever_it_tells(pipeline: Pipeline) -> None:
+    pipeline.run(change("d", row(9, "x")))
+    pipeline.row_type = {"id": pa.int64()}
+    pipeline.run(change("d", key={"id": 8}))
+    assert pipeline.rows == [kept(1, note="n"), kept(2)]
+    assert pipeline.rejected == []
+
+
+def test_table_of_nothing_but_its_key_has_no_row_for_an_unknown_one(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {"id": pa.int64()}, options={"soft_delete": True})
+    pipeline.run(change("c", {"id": 1}))
+    pipeline.run(change("d", {"id": 1}), change("d", {"id": 9}))
+    assert pipeline.rows == [{"id": 1, "_deleted": True}]
+
+
+def test_first_batch_of_deletes_makes_no_rows(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"soft_delete": True})
+    pipeline.run(change("d", row(9)), change("c", row(1)), change("d", key={"id": 1}))
+    assert pipeline.rows == [kept(1, deleted=True)]
