@@ -3,7 +3,7 @@
 What a table does with its share is `table_ingest.py`; running feeds one after the other is `ingest.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,8 +69,10 @@ class Feed:
             tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
         )
 
-    def batches(self, position: str | None, tables: Sequence[TableIngest]) -> Iterator[FileBatch]:
-        """What is new since a position that all of these tables have reached."""
+    def batches(
+        self, position: str | None, tables: Sequence[TableIngest], left_out: Callable[[str], None]
+    ) -> Iterator[FileBatch]:
+        """What is new since a position that all of these tables have reached; `left_out` is told what is not read."""
 
         def applied_lines(files: Sequence[str]) -> dict[str, int]:
             lines: dict[str, int] = {}
@@ -81,7 +83,14 @@ class Feed:
 
         start = None if position is None else FilePosition.from_json(position)
         complete = complete_events_of(self.source.format)
-        return discover(self.source.path, start, self.file_options, applied_lines=applied_lines, complete=complete)
+        return discover(
+            self.source.path,
+            start,
+            self.file_options,
+            applied_lines=applied_lines,
+            complete=complete,
+            left_out=left_out,
+        )
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""

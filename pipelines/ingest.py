@@ -130,7 +130,7 @@ def _run(
     stopped: Exception | None = None
     try:
         claims = claims_in(position)
-        for batch in feed.batches(position, tables):
+        for batch in feed.batches(position, tables, tally.left_out):
             decoded = decode(batch.raw, feed.config(running, claims))
             claims = decoded.claims
             tally.skipped.update(decoded.skipped)
@@ -169,6 +169,10 @@ class _Tally:
 
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
+
+    def left_out(self, reason: str) -> None:
+        """Count what was not read."""
+        self.skipped[reason] += 1
 
 
 def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) -> bool:

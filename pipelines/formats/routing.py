@@ -31,6 +31,7 @@ def route(
     """
     result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
     wanted: dict[int, dict[str, int]] = {}
+    named: set[int] = set()
     for code in np.unique(events.table_of[events.op != 0]).tolist():
         source = events.tables[code]
         number, fit = _best(source, tables)
@@ -38,14 +39,15 @@ def route(
             result[code] = number
             if fit == _FULL:
                 wanted.setdefault(number, {})
+                named.add(number)
         elif not source:
             result[code] = 0 if len(tables) == 1 else NO_TABLE
         elif fit > _NONE:
             wanted.setdefault(number, {})[source] = code
     after = dict(claims)
     for number, candidates in wanted.items():
-        has_full = bool((result == number).any())
-        claimed = _claimed(tables[number], candidates, after.get(tables[number].name), has_full=has_full)
+        earlier = after.get(tables[number].name)
+        claimed = _claimed(tables[number], candidates, earlier, has_full=number in named)
         if claimed is not None:
             after[tables[number].name] = claimed
         if claimed in candidates:

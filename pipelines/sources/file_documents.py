@@ -64,10 +64,12 @@ class Piece:
 def sniff_layout(head: bytes) -> Layout:
     """The layout of a file that begins with these bytes, its comment block already cut off."""
     text = head.lstrip(_SPACE)
+    first_line, _, rest = text.partition(b"\n")
+    first_line = first_line.strip()
     if text.startswith(b"["):
-        return Layout.ARRAY
-    first_line = text.split(b"\n", 1)[0].strip()
-    if not text.startswith(b"{"):
+        # Behind a whole array no object can follow in it: these are lines, one of which is an array.
+        return Layout.LINES if first_line.endswith(b"]") and rest.startswith(b"{") else Layout.ARRAY
+    if not text.startswith(b"{") or _second_line_is_document(text):
         return Layout.LINES
     data = np.frombuffer(text, np.uint8)
     spans = np.zeros((2, 2), np.int64)
@@ -78,6 +80,36 @@ def sniff_layout(head: bytes) -> Layout:
     if b"\n" in first:
         return Layout.KEYED_DOCUMENTS if found == 2 and _is_key_and_value(data, spans) else Layout.DOCUMENTS
     return Layout.KEYED_LINES if text[spans[0, 1] : spans[0, 1] + 1] == b"\t" else Layout.LINES
+
+
+def is_unfinished_start(head: bytes) -> bool:
+    """Whether these first bytes of a file are the beginning of one document, so that they tell no layout yet."""
+    text = head.lstrip(_SPACE)
+    if not text.startswith(b"{"):
+        return False
+    line, newline, _ = text.partition(b"\n")
+    if newline and (_second_line_is_document(text) or not line.rstrip().endswith((b"{", b"[", b",", b":"))):
+        return False
+    return not _leading_document(text)
+
+
+def _second_line_is_document(text: bytes) -> bool:
+    """Whether an object fills the second line while the first is broken; within an object that is pretty no such is."""
+    first, _, rest = text.partition(b"\n")
+    second = rest.partition(b"\n")[0].rstrip()
+    if not second.startswith(b"{") or _leading_document(second) != len(second) or _leading_document(first):
+        return False
+    inside = first.rstrip().endswith((b":", b"[", b","))
+    return not (inside and _leading_document(text))
+
+
+def _leading_document(text: bytes) -> int:
+    """Where the document ends that a text begins with; 0 if it does not."""
+    spans = np.zeros((2, 2), np.int64)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    view = np.frombuffer(text, np.uint8)
+    found, _ = document_kernels.split_documents(view, 0, len(view), spans, stack, False)
+    return int(spans[0, 1]) if found else 0
 
 
 def _is_key_and_value(data: Bytes, spans: Spans) -> bool:
@@ -152,7 +184,8 @@ def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
 def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
     """The events of a whole file of documents, without the first `already` of them.
 
-    A document that is broken or unfinished takes the rest of the file with it: it stays one document.
+    A document that is broken or unfinished stays one document, up to the next line that begins a whole one; in an array
+    it takes the rest of the file with it.
     """
     view = np.frombuffer(data, np.uint8)
     start, end = 0, len(view)
@@ -182,11 +215,27 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Sp
     while True:
         found, position = document_kernels.split_documents(view, position, end, block, stack, separated)
         parts.append(block[:found].copy())
-        if found < len(block):
+        if found == len(block):
+            continue
+        after = end if separated or position >= end else _next_line_with_document(view, position, end)
+        if after == end:
             break
+        parts.append(np.array([[position, after]], np.int64))
+        position = after
     if position < end:
         parts.append(np.array([[position, end]], np.int64))
     return np.concatenate(parts)
+
+
+def _next_line_with_document(view: Bytes, start: int, end: int) -> int:
+    """Where the next line begins that a document fills or begins, behind one that is broken; `end` if there is none."""
+    text = view[start:end].tobytes()
+    at = text.find(b"\n{")
+    while at >= 0:
+        if _leading_document(text[at + 1 :]):
+            return start + at + 1
+        at = text.find(b"\n{", at + 1)
+    return end
 
 
 def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:

@@ -26,8 +26,8 @@ class FileOptions:
         header: whether the first line of CSV names the columns.
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
-        report_incomplete: hand an unfinished last line on as it is (it is rejected, and read again once it has grown);
-            otherwise leave it for later.
+        report_incomplete: hand an unfinished last line on as it is at once (it is rejected, and read again once it has
+            grown); otherwise leave it until the file is quiet.
     """
 
     layout: str | None = None
@@ -40,7 +40,7 @@ class FileOptions:
     header: bool = True
     columns: tuple[str, ...] = ()
     null_value: str | None = None
-    report_incomplete: bool = True
+    report_incomplete: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:

@@ -33,8 +33,10 @@ class ReadFile:
         read_bytes: bytes of whole events read, after decompression.
         lines: lines, rows or documents read.
         kept_bytes: its length up to where it can only grow: without closing brackets and white space at the end.
-        fingerprint: of so many bytes: their number, the first and the last 4 KiB.
+        fingerprint: of all of these bytes.
         finished: whether all that it had was read.
+        layout: how its documents lie, once one of them was read.
+        waiting: whether its end was left for later because it may be unfinished.
     """
 
     name: str
@@ -44,10 +46,13 @@ class ReadFile:
     kept_bytes: int
     fingerprint: str
     finished: bool
+    layout: str = ""
+    waiting: bool = False
 
     def to_list(self) -> list[Any]:
         """The members in order, for JSON."""
-        return [self.name, self.size, self.read_bytes, self.lines, self.kept_bytes, self.fingerprint, self.finished]
+        members = [self.name, self.size, self.read_bytes, self.lines, self.kept_bytes, self.fingerprint, self.finished]
+        return [*members, self.layout, self.waiting] if self.layout or self.waiting else members
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,9 @@ class FilePosition:
         """The position after reading so much of a file."""
         others = [f for f in self.named if f.name != file.name]
         # Files that wait for the end of a transaction are never forgotten.
-        waiting = [f for f in others[: 1 - MAX_NAMED_FILES] if not f.finished]
+        waiting = [f for f in others[: 1 - MAX_NAMED_FILES] if not f.finished or f.waiting]
         named = [*waiting, *others[1 - MAX_NAMED_FILES :], file]
-        evicted = [f.fingerprint for f in others[: 1 - MAX_NAMED_FILES] if f.finished]
+        evicted = [f.fingerprint for f in others[: 1 - MAX_NAMED_FILES] if f.finished and not f.waiting]
         fingerprints = (*self.fingerprints, *evicted)[-MAX_FINGERPRINTS:]
         swept = max(self.swept, file.name) if file.finished and self.is_sweeping else self.swept
         return replace(

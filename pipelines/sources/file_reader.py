@@ -14,7 +14,15 @@ from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources import file_rows
 from pipelines.sources.file_chunks import Chunks, after_last_newline
-from pipelines.sources.file_documents import Layout, Piece, comment_length, sniff_layout, split_documents, split_lines
+from pipelines.sources.file_documents import (
+    Layout,
+    Piece,
+    comment_length,
+    is_unfinished_start,
+    sniff_layout,
+    split_documents,
+    split_lines,
+)
 from pipelines.sources.file_listing import ListedFile, open_file
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import ReadFile
@@ -52,6 +60,8 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
         SourceError: it cannot be read, or is too large for its layout.
     """
     suffix, compression = _suffixes(file.name)
+    # What is left of a file that nobody writes to any more is all there will be.
+    options = replace(options, report_incomplete=options.report_incomplete or known.waiting or is_quiet(file))
     try:
         if suffix in file_rows.READERS and not (suffix in _TEXT_TABLES and _holds_json(file, compression, filesystem)):
             yield from _read_rows(file, known, suffix, options, filesystem)
@@ -60,6 +70,11 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
             yield from _read_text(Chunks(stream, seekable=compression is None), known, options)
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"cannot read {file.path}: {error}") from error
+
+
+def is_quiet(file: ListedFile) -> bool:
+    """Whether a file was not written to for so long that its end is no unfinished one."""
+    return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
 def _holds_json(file: ListedFile, compression: str | None, filesystem: Any) -> bool:
@@ -73,8 +88,12 @@ def _read_rows(
 ) -> Iterator[FilePiece]:
     _, compression = _suffixes(file.name)
     seen = 0
+    waits = suffix in _TEXT_TABLES and compression is None and not options.report_incomplete
     with _open(file, compression, filesystem) as stream:
-        for table in file_rows.READERS[suffix](stream, options):
+        waits = waits and _lacks_newline(stream, file.size)
+        known = replace(known, waiting=waits)
+        tables = file_rows.READERS[suffix](stream, options)
+        for table in _without_last_row(tables) if waits else tables:
             first, seen = seen, seen + table.num_rows
             if seen <= known.lines:
                 continue
@@ -86,10 +105,33 @@ def _read_rows(
     yield _end(known)
 
 
+def _lacks_newline(stream: Any, size: int) -> bool:
+    """Whether a text may still grow in its last line."""
+    stream.seek(max(size - 1, 0))
+    last: bytes = stream.read(1)
+    stream.seek(0)
+    return last not in {b"", b"\n", b"\r"}
+
+
+def _without_last_row(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    held: pa.Table | None = None
+    for table in tables:
+        if held is not None and table.num_rows:
+            yield held
+        held = table if held is None or table.num_rows else held
+    if held is not None and held.num_rows > 1:
+        yield held.slice(0, held.num_rows - 1)
+
+
 def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
     head = chunks.peek(SNIFFED_BYTES)
     comment_bytes, comment_lines = comment_length(head)
-    layout = _layout(head[comment_bytes:], options)
+    layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
+    if layout is None and (options.report_incomplete or not chunks.seekable):
+        layout = Layout.LINES
+    if layout is None:
+        yield _end(replace(known, waiting=True))
+        return
     if layout not in _LINE_LAYOUTS:
         yield from _read_documents(chunks, known, layout, options, comment_bytes)
         return
@@ -97,7 +139,7 @@ def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterato
     applied = known.lines if known.read_bytes == 0 else 0
     if known.read_bytes == 0:
         known = replace(known, read_bytes=comment_bytes, lines=comment_lines)
-    known = replace(known, read_bytes=chunks.skip(known.read_bytes))
+    known = replace(known, read_bytes=chunks.skip(known.read_bytes), layout=layout.value, waiting=False)
     while True:
         data, is_last = chunks.lines(options.batch_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout)
@@ -112,6 +154,7 @@ def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterato
         if pending and options.report_incomplete:
             rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
             yield FilePiece(_chosen(rest, options, applied), None, known, known)
+        known = replace(known, waiting=bool(pending) and not options.report_incomplete)
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield _end(known)
@@ -126,6 +169,7 @@ def _read_documents(
     piece = split_documents(data, layout, known.lines)
     pending = len(piece.documents) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
     lines = piece.lines - 1 if pending else piece.lines
+    known = replace(known, layout=layout.value if lines else "", waiting=False)
     if pending and not options.report_incomplete:
         count = len(piece.documents) - 1
         keys = None if piece.keys is None else piece.keys.slice(0, count)
@@ -135,7 +179,8 @@ def _read_documents(
         read = min(int(part.offsets[-1]), lines)
         before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
         yield FilePiece(part, None, before, known)
-    yield _end(replace(known, lines=max(lines, known.lines), read_bytes=known.size))
+    waiting = bool(pending) and not options.report_incomplete
+    yield _end(replace(known, lines=max(lines, known.lines), read_bytes=known.size if lines else 0, waiting=waiting))
 
 
 def _part(piece: Piece, first: int, count: int) -> Piece:
@@ -169,7 +214,8 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
     )
 
 
-def _layout(head: bytes, options: FileOptions) -> Layout:
+def _layout(head: bytes, options: FileOptions) -> Layout | None:
+    """The layout that the options or the first bytes tell; None if these are the beginning of one document."""
     if options.layout is not None:
         try:
             return Layout(options.layout)
@@ -178,7 +224,8 @@ def _layout(head: bytes, options: FileOptions) -> Layout:
             raise ConfigError(f"unknown layout {options.layout!r}; valid are {valid}") from error
     for prefix in options.comments:
         head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
-    return sniff_layout(head)
+    # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
+    return sniff_layout(head) if len(head) >= SNIFFED_BYTES // 2 or not is_unfinished_start(head) else None
 
 
 def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
@@ -218,8 +265,8 @@ def _suffixes(name: str) -> tuple[str, str | None]:
 
 
 def _open(file: ListedFile, compression: str | None, filesystem: Any) -> Any:
-    quiet = time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
-    if compression is None and "://" not in file.path and filesystem is None and file.size > MAPPED_BYTES and quiet:
+    local = "://" not in file.path and filesystem is None
+    if compression is None and local and file.size > MAPPED_BYTES and is_quiet(file):
         return pa.memory_map(file.path)
     stream = open_file(file, filesystem)
     return stream if compression is None else pa.CompressedInputStream(stream, compression)

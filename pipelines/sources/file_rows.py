@@ -41,6 +41,8 @@ def read_csv(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
             for batch in reader:
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return
         raise SourceError(f"no CSV: {error}") from error
 
 

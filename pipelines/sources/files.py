@@ -8,16 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.sources.file_fingerprint import continues, fingerprint_of
+from pipelines.errors import SourceError
+from pipelines.sources.file_fingerprint import fingerprints_of
 from pipelines.sources.file_listing import ListedFile, list_files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import read_file
+from pipelines.sources.file_reader import is_quiet, read_file
 from pipelines.sources.raw_batching import CompleteEvents, gather
 from pipelines.sources.raw_events import RawEvents
 
 MARGIN_NS = 3600 * 1_000_000_000
 """Object stores may show a file long after the time it carries (multipart uploads): so far back arrivals are checked."""
+
+DISTINCT_BYTES = 1024
+"""Beginnings of fewer bytes may be alike by chance: such a file is no renamed one if others were read since."""
+
+RE_DELIVERED = "re-delivered file"
+UNFINISHED = "unfinished line"
 
 AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
 """Names of files to how many of their lines are in the change log; names it does not know are left out."""
@@ -38,6 +45,7 @@ def discover(
     *,
     applied_lines: AppliedLines | None = None,
     complete: CompleteEvents | None = None,
+    left_out: Callable[[str], None] | None = None,
     filesystem: Any = None,
 ) -> Iterator[FileBatch]:
     """What is new in the files, in name order; nothing at all if nothing is.
@@ -48,6 +56,7 @@ def discover(
         options: limits and layout.
         applied_lines: asks the change log about files that the position's ledger no longer knows.
         complete: tells how many events belong to finished transactions; others wait for the rest.
+        left_out: told why something was not read: a re-delivered file, an unfinished line.
         filesystem: a pyarrow filesystem for remote paths; None takes the one of their scheme.
 
     Raises:
@@ -55,70 +64,110 @@ def discover(
     """
     chosen = options or FileOptions()
     now = position or FilePosition()
+    tell = left_out or _nobody
     listed = list_files(patterns, filesystem)
     newest = max((f.arrived_ns for f in listed), default=-1)
     sweeps = [now.until_ns] if now.is_sweeping else []
     for until in [*sweeps, newest]:
         if until != now.until_ns or not now.is_sweeping:
             now = now.sweeping(max(until, now.settled_ns))
-        todo = _todo(listed, now, applied_lines, filesystem)
+        todo = _todo(listed, now, applied_lines, tell, filesystem)
         waiting: FileBatch | None = None
         pieces = (piece for file, known in todo for piece in read_file(file, known, chosen, filesystem))
-        for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
-            if waiting is not None and raw is not None and raw.num_events:
+        try:
+            for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
+                if waiting is not None and raw is not None and raw.num_events:
+                    yield waiting
+                    waiting = None
+                now = _advanced(now, ends, tell)
+                if raw is not None and raw.num_events:
+                    waiting = FileBatch(raw, now)
+        except SourceError:
+            # What comes before a file that cannot be read is applied first.
+            if waiting is not None:
                 yield waiting
-                waiting = None
-            for end in ends:
-                now = now.with_file(end)
-            if raw is not None and raw.num_events:
-                waiting = FileBatch(raw, now)
+            raise
         now = now.settled(_recent(listed, max(now.until_ns, now.settled_ns)))
         if waiting is not None:
             yield replace(waiting, position_after=now)
 
 
 def _todo(
-    listed: Sequence[ListedFile], position: FilePosition, applied_lines: AppliedLines | None, filesystem: Any
+    listed: Sequence[ListedFile],
+    position: FilePosition,
+    applied_lines: AppliedLines | None,
+    tell: Callable[[str], None],
+    filesystem: Any,
 ) -> list[tuple[ListedFile, ReadFile]]:
     """The files to read in this sweep, in name order, each as far as it is read already."""
     odd = _recent(listed, position.settled_ns) != position.listed
     fresh: list[tuple[ListedFile, ReadFile]] = []
     doubtful: list[tuple[ListedFile, ReadFile]] = []
     names = {f.name for f in listed}
+    newest = max((f.arrived_ns for f in listed), default=-1)
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
-        is_open = (same := position.find(file.name)) is not None and not same.finished
+        is_open = (same := position.find(file.name)) is not None and (
+            not same.finished or (same.waiting and not is_new and (file.arrived_ns < newest or is_quiet(file)))
+        )
         is_odd = odd and _is_recent(file, position.settled_ns)
         if file.arrived_ns > position.until_ns or not (is_new or is_odd or is_open):
             continue
         if is_new and position.swept and file.name <= position.swept and not is_open:
             continue
-        known = _known(file, position, names, filesystem)
+        known = _known(file, position, names, tell, filesystem)
         if known is None:
             continue
-        is_old = known.lines == 0 and (not is_new or file.name <= position.highest)
+        # Another content under a name of the ledger is a new file; lines of the old one say nothing of it.
+        is_old = same is None and known.lines == 0 and (not is_new or file.name <= position.highest)
         (doubtful if is_old else fresh).append((file, known))
     if doubtful:
         fresh += _not_applied(doubtful, position, applied_lines)
     return sorted(fresh, key=lambda entry: entry[0].name)
 
 
-def _known(file: ListedFile, position: FilePosition, names: set[str], filesystem: Any) -> ReadFile | None:
+def _known(
+    file: ListedFile, position: FilePosition, names: set[str], tell: Callable[[str], None], filesystem: Any
+) -> ReadFile | None:
     """How far the file is read; None if there is nothing new in it."""
-    own = fingerprint_of(file, filesystem)
     same_name = position.find(file.name)
+    gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
+    lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
+    prints = fingerprints_of(file, lengths, filesystem)
+    own = prints.whole
     if same_name is not None:
-        if own.fingerprint == same_name.fingerprint and same_name.finished:
-            return None
-        if continues(file, same_name, filesystem):
-            return replace(own, read_bytes=same_name.read_bytes, lines=same_name.lines)
-        return own  # another content under an old name
-    if position.knows(own.fingerprint):
+        same = own.fingerprint == same_name.fingerprint and own.size == same_name.size
+        if same and same_name.finished:
+            # What was left for later and has not changed since will not be finished any more.
+            return replace(same_name, finished=False) if same_name.waiting else None
+        # Another content under an old name is another file.
+        return _grown(own, same_name) if prints.continue_from(same_name) else own
+    if own.kept_bytes and position.knows(own.fingerprint):
+        if not any(f.fingerprint == own.fingerprint for f in gone):
+            tell(RE_DELIVERED)
         return None
-    for gone in position.named:
-        if gone.name not in names and gone.lines and continues(file, gone, filesystem):
-            return replace(own, read_bytes=gone.read_bytes, lines=gone.lines)  # renamed, and grown since
+    for earlier in gone:
+        is_telling = earlier.kept_bytes >= DISTINCT_BYTES or earlier is position.named[-1]
+        if is_telling and prints.continue_from(earlier):
+            return _grown(own, earlier)  # renamed, and grown since
     return own
+
+
+def _grown(own: ReadFile, earlier: ReadFile) -> ReadFile:
+    return replace(own, read_bytes=earlier.read_bytes, lines=earlier.lines, layout=earlier.layout)
+
+
+def _advanced(position: FilePosition, ends: Sequence[ReadFile], tell: Callable[[str], None]) -> FilePosition:
+    """The position after reading files so far."""
+    for end in ends:
+        position = position.with_file(end)
+        if end.waiting and end.finished:
+            tell(UNFINISHED)
+    return position
+
+
+def _nobody(_: str) -> None:
+    """Nobody asked."""
 
 
 def _not_applied(

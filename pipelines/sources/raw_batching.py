@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from pipelines.errors import SourceError
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import FilePiece
 from pipelines.sources.raw_events import RawEvents
@@ -38,7 +39,18 @@ def gather(
     which grows until a transaction is finished. Files of which something is left in the end come last, without events.
     """
     pending = _Pending()
-    for piece in pieces:
+    reading = iter(pieces)
+    while True:
+        try:
+            piece = next(reading, None)
+        except SourceError:
+            # What comes before a file that cannot be read is applied first.
+            done, _ = _cut(pending, complete)
+            if done.rows:
+                yield _batch(done)
+            raise
+        if piece is None:
+            break
         count = len(piece.piece.offsets)
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):

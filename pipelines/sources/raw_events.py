@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,7 +66,7 @@ def from_documents(
     count = len(values)
     return RawEvents(
         source_file=pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([source_file])),
-        source_offset=pa.array(range(1, count + 1), pa.int64()),
+        source_offset=pa.array(np.arange(1, count + 1, dtype=np.int64)),
         documents=values,
         keys=None if keys is None else pa.array(keys, pa.binary()),
     )

@@ -334,3 +334,10 @@ def test_event_without_a_table_of_a_feed_of_several_is_rejected(project: Project
     (held,) = project.rows("quarantine.feed_of_shop_products", "source_offset")
     assert "names no table" in held["reason"]
     assert [r["id"] for r in project.rows()] == [2]
+
+
+def test_event_without_a_table_does_not_take_the_place_of_the_name_in_a_feed_of_one(project: Project) -> None:
+    project.write({"stock.products": {"key": ["id"]}})
+    project.land("1.jsonl", ['{"op":"c","before":null,"after":{"id":1,"name":"a"}}', event("c", product(2))])
+    assert project.run().exit_code == 0
+    assert [r["id"] for r in project.rows("stock.products")] == [1, 2]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.formats.wal2json import complete_events
-from pipelines.sources import file_position
+from pipelines.sources import file_position, files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import discover
@@ -43,7 +43,7 @@ class Reader:
 
     def run(self, stop_after: int | None = None, **options: Any) -> Seen:
         """What is new; with `stop_after`, the process dies after so many batches."""
-        extra = {k: options.pop(k) for k in ("applied_lines", "complete") if k in options}
+        extra = {k: options.pop(k) for k in ("applied_lines", "complete", "left_out") if k in options}
         position = None if self.position is None else FilePosition.from_json(self.position)
         seen: Seen = []
         batches = discover([str(self.folder / self.pattern)], position, FileOptions(**options), **extra)
@@ -104,7 +104,7 @@ def test_files_are_read_in_name_order_once(reader: Reader) -> None:
 )
 def test_layouts_are_seen_from_the_first_bytes(reader: Reader, text: str, wanted: list[tuple[int, Any]]) -> None:
     reader.write("f", text)
-    assert [(offset, document) for _, offset, document in reader.run()] == wanted
+    assert [(offset, document) for _, offset, document in reader.run(report_incomplete=True)] == wanted
     assert reader.run() == []
 
 
@@ -155,7 +155,7 @@ def test_growing_file_is_read_from_where_it_was_left(reader: Reader) -> None:
 
 def test_unfinished_last_line_is_reported_once_and_read_when_it_is_whole(reader: Reader) -> None:
     reader.write("a", lines(1) + '{"n":')
-    assert [offset for _, offset, _ in reader.run()] == [1, 2]
+    assert [offset for _, offset, _ in reader.run(report_incomplete=True)] == [1, 2]
     assert reader.run() == []
     reader.write("a", "2}\n", "a")
     assert reader.run() == [("a", 2, '{"n":2}')]
@@ -163,9 +163,52 @@ def test_unfinished_last_line_is_reported_once_and_read_when_it_is_whole(reader:
 
 def test_unfinished_last_line_waits_where_it_is_not_to_be_reported(reader: Reader) -> None:
     reader.write("a", lines(1) + '{"n":')
-    assert numbers(reader.run(report_incomplete=False)) == [1]
+    told: list[str] = []
+    assert numbers(reader.run(left_out=told.append)) == [1]
+    assert told == ["unfinished line"]
+    assert reader.run() == []
     reader.write("a", "2}\n", "a")
-    assert numbers(reader.run(report_incomplete=False)) == [2]
+    assert numbers(reader.run()) == [2]
+
+
+def test_unfinished_last_line_is_given_up_when_a_newer_file_came_and_it_did_not_change(reader: Reader) -> None:
+    reader.write("a", lines(1) + '{"n":')
+    reader.run()
+    reader.write("b", lines(2))
+    assert reader.run() == [("a", 2, '{"n":'), ("b", 1, '{"n":2}')]
+    assert reader.run() == []
+    reader.write("a", "3}\n", "a")
+    assert reader.run() == [("a", 2, '{"n":3}')]
+
+
+def test_broken_last_line_is_read_when_its_newline_comes(reader: Reader) -> None:
+    reader.write("a", lines(1) + "{bad")
+    reader.run()
+    reader.write("a", "\n", "a")
+    assert reader.run() == [("a", 2, "{bad")]
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 4))
+def test_file_whose_first_line_is_cut_anywhere_is_read_whole_later(reader: Reader, cut: int) -> None:
+    text = '{"op":"c", "after": {"id": 1, "n": [1, 2]}}\n{"op":"c","after":{"id":2}}\n'
+    reader.write("0", lines(0))
+    reader.write("a", text[:cut])
+    assert len(reader.run()) == 1
+    reader.write("a", text)
+    assert [(offset, document) for _, offset, document in reader.run()] == list(enumerate(text.splitlines(), 1))
+
+
+@pytest.mark.parametrize("first", ['{"op":"c","after":{', "{bad", '{"op":"c","after":', '{"op":"c","s":"abc', "[]"])
+def test_broken_first_line_leaves_the_others_alone(reader: Reader, first: str) -> None:
+    rest = ['{"op":"c","after":{"id":1}}', '{"op":"c","after":{"id":2}}']
+    reader.write("a", "\n".join([first, *rest]) + "\n")
+    assert [document for _, _, document in reader.run()] == [first, *rest]
+
+
+def test_broken_document_among_pretty_ones_takes_no_other_with_it(reader: Reader) -> None:
+    pretty = ['{\n  "n": 1\n}', '{\n  "n": oops\n}', '{\n  "n": 3\n}']
+    reader.write("a", "\n".join(pretty))
+    assert [(offset, document) for _, offset, document in reader.run()] == list(enumerate(pretty, 1))
 
 
 def test_growing_array_is_read_from_where_it_was_left(reader: Reader) -> None:
@@ -192,6 +235,51 @@ def test_renamed_file_that_grew_is_read_from_where_it_was_left(reader: Reader) -
     (reader.folder / "a.part").rename(reader.folder / "a.jsonl")
     reader.write("a.jsonl", lines(3), "a")
     assert reader.run() == [("a.jsonl", 3, '{"n":3}')]
+
+
+def test_re_delivered_file_under_a_new_name_is_left_out_and_told(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("b", lines(1, 2))
+    told: list[str] = []
+    assert reader.run(left_out=told.append) == []
+    assert told == ["re-delivered file"]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_files_alike_at_both_ends_are_different_files(reader: Reader, name: str) -> None:
+    reader.write("a", lines(*range(1000, 3000)))
+    reader.run()
+    reader.write(name, lines(*range(1000, 1999), 7777, *range(2000, 3000)))
+    assert len(reader.run(applied_lines=lambda names: dict.fromkeys(names, 2000) if name == "a" else {})) == 2000
+
+
+def test_short_file_that_begins_like_one_read_long_ago_is_a_new_one(reader: Reader) -> None:
+    for name, text in (("a", lines(1)), ("b", lines(2)), ("c", lines(1, 3))):
+        reader.write(name, text)
+        assert reader.run() != []
+        (reader.folder / name).unlink()
+    reader.write("d", lines(4))
+    assert numbers(reader.run()) == [4]
+    (reader.folder / "d").unlink()
+    reader.write("e", lines(2, 5))
+    assert numbers(reader.run()) == [2, 5]
+
+
+def test_file_that_cannot_be_read_does_not_hold_up_those_before_it(reader: Reader) -> None:
+    reader.write("a.jsonl", lines(1))
+    reader.write("b.jsonl.gz", b"no gzip")
+    with pytest.raises(SourceError, match=r"b\.jsonl\.gz"):
+        reader.run()
+    (reader.folder / "b.jsonl.gz").unlink()
+    assert reader.run() == []
+
+
+def test_replaced_file_is_read_from_its_begin_whatever_the_change_log_has_of_the_old_one(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("a", lines(3))
+    assert numbers(reader.run(applied_lines=lambda names: dict.fromkeys(names, 2))) == [3]
 
 
 def test_other_content_under_an_old_name_is_new(reader: Reader) -> None:
@@ -388,28 +476,33 @@ def test_foreign_positions_are_refused(text: str) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_deliveries_and_kills_give_every_line_once(tmp_path_factory: Any, data: st.DataObject) -> None:
-    reader = Reader(tmp_path_factory.mktemp("landing"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "DISTINCT_BYTES", 0)  # no two lines are alike here, however short
+        _deliver_and_kill(Reader(tmp_path_factory.mktemp("landing")), data)
+
+
+def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
     seen: Seen = []
     written = 0
     for _ in range(data.draw(st.integers(1, 8))):
         action = data.draw(st.sampled_from(["new", "new", "grow", "rename", "again", "run", "run"]))
-        files = sorted(p.name for p in reader.folder.iterdir())
-        if action == "new" or not files:
+        present = sorted(p.name for p in reader.folder.iterdir())
+        if action == "new" or not present:
             name = f"{data.draw(st.integers(0, 99)):02}-{written}"
             count = data.draw(st.integers(1, 6))
             reader.write(name, lines(*range(written, written + count)))
             written += count
         elif action == "grow":
             count = data.draw(st.integers(1, 3))
-            reader.write(data.draw(st.sampled_from(files)), lines(*range(written, written + count)), "a")
+            reader.write(data.draw(st.sampled_from(present)), lines(*range(written, written + count)), "a")
             written += count
         elif action == "rename":
-            name = data.draw(st.sampled_from(files))
+            name = data.draw(st.sampled_from(present))
             seen += reader.run()
             (reader.folder / name).rename(reader.folder / f"{data.draw(st.integers(0, 99)):02}-r{name}")
         elif action == "again":
             seen += reader.run()
-            name = data.draw(st.sampled_from(files))
+            name = data.draw(st.sampled_from(present))
             reader.write(name, (reader.folder / name).read_bytes())
         else:
             seen += reader.run(stop_after=data.draw(st.integers(0, 3)), batch_rows=data.draw(st.integers(1, 4)))
@@ -423,3 +516,27 @@ def test_events_of_arrow_stay_binary(reader: Reader) -> None:
     assert batch.raw.documents is not None
     assert pc.all(pc.is_valid(batch.raw.documents)).as_py()
     assert batch.raw.take(pa.array([0])).num_events == 1
+
+
+def test_last_row_of_csv_without_newline_waits_until_it_is_whole(reader: Reader) -> None:
+    reader.write("a.csv", "id,n\n1,1\n2,12")
+    told: list[str] = []
+    assert reader.run(left_out=told.append) == [("a.csv", 1, {"id": "1", "n": "1"})]
+    assert told == ["unfinished line"]
+    reader.write("a.csv", "34\n", "a")
+    assert reader.run() == [("a.csv", 2, {"id": "2", "n": "1234"})]
+
+
+def test_last_row_of_csv_without_newline_is_read_when_a_newer_file_came(reader: Reader) -> None:
+    reader.write("a.csv", "id\n1\n2")
+    reader.run()
+    reader.write("b.csv", "id\n3\n")
+    assert [row["id"] for _, _, row in reader.run()] == ["2", "3"]
+    assert reader.run() == []
+
+
+@pytest.mark.parametrize("text", ["", "\n", "id,n", "id,n\n"])
+def test_csv_without_rows_holds_up_nothing(reader: Reader, text: str) -> None:
+    reader.write("a.csv", text)
+    reader.write("b.csv", "id,n\n1,2\n")
+    assert reader.run() == [("b.csv", 1, {"id": "1", "n": "2"})]
