@@ -57,7 +57,8 @@ def main(shapes: list[str]) -> None:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert peer.stdin and peer.stdout
+    assert peer.stdin
+    assert peer.stdout
     ready = json.loads(next(line for line in peer.stdout if line.startswith("{")))
     print(
         f"\n| shape | query | scan_core median s | Spark {ready['ready']} + Iceberg Java 1.12 median s | x faster |\n|---|---|---|---|---|"
