@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from pipelines.change_batch import count_ops
 from pipelines.key_codes import check_key_types, encode_keys, same_rows
+from pipelines.key_set import KeySet
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
+NOT_FOUND_REASON = "column {} was not sent and the table has no row with this key to take it from"
 UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated before, or moved to another key"
 
 
@@ -50,8 +52,13 @@ class FoldResult:
     counts: Mapping[str, int]
 
 
-def fold(batch: pa.Table, key: Sequence[str]) -> FoldResult:
+def fold(batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None) -> FoldResult:
     """Fold changes in the change schema (further columns are ignored), rows in application order.
+
+    Args:
+        batch: the changes.
+        key: columns that identify a row.
+        lacking: keys of which the mirror is known to have no row: what needs one is unresolved, and does nothing.
 
     Raises:
         SchemaConflictError: a key column of a type that no key may have.
@@ -61,13 +68,16 @@ def fold(batch: pa.Table, key: Sequence[str]) -> FoldResult:
     changes = _Changes(batch.slice(first) if first else batch, key)
     dropped: list[tuple[Rows, str]] = []
     alive = np.ones(len(changes), np.bool_)
+    absent = np.zeros(len(changes), np.bool_)
+    if lacking is not None:
+        absent = KeySet(lacking.columns).find(changes.old_key) >= 0
     while True:
-        sources = _Sources(changes, alive, truncated=first > 0)
+        sources = _Sources(changes, alive, absent, truncated=first > 0)
         lost = sources.unresolved()
         if not lost:
             break
-        for name, rows in lost.items():
-            dropped.append((rows[alive[rows]], UNRESOLVED_REASON.format(name)))
+        for reason, rows in lost.items():
+            dropped.append((rows[alive[rows]], reason))
             alive[rows] = False
     return _result(changes, alive, sources, dropped, first=first, counts=counts)
 
@@ -111,9 +121,9 @@ class _Changes:
 class _Sources:
     """Per change and unsent column, the change that has the value; or that the mirror has it, or nobody."""
 
-    def __init__(self, changes: _Changes, alive: Mask, *, truncated: bool) -> None:
-        self._changes = changes
-        self._alive = alive
+    def __init__(self, changes: _Changes, alive: Mask, absent: Mask, *, truncated: bool) -> None:
+        self._absent = absent
+        self._has_moves = bool(changes.moves.any())
         self._truncated = truncated
         self._previous = _previous_touch(changes, alive) if changes.unsent else None
         self.source_of: dict[str, Rows] = {}
@@ -123,7 +133,7 @@ class _Sources:
             self._resolve(name, unsent & alive & changes.puts)
 
     def unresolved(self) -> dict[str, Rows]:
-        """Changes whose row was gone when they came, by column."""
+        """Changes whose row was gone when they came, by reason."""
         return self._lost
 
     def _resolve(self, name: str, unsent: Mask) -> None:
@@ -132,17 +142,21 @@ class _Sources:
         touch, is_put = self._previous
         base = unsent & (touch < 0)
         gone = unsent & (touch >= 0) & ~is_put
+        missing = base & self._absent
         if self._truncated:
             gone, base = gone | base, np.zeros_like(base)
-        if gone.any():
-            self._lost[name] = np.flatnonzero(gone)
-            return
-        pointer = np.where(unsent & ~base, touch, np.arange(len(unsent)))
+        pointer = np.where(unsent & ~base & ~gone, touch, np.arange(len(unsent)))
         while True:
             jumped = pointer[pointer]
             if (jumped == pointer).all():
                 break
             pointer = jumped
+        for lost, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON)):
+            if lost.any():
+                # Without key changes the ones that build on a lost change are lost too; else the next round tells.
+                self._lost[reason.format(name)] = np.flatnonzero(lost if self._has_moves else unsent & lost[pointer])
+        if gone.any() or missing.any():
+            return
         self.source_of[name] = pointer
         self.from_mirror[name] = base
 

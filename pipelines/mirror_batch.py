@@ -18,7 +18,7 @@ from pipelines.config import TableConfig
 from pipelines.delete_scope import scope_deletes
 from pipelines.errors import SchemaConflictError
 from pipelines.file_metrics import WrittenFile
-from pipelines.fold import FoldResult, fold
+from pipelines.fold import FoldResult
 from pipelines.live_keys import LiveKeys, live_keys
 from pipelines.mirror_lookup import find_rows
 from pipelines.multiset import recount
@@ -69,7 +69,7 @@ def _folded(
 ) -> BatchFiles:
     _evolve(delta, changes.schema.field("after").type)
     key_ids = check_key(delta.schema, key)
-    folded, rejected = complete(delta, changes, fold(changes, key), key, ignorable=ignorable)
+    folded, rejected = complete(delta, changes, key, ignorable=ignorable)
     files = write_rows(folded.upserts, delta.target, delta.default_spec, key_ids=key_ids)
     if not folded.truncated:
         live = live_keys(delta.table, delta.schema, key)

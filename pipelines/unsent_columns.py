@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pipelines.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.commit import RowDelta
-from pipelines.fold import FoldResult
+from pipelines.fold import FoldResult, fold
 from pipelines.key_set import KeySet
 from pipelines.mirror_lookup import find_rows
 from pipelines.row_shape import conform
@@ -22,41 +22,38 @@ from pipelines.row_shape import conform
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-NOT_FOUND = "columns {} were not sent and the table has no row with this key to take them from"
-
 
 def complete(
-    delta: RowDelta, changes: pa.Table, folded: FoldResult, key: Sequence[str], *, ignorable: Mask | None = None
+    delta: RowDelta, changes: pa.Table, key: Sequence[str], *, ignorable: Mask | None = None
 ) -> tuple[FoldResult, Rejected]:
-    """The fold with upserts completed from the mirror at the commit's base, and the changes that cannot be applied.
+    """The changes folded, with upserts completed from the mirror at the commit's base, and those that cannot be applied.
 
+    What cannot be applied has no effect at all: it deletes no row either, and what builds on it is refused too.
     `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
     """
-    refused = folded.unresolved
-    if folded.needs_lookup is not None:
+    folded = fold(changes, key)
+    lacking: list[pa.Table] = []
+    while folded.needs_lookup is not None:
         upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key)
-        if len(missing):
-            lost = pa.table(
-                {
-                    "change": pa.array(folded.upsert_change[missing]),
-                    "reason": pa.array(_reasons(folded.needs_lookup, missing), pa.string()),
-                }
-            )
-            refused = pa.concat_tables([refused, lost])
-            if ignorable is not None:
-                refused = refused.filter(pa.array(~ignorable[np.asarray(refused.column("change"))]))
-            upserts = upserts.take(pa.array(np.setdiff1d(np.arange(upserts.num_rows), missing)))
-        folded = replace(folded, upserts=upserts)
+        if missing.num_rows == 0:
+            folded = replace(folded, upserts=upserts)
+            break
+        lacking.append(missing)
+        folded = fold(changes, key, pa.concat_tables(lacking))
+    refused = folded.unresolved
+    if ignorable is not None:
+        refused = refused.filter(pa.array(~ignorable[np.asarray(refused.column("change"))]))
     return folded, _rejected(changes, refused, ".".join(delta.table.name()))
 
 
-def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Rows]:
-    """The upserts with unsent columns from the mirror, and the rows of `upserts` for which it has none."""
+def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """The upserts with unsent columns from the mirror, and the keys of which it has no row."""
     struct, lists = (_single(wanted.column(name)) for name in ("key", "unchanged"))
     known = {f.name for f in delta.table.schema().fields}
     columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in key))
-    keys = conform(pa.table({name: pc.struct_field(struct, name) for name in key}), key_schema)
+    asked_keys = pa.table({name: pc.struct_field(struct, name) for name in key})
+    keys = conform(asked_keys, key_schema)
     found = find_rows(delta.table, keys, columns)
     source = _sources(keys, found.key_row)
     target = np.asarray(wanted.column("upsert"))
@@ -66,7 +63,7 @@ def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[
         position[target[asked]] = source[asked]
         taken = found.rows.column(name).take(pa.array(position, mask=position < 0))
         upserts = _replaced(upserts, name, position >= 0, taken)
-    return upserts, np.unique(target[source < 0])
+    return upserts, asked_keys.filter(pa.array(source < 0))
 
 
 def _sources(keys: pa.Table, key_row: Rows) -> Rows:
@@ -96,13 +93,6 @@ def _contains(lists: pa.ListArray, name: str) -> Mask:
     rows = np.asarray(pc.list_parent_indices(lists))
     mask[rows[np.asarray(pc.equal(lists.flatten(), name))]] = True
     return mask
-
-
-def _reasons(wanted: pa.Table, missing: Rows) -> list[str]:
-    """Per upsert that could not be completed, which columns are missing."""
-    first_place = {row: place for place, row in reversed(list(enumerate(wanted.column("upsert").to_pylist())))}
-    names = wanted.column("unchanged")
-    return [NOT_FOUND.format(", ".join(names[first_place[row]].as_py())) for row in missing.tolist()]
 
 
 def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:

@@ -144,6 +144,40 @@ def test_rule_26_unsent_column_of_an_unknown_row_is_rejected_and_the_rest_goes_o
     assert "big" in rejected.table.column("reason")[0].as_py()
 
 
+def test_rule_26_refused_key_change_leaves_the_row_of_its_new_key(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(2, big="live")))
+    pipeline.run(change("u", row(2, "B", big=None), before=row(1), unchanged=["big"]))
+    assert pipeline.rows == [row(2, big="live")]
+    assert sum(r.num_rows for r in pipeline.rejected) == 1
+
+
+def test_rule_26_what_builds_on_a_refused_change_is_refused_too(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(2, big="live")))
+    pipeline.run(
+        change("u", row(9, "B", big=None), unchanged=["big"]),
+        change("u", row(9, "C", big=None), unchanged=["big"]),
+        change("u", row(7, "D", big=None), before=row(9), unchanged=["big"]),
+        change("u", row(2, "E", big=None), unchanged=["big"]),
+    )
+    assert pipeline.rows == [row(2, "E", big="live")]
+    (rejected,) = pipeline.rejected
+    assert rejected.table.column("source_offset").to_pylist() == [1, 2, 3]
+
+
+def test_rule_26_row_that_a_refused_change_would_have_moved_to_gives_its_columns(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()})
+    pipeline.run(change("c", row(2, big="live")))
+    pipeline.run(
+        change("u", row(2, "B", big=None), before=row(1), unchanged=["big"]),
+        change("u", row(2, "C", big=None), unchanged=["big"]),
+    )
+    assert pipeline.rows == [row(2, "C", big="live")]
+    (rejected,) = pipeline.rejected
+    assert rejected.table.column("source_offset").to_pylist() == [1]
+
+
 # -- rule 27: partitioned tables ------------------------------------------------------------------------------------
 
 
