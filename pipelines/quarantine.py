@@ -1,12 +1,13 @@
 """Events that could not be applied: an Iceberg table per mirror with the reason, the position and the raw bytes.
 
-An event is in it once, whatever is delivered again. Deciding what is rejected is the business of the decoders and of
+An event is in it once, whatever is delivered again; other bytes at the same place are another event. Deciding what is rejected is the business of the decoders and of
 `ingest.py`.
 """
 
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,7 @@ from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_rows
 
 QUARANTINED_AT = "quarantined_at"
+_IDENTITY = ["source_file", "source_offset", "raw"]
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
 
 
@@ -52,15 +54,19 @@ def _without_known(table: Any, events: pa.Table) -> pa.Table:
     if table.metadata.current_snapshot_id is None:
         return events
     bounds = pc.min_max(events.column("source_offset")).as_py()
-    scan = open_current(table).scan().select("source_file", "source_offset")
+    scan = open_current(table).scan().select(*_IDENTITY)
     if bounds["min"] is not None:
         scan = scan.where(f"source_offset >= {bounds['min']} and source_offset <= {bounds['max']}")
-    known = scan.to_table()
-    numbered = events.append_column("row", pa.array(range(events.num_rows), pa.int64()))
-    left = numbered.select(["source_file", "source_offset", "row"]).join(
-        known, keys=["source_file", "source_offset"], join_type="left anti"
-    )
+    known = _comparable(scan.to_table())
+    numbered = _comparable(events).append_column("row", pa.array(np.arange(events.num_rows)))
+    left = numbered.join(known, keys=_IDENTITY, join_type="left anti")
     return events.take(left.column("row").sort())
+
+
+def _comparable(events: pa.Table) -> pa.Table:
+    """What tells events apart, without NULL, which equals nothing."""
+    raw = pc.fill_null(events.column("raw").cast(pa.binary()), b"")
+    return events.select(_IDENTITY[:-1]).append_column("raw", raw)
 
 
 def reasons(catalog: Any, mirror: str) -> dict[str, int]:

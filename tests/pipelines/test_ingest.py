@@ -341,3 +341,13 @@ def test_event_without_a_table_does_not_take_the_place_of_the_name_in_a_feed_of_
     project.land("1.jsonl", ['{"op":"c","before":null,"after":{"id":1,"name":"a"}}', event("c", product(2))])
     assert project.run().exit_code == 0
     assert [r["id"] for r in project.rows("stock.products")] == [1, 2]
+
+
+def test_broken_event_of_a_replaced_file_is_quarantined_beside_the_earlier_one(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 1}})
+    project.land("1.jsonl", ["{bad"])
+    project.run()
+    project.land("1.jsonl", ["{other"])
+    assert project.run().exit_code == 3
+    held = project.rows("quarantine.shop_products", "source_offset")
+    assert sorted(r["raw"].rstrip() for r in held) == [b"{bad", b"{other"]
