@@ -68,8 +68,9 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
             return
         with _open(file, compression, filesystem) as stream:
             yield from _read_text(Chunks(stream, seekable=compression is None), known, options)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise SourceError(f"cannot read {file.path}: {error}") from error
+    except (OSError, pa.ArrowInvalid, SourceError) as error:
+        shown = "" if file.path in str(error) else f"cannot read {file.path}: "
+        raise SourceError(f"{shown}{error}") from error
 
 
 def is_quiet(file: ListedFile) -> bool:

@@ -540,3 +540,9 @@ def test_csv_without_rows_holds_up_nothing(reader: Reader, text: str) -> None:
     reader.write("a.csv", text)
     reader.write("b.csv", "id,n\n1,2\n")
     assert reader.run() == [("b.csv", 1, {"id": "1", "n": "2"})]
+
+
+def test_csv_that_cannot_be_read_is_named(reader: Reader) -> None:
+    reader.write("broken.csv", "id,n\n1,2,3\n")
+    with pytest.raises(SourceError, match=r"broken\.csv"):
+        reader.run()
