@@ -212,6 +212,9 @@ _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", 
 
 
 def _reason(name: str, column: "SpanColumn | pa.Array", bad: Mask, wanted: ValueType) -> str:
+    if int(bad.sum()) > 1:
+        # One reason for all of them: it must not show one row's value beside another row.
+        return f"column {name}: the value is no {describe(wanted.arrow)}"
     first = int(np.argmax(bad))
     if not isinstance(column, SpanColumn):
         return f"column {name}: {column[first].as_py()!r} is no {describe(wanted.arrow)}"
