@@ -92,13 +92,21 @@ def _recounted(delta: RowDelta, changes: pa.Table, config: TableConfig) -> Batch
     """A table without a key: the whole row identifies it, equal rows are counted."""
     row_type = changes.schema.field("after").type
     _evolve(delta, row_type)
-    columns = [f.name for f in row_type if f.name in delta.schema.names]
+    columns = list(delta.schema.names)
     key_ids = check_key(delta.schema, columns)
     key_schema = delta.schema.select(key_ids)
 
+    base = [name for name in _base_columns(delta) if name in columns]
+
     def live(rows: pa.Table) -> Rows:
-        found = find_rows(delta.table, conform(rows, key_schema), ())
-        return np.bincount(found.key_row, minlength=rows.num_rows)
+        asked = conform(rows, key_schema)
+        # In the rows that are there, a column that comes with this batch is NULL.
+        old = np.ones(rows.num_rows, np.bool_)
+        for name in set(columns) - set(base):
+            old &= np.asarray(asked.column(name).is_null(), np.bool_)
+        places = np.flatnonzero(old)
+        found = find_rows(delta.table, asked.select(base).take(pa.array(places)), ())
+        return np.bincount(places[found.key_row], minlength=rows.num_rows)
 
     counted = recount(changes, columns, live)
     files = write_rows(counted.upserts, delta.target, delta.default_spec)
