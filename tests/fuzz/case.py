@@ -18,7 +18,7 @@ from tests.fuzz.subjects import Subject
 from tests.fuzz.value_mutations import MADE_UP_TEXTS
 
 _FIRST_TIME_NS = 1_600_000_000_000_000_000
-_FILE_NAME = re.compile(r"\.(parquet|parq|orc|avro|puffin|json)\b")
+_FILE_NAME = re.compile(r"\.(parquet|parq|orc|avro|puffin|json)\b", re.IGNORECASE)
 _METADATA_COLUMNS = ("_file", "_pos", "_partition", "_spec_id", "_row_id", "_last_updated_sequence_number")
 
 
