@@ -46,8 +46,11 @@ format: $(READY) ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-interop: $(READY) java ## Show that Iceberg Java reads what we write
+interop: $(READY) java ## Compare with Iceberg Java: its reading of our tables, ours of 20 that it writes
 	@tests/interop/run
+
+interop-all: $(READY) java ## The same over 500 random tables written by Iceberg Java
+	@NEVERMORE_INTEROP_HISTORIES=500 tests/interop/run
 
 fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
 	@$(BIN)/python -m tests.fuzz --inputs 100000

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 
 _STATUS_ADDED, _STATUS_DELETED = 1, 2
 _DATA, _DELETES = 0, 1
+_SYNC_MARKER_BYTES = 16
 
 
 class RefusedError(ValueError):
@@ -183,10 +185,21 @@ def read_avro(path: str) -> tuple[Any, Iterator[Any]]:
     stream = io.BytesIO(Path(path).read_bytes())
     reader = fastavro.block_reader(stream)
     schema = fastavro.parse_schema(_without_logical_types(reader.writer_schema))
-    rows = (
-        fastavro.schemaless_reader(block.bytes_, schema, None) for block in reader for _ in range(block.num_records)
-    )
-    return reader, rows
+    if reader.codec == "zstandard":
+        blocks = _zstandard_blocks(stream)
+    else:
+        blocks = ((block.num_records, block.bytes_) for block in reader)
+    return reader, (fastavro.schemaless_reader(data, schema, None) for count, data in blocks for _ in range(count))
+
+
+def _zstandard_blocks(stream: io.BytesIO) -> Iterator[tuple[int, io.BytesIO]]:
+    """Number of records and their bytes, of each block after the header: fastavro knows the codec, but lacks it."""
+    end = len(stream.getbuffer())
+    while stream.tell() < end:
+        count = fastavro.schemaless_reader(stream, "long", None)
+        with pa.CompressedInputStream(pa.BufferReader(fastavro.schemaless_reader(stream, "bytes", None)), "zstd") as data:
+            yield count, io.BytesIO(data.read())
+        stream.seek(_SYNC_MARKER_BYTES, io.SEEK_CUR)
 
 
 def _newest_metadata(table: Path) -> Path:

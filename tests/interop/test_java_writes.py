@@ -1,0 +1,84 @@
+"""Iceberg Java writes random tables; it, scan_core and the reference read the same rows in every snapshot of them.
+
+Every seed is one history, see `histories/`: `tests/interop/run -k seed-17` repeats one. NEVERMORE_INTEROP_HISTORIES
+tells how many there are.
+"""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scan_core import ScanOptions
+from tests.interop.deviations import verdict
+from tests.interop.three_readings import readings, scan_of
+from tests.rendering import rendered
+
+JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")
+HISTORIES = int(os.environ.get("NEVERMORE_INTEROP_HISTORIES", "20"))
+pytestmark = pytest.mark.skipif(JAVA_PYTHON is None, reason="make interop sets up the second environment")
+ROOT = Path(__file__).parents[2]
+
+
+class Writer:
+    """The process in which Java writes, ahead of the tests that read."""
+
+    def __init__(self, folder: Path, seeds: list[str]) -> None:
+        self.folder = folder
+        self.log = (folder / "log").open("w+", encoding="utf-8")
+        command = [str(JAVA_PYTHON), "-W", "ignore", "-m", "tests.interop.histories.write", str(folder), *seeds]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self.log, text=True)
+
+    def history(self, seed: int) -> dict[str, Any]:
+        """What happened under a seed, as soon as it has happened."""
+        path = self.folder / f"{seed}.json"
+        assert self.process.stdout is not None
+        while not path.exists():
+            assert self.process.stdout.readline(), self._last_words()
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return facts
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+        self.log.close()
+
+    def _last_words(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-4000:]
+
+
+@pytest.fixture(scope="module")
+def writer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
+    chosen = [
+        item for item in request.session.items if isinstance(item, pytest.Function) and item.path == Path(__file__)
+    ]
+    seeds = [str(item.callspec.params["seed"]) for item in chosen]
+    writer = Writer(tmp_path_factory.mktemp("histories"), seeds)
+    yield writer
+    writer.close()
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES), ids=lambda seed: f"seed-{seed}")
+def test_java_writes_a_table_that_all_three_read_alike(seed: int, writer: Writer, faults: Counter[str]) -> None:
+    history = writer.history(seed)
+    assert "error" not in history, history["error"]
+    for read in history["reads"]:
+        where = (
+            f"seed {seed}, {read.get('snapshot', read.get('ref', 'current'))}, {json.dumps(history['log'], indent=1)}"
+        )
+        found = readings(history, read)
+        assert found.ours == found.reference, where
+        faults["readings"] += 1
+        if found.ours != found.java or read.get("helped"):
+            said = verdict(history, read, found)
+            assert said.unexplained is None, f"{said.unexplained}\n{where}"
+            faults.update(said.faults)
+    plain = scan_of(history, {}).with_options(ScanOptions.without_optimisations())
+    assert rendered(plain.to_table()) == rendered(scan_of(history, {}).to_table())
+    assert plain.count() == scan_of(history, {}).count()
