@@ -197,7 +197,9 @@ def _zstandard_blocks(stream: io.BytesIO) -> Iterator[tuple[int, io.BytesIO]]:
     end = len(stream.getbuffer())
     while stream.tell() < end:
         count = fastavro.schemaless_reader(stream, "long", None)
-        with pa.CompressedInputStream(pa.BufferReader(fastavro.schemaless_reader(stream, "bytes", None)), "zstd") as data:
+        with pa.CompressedInputStream(
+            pa.BufferReader(fastavro.schemaless_reader(stream, "bytes", None)), "zstd"
+        ) as data:
             yield count, io.BytesIO(data.read())
         stream.seek(_SYNC_MARKER_BYTES, io.SEEK_CUR)
 

@@ -46,6 +46,8 @@ def readings(history: Mapping[str, Any], read: Mapping[str, Any]) -> Readings:
 def scan_of(history: Mapping[str, Any], read: Mapping[str, Any]) -> Scan:
     """Our scan of what Java read."""
     scan = scan_core.open_table(history["metadata"]).scan()
+    if "time" in read:
+        return scan.as_of_time(read["time"])
     if "snapshot" in read:
         return scan.as_of_snapshot(read["snapshot"])
     return scan.at_ref(read["ref"]) if "ref" in read else scan

@@ -196,7 +196,7 @@ def _equality_file(history: "History", head: Any) -> tuple[Any, str]:
         table.records(written, rows), ids, history.format(), schema=written, spec=spec, partition=partition
     )
     types = [leaf["type"] for _, leaf in chosen]
-    return file, f"delete {len(rows)} keys {ids} {types} by spec {spec.specId()}"
+    return file, f"delete {len(rows)} keys {ids} {types} in {file.format()} by spec {spec.specId()}"
 
 
 def _selected(fields: Fields, kept: set[int], ids: set[int]) -> Fields:

@@ -25,7 +25,7 @@ STEPS: dict[Callable[["History"], str], int] = {
     evolution.change_schema: 16,
     evolution.change_spec: 8,
     evolution.upgrade: 3,
-    references.branch_or_tag: 5,
+    references.branch_or_tag: 8,
     references.move_main: 3,
     references.expire: 2,
     references.rewrite_manifests: 3,
@@ -54,7 +54,7 @@ class History:
         """The branch that the next commit goes to, mostly main."""
         refs = self.table.table.refs()
         branches = sorted(name for name in refs if refs[name].isBranch() and name != "main")
-        return self.rng.choice(branches) if branches and self.one_in(3) else "main"
+        return self.rng.choice(branches) if branches and self.one_in(2) else "main"
 
     def new_name(self) -> str:
         """A column name: a new one, an odd one, or that of a column that is gone."""
@@ -86,7 +86,8 @@ def write_history(java: Java, seed: int, folder: Path) -> dict[str, Any]:
     rng = random.Random(seed)
     table, formats = creation.create(java, rng, folder)
     history = History(rng, java, table, formats)
-    log = [{"step": "append", "did": commits.append(history)}]
+    created = f"version {table.version}, {formats}, spec {table.table.spec()}"
+    log = [{"step": "create", "did": created}, {"step": "append", "did": commits.append(history)}]
     log += [history.step() for _ in range(rng.randint(4, 12))]
     table.table.refresh()
     return {
@@ -99,11 +100,14 @@ def write_history(java: Java, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def _read_everything(history: History, folder: Path) -> list[dict[str, Any]]:
-    """Every snapshot in its schema, every branch and tag in the schema that Java chooses, and the current table."""
-    table, schema_for = history.table, history.java.iceberg.util.SnapshotUtil.schemaFor
+    """Every snapshot in its schema, every branch and tag in the schema that Java chooses, all times and the current table."""
+    table, java = history.table, history.java.iceberg.util.SnapshotUtil
     refs, ids = table.table.refs(), [s.snapshotId() for s in table.table.snapshots()]
-    wanted: list[tuple[dict[str, Any], int, Any]] = [({"snapshot": i}, i, schema_for(table.table, i)) for i in ids]
-    wanted += [({"ref": name}, refs[name].snapshotId(), schema_for(table.table, name)) for name in sorted(refs)]
+    wanted: list[tuple[dict[str, Any], int, Any]] = [({"snapshot": i}, i, java.schemaFor(table.table, i)) for i in ids]
+    wanted += [({"ref": name}, refs[name].snapshotId(), java.schemaFor(table.table, name)) for name in sorted(refs)]
+    for time in {entry.timestampMillis() for entry in table.table.history()}:
+        then = java.snapshotIdAsOfTime(table.table, time)
+        wanted.append(({"snapshot": then, "time": time}, then, java.schemaFor(table.table, then)))
     if "main" in refs:
         wanted.append(({}, refs["main"].snapshotId(), table.table.schema()))
     found: dict[tuple[int, int], dict[str, Any]] = {}
