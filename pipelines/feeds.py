@@ -137,5 +137,6 @@ def _table_feed(name: str, config: TableConfig, table: TableIngest | None) -> Ta
         exclude=config.exclude,
         rename=config.rename,
         cast=config.cast,
+        on_conflict=config.on_conflict,
         schema_version=0 if table is None else table.schema_version,
     )

@@ -20,6 +20,7 @@ from pipelines.config import TableConfig, partition_field
 from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
 from pipelines.mirror_batch import prepare
+from pipelines.quarantine import FEW_CHANGES, check_ratio
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.soft_delete import up_to_truncate
 from pipelines.table_shape import PARTITION_BY, check_shape, partition_text, with_declared
@@ -154,6 +155,8 @@ class Mirror:
         delta = RowDelta(table, self.options)
         work = prepare(delta, changes, self.key, self.config)
         if work.rejected.num_rows:
+            limit = self.config.max_quarantine_ratio
+            check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
             reject(work.rejected)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
         try:

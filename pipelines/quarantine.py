@@ -1,7 +1,7 @@
 """Events that could not be applied: an Iceberg table per mirror with the reason, the position and the raw bytes.
 
-An event is in it once, whatever is delivered again; other bytes at the same place are another event. Deciding what is rejected is the business of the decoders and of
-`ingest.py`.
+An event is in it once, whatever is delivered again; other bytes at the same place are another event. What is rejected
+is decided by the decoders and by the mirror.
 """
 
 from datetime import UTC, datetime
@@ -15,13 +15,40 @@ from pipelines.catalog import create_table, find_table, open_current, refresh
 from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
 from pipelines.commit import RowDelta, retry_conflicts
 from pipelines.config import quarantine_name
-from pipelines.errors import CommitConflictError
+from pipelines.errors import CommitConflictError, QuarantineLimitError
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_rows
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
+
+
+FEW_CHANGES = 10
+"""So many changes that found no row to build on are no sign of a wrong config: a stream may begin in mid-table."""
+
+
+def check_ratio(name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0) -> None:
+    """Refuse a batch of a table of which too much was rejected, in decoding or in applying.
+
+    Args:
+        name: of the mirror.
+        num_events: of the batch, rejected ones included.
+        rejected: of them.
+        limit: largest share of rejected events.
+        tolerated: so many are no reason to stop, unless `limit` is 0.
+
+    Raises:
+        QuarantineLimitError: it is more; nothing of the batch may be applied.
+    """
+    if rejected.num_rows <= max(limit * num_events, tolerated if limit else 0):
+        return
+    reasons = sorted(pc.value_counts(rejected.table.column("reason")).to_pylist(), key=lambda r: -r["counts"])
+    shown = "; ".join(f"{r['counts']} x {r['values']}" for r in reasons[:3])
+    raise QuarantineLimitError(
+        f"{name}: {rejected.num_rows} of {num_events} events were rejected, more than max_quarantine_ratio {limit:g} "
+        f"allows, so nothing of them was applied: {shown}"
+    )
 
 
 def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:

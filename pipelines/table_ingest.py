@@ -7,17 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines import crash_points
 from pipelines.catalog import find_table
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.change_log import Appended, ChangeLog
 from pipelines.config import TableConfig, change_log_name, quarantine_name
-from pipelines.errors import QuarantineLimitError
 from pipelines.ingest_report import TableReport
 from pipelines.mirror import Mirror, makes_rows
-from pipelines.quarantine import quarantine
+from pipelines.quarantine import check_ratio, quarantine
 from pipelines.table_shape import check_shape, check_unchanged
 
 FLUSH_SHARE = 8
@@ -111,7 +109,8 @@ class TableIngest:
         if self._reached is None or self._reached == self.position:
             return
         batch, rejected, position = self._gathered(), Rejected.concat(self._rejected), self._reached
-        self._check_ratio(0 if batch is None else batch.num_rows, rejected)
+        events = rejected.num_rows + (0 if batch is None else batch.num_rows)
+        check_ratio(self.name, events, rejected, self.config.max_quarantine_ratio)
         if batch is not None and makes_rows(batch.table, self.config):
             check_shape(self.name, self.config, self.config.key or batch.key, self.known_types)
         self._keep(rejected)
@@ -146,16 +145,3 @@ class TableIngest:
     def _keep(self, rejected: Rejected) -> None:
         self.report.rejected += rejected.num_rows
         self.report.quarantined += quarantine(self._catalog, quarantine_name(self.name), rejected)
-
-    def _check_ratio(self, num_changes: int, rejected: Rejected) -> None:
-        limit = self.config.max_quarantine_ratio
-        total = num_changes + rejected.num_rows
-        if rejected.num_rows <= limit * total:
-            return
-        reasons = pc.value_counts(rejected.table.column("reason")).to_pylist()
-        reasons.sort(key=lambda r: -r["counts"])
-        shown = "; ".join(f"{r['counts']} x {r['values']}" for r in reasons[:3])
-        raise QuarantineLimitError(
-            f"{self.name}: {rejected.num_rows} of {total} events were rejected, more than max_quarantine_ratio "
-            f"{limit:g} allows, so nothing of them was applied: {shown}"
-        )

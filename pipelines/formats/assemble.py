@@ -23,6 +23,7 @@ from pipelines.formats.image_sources import is_whole
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.table_parts import Part, merge_parts
 from pipelines.formats.value_type import ValueType
+from pipelines.formats.variants import divert
 from pipelines.sources.raw_events import RawEvents
 
 Mask = NDArray[np.bool_]
@@ -52,11 +53,22 @@ def assemble(
     rejected: list[Rejected] = []
     for number in range(len(first_places)):
         places = np.flatnonzero(part_of == number)
-        part, refused = _assemble_part(events, ordered[places], places, feed=feed, raw=raw, reading=reading)
+        known = _after(feed, parts) if feed.on_conflict == "new_column" else feed
+        part, refused = _assemble_part(events, ordered[places], places, feed=known, raw=raw, reading=reading)
         rejected.append(refused)
         parts += [] if part is None else [part]
     batch, conflicts = merge_parts(parts, feed, raw)
     return batch, Rejected.concat([*rejected, *conflicts])
+
+
+def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
+    """The feed as it is after these parts: with their columns, so that what contradicts them is diverted."""
+    known = dict(feed.known_types)
+    for part in parts:
+        for column in part.row_type:
+            wider = widened(known.get(column.name, pa.null()), column.type)
+            known[column.name] = known[column.name] if wider is None else wider
+    return replace(feed, known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)})
 
 
 def _order(events: Events, rows: Rows, order_by: Sequence[str]) -> Rows:
@@ -80,7 +92,18 @@ def _assemble_part(
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, ()).items():
         types.setdefault(name, of_key)
-    after, before, message_key = (typed(i, types, reading.placeholders).renamed(feed.rename) for i in images)
+    found = [typed(i, types, reading.placeholders) for i in images]
+    if feed.on_conflict == "new_column":
+        found[:2], types = divert(
+            images[:2],
+            found[:2],
+            types,
+            feed=feed,
+            declared=declared.types,
+            inference=reading.inference,
+            key={*declared.key, *images[2].names},
+        )
+    after, before, message_key = (image.renamed(feed.rename) for image in found)
     row_type = _row_type(feed, types, (after, before, message_key))
     key = choose_key(feed, declared.key, message_key, row_type)
     if not key:

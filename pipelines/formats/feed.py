@@ -28,6 +28,7 @@ class TableFeed:
         exclude: source columns to leave out.
         rename: target name by source column.
         cast: Iceberg type by source column, applied after decoding.
+        on_conflict: what becomes of a value that does not fit its column: `quarantine`, or `new_column`.
         schema_version: written to each change.
     """
 
@@ -43,6 +44,7 @@ class TableFeed:
     exclude: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     cast: Mapping[str, str] = field(default_factory=dict)
+    on_conflict: str = "quarantine"
     schema_version: int = 0
 
     def takes(self, source_table: str) -> bool:

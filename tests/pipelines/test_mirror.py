@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import GlobalDeleteError, PositionLostError, SchemaConflictError
+from pipelines.errors import GlobalDeleteError, PositionLostError, QuarantineLimitError, SchemaConflictError
 from pipelines.positions import LOG_ORDINAL, newest_property
 from tests.pipelines.change_batches import Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in, rows_of
@@ -142,6 +142,20 @@ def test_rule_26_unsent_column_of_an_unknown_row_is_rejected_and_the_rest_goes_o
     (rejected,) = pipeline.rejected
     assert rejected.table.column("source_offset").to_pylist() == [1]
     assert "big" in rejected.table.column("reason")[0].as_py()
+
+
+@pytest.mark.parametrize(("ratio", "num_refused"), [(0.5, 11), (0.0, 1)])
+def test_too_many_changes_that_cannot_be_applied_stop_the_batch(ratio: float, num_refused: int, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, {**COLUMNS, "big": pa.string()}, options={"max_quarantine_ratio": ratio})
+    pipeline.run(change("c", row(1, big="kept")))
+    refused = [change("u", row(100 + i, "B", big=None), unchanged=["big"]) for i in range(num_refused)]
+    with pytest.raises(QuarantineLimitError, match=f"{num_refused} of {num_refused + 1} events.*max_quarantine_ratio"):
+        pipeline.run(change("u", row(1, "C", big="x")), *refused)
+    assert pipeline.rows == [row(1, big="kept")]
+    assert pipeline.rejected == []
+    pipeline.options = {"max_quarantine_ratio": 1.0}
+    pipeline.catch_up()
+    assert pipeline.rows == [row(1, "C", big="x")]
 
 
 def test_rule_26_refused_key_change_leaves_the_row_of_its_new_key(tmp_path: Path) -> None:
