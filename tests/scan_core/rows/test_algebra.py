@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scan_core.rows.algebra import from_ranges, nothing, relative, runs, select_rows, without
@@ -52,6 +52,7 @@ def test_refine_selects_a_subset_that_relative_renumbers(mask: np.ndarray, rando
         assert np.array_equal(to_mask(relative(narrowed, form)), keep)
 
 
+@settings(deadline=None)  # the first one loads Arrow's kernels
 @given(flags)
 def test_select_rows_equals_arrow_filter(mask: np.ndarray) -> None:
     values = [pa.array(range(len(mask)), pa.int64()), pa.array([str(i) for i in range(len(mask))])]
