@@ -19,7 +19,7 @@ from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
 from scan_core.read.public_types import public_batch, public_schema
 from scan_core.read.split_reader import count_split, read_split
-from scan_core.schema import NestedField, Schema, arrow_type
+from scan_core.schema import NestedField, Schema, StructType, arrow_type
 from scan_core.snapshot import Snapshot
 from scan_core.split import ScanContext, Split
 
@@ -71,7 +71,10 @@ class Scan:
     _last: _LastRun = field(default_factory=_LastRun, repr=False, compare=False)
 
     def select(self, *names: str) -> "Scan":
-        """These columns, in this order. Metadata columns such as `_file` and `_pos` are chosen by name."""
+        """These columns, in this order. Of a struct, `address.city` reads and gives that member alone.
+
+        Metadata columns such as `_file` and `_pos` are chosen by name.
+        """
         return self._with(columns=names)
 
     def where(self, predicate: "str | Expr") -> "Scan":
@@ -279,6 +282,9 @@ class Scan:
         for index, column in enumerate(chosen):
             if column in chosen[:index]:
                 raise ColumnNotFoundError(f"column {column.name!r} is selected twice")
+            above = {f.field_id for f in self._way_to(schema, column)}
+            if (whole := next((c for c in chosen if c.field_id in above - {column.field_id}), None)) is not None:
+                raise ColumnNotFoundError(f"{column.name!r} is part of {whole.name!r}, which is selected as a whole")
         return Schema(schema.schema_id, tuple(chosen), schema.identifier_field_ids)
 
     def _column(self, schema: Schema, name: str) -> NestedField:
@@ -288,11 +294,16 @@ class Scan:
             if (known := self._metadata_fields().get(name)) is None:
                 raise
             return known
-        if not any(found is f for f in schema.fields):
-            raise ColumnNotFoundError(
-                f"column {name!r} is a member of {schema.path(found.field_id)[0].name!r}: select that column"
-            )
-        return found
+        path = self._way_to(schema, found)
+        if len(path) == 1:
+            return found
+        if not all(isinstance(above.type, StructType) for above in path[:-1]):
+            raise ColumnNotFoundError(f"{name!r} lies inside a list or map: select the column {path[0].name!r}")
+        return replace(found, name=".".join(field.name for field in path), required=False, initial_default=None)
+
+    @staticmethod
+    def _way_to(schema: Schema, column: NestedField) -> tuple[NestedField, ...]:
+        return schema.path(column.field_id) if column.field_id in schema else (column,)
 
     def _bound(self, schema: Schema) -> "BoundPredicate | None":
         if not self.predicates:

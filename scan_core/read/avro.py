@@ -91,6 +91,15 @@ class AvroFileReader:
         blocks = self._decode(row_group.index)
         return select_rows([self._column(blocks, i) for i in column_indices], selection)
 
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """Columns are decoded as a whole."""
+        del way
+        return None
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column."""
+        return self.arrow_schema.field(column_index)
+
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Avro files have none."""
         del row_group, column_index

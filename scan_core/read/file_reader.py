@@ -85,18 +85,29 @@ class FileReader(Protocol):
     counts: ReadCounts
 
     def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
-        """Top-level columns by their index in `arrow_schema`, only the selected rows, in file types.
+        """Columns by their index in `arrow_schema`, or members by their number, only the selected rows, in file types.
 
         Each array has `selected_count(selection)` values. Raises MalformedTableError with file and column.
         """
         ...
 
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """The column number under which a struct member can be read alone, NULL where a struct above it is.
+
+        `way` is a top-level column, then the place of a child in each struct; None if the file has no such column.
+        """
+        ...
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column or member."""
+        ...
+
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a top-level primitive column; None where unknown or where the stored type does not tell an order."""
+        """Of a primitive column; None where unknown or where the stored type does not tell an order."""
         ...
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Of the pages of a top-level primitive column; None where the file has no index of them."""
+        """Of the pages of a primitive column; None where the file has no index of them."""
         ...
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:

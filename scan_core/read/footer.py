@@ -15,12 +15,14 @@ from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.read.thrift import (
     LIST,
     STRUCT,
+    I32Value,
     ReadField,
     Struct,
     ThriftError,
     read_list_header,
     read_struct,
     read_value,
+    write_struct,
 )
 
 MAGIC = b"PAR1"
@@ -41,8 +43,8 @@ _REPEATING_FIELDS = (2, 3, 13, 16)
 class Leaf:
     """A leaf column of the schema.
 
-    `elements` are the encoded schema elements from its top-level column down to it; none if one of them has other
-    children, so that they make no schema by themselves.
+    `elements` are the encoded schema elements from its top-level column down to it, structs with this one child; none
+    if a list or map of several children is among them, so that they make no schema by themselves.
     """
 
     path: tuple[str, ...]
@@ -233,7 +235,8 @@ def _leaves(elements: Sequence[tuple[Struct, bytes]]) -> tuple[Leaf, ...]:
         repetitions = above.repetitions + (element.get(3) == REPEATED)
         is_chain = len(groups) == 1 or above.elements != ()
         num_children = element.get(5, 0)
-        raw_path = (*above.elements, raw) if is_chain and num_children <= 1 else ()
+        is_chain = is_chain and (num_children <= 1 or element.get(3) != REPEATED)
+        raw_path = (*above.elements, raw if num_children <= 1 else _with_one_child(element)) if is_chain else ()
         if num_children:
             groups.append(_Group(num_children, path, repetitions, raw_path))
         elif 1 in element:
@@ -243,6 +246,14 @@ def _leaves(elements: Sequence[tuple[Struct, bytes]]) -> tuple[Leaf, ...]:
     if groups:
         raise ValueError("the schema lacks elements")
     return tuple(leaves)
+
+
+def _with_one_child(group: Struct) -> bytes:
+    """A group of the schema as if all but one of its children were not there."""
+    fields: dict[int, Any] = {3: I32Value(group.get(3, 0)), 4: group[4], 5: I32Value(1)}
+    if isinstance(field_id := group.get(9), int):
+        fields[9] = I32Value(field_id)
+    return write_struct(fields)
 
 
 def _read_elements(data: bytes, position: int, kind: int, depth: int) -> tuple[list[tuple[Struct, bytes]], int]:

@@ -79,6 +79,15 @@ class OrcFileReader:
             typed = [a if a.type == f.type else a.view(f.type) for a, f in zip(arrays, fields, strict=True)]
         return select_rows(typed, selection)
 
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """Columns are decoded as a whole."""
+        del way
+        return None
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column."""
+        return self.arrow_schema.field(column_index)
+
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Of a top-level primitive column, from the statistics of the stripe."""
         kind = self.arrow_schema.field(column_index).type

@@ -35,6 +35,8 @@ class OutputColumns:
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS
             else projection.column(field)
+            if len(context.field_paths[field.field_id]) == 1
+            else projection.leaf(field.field_id, field.type)
             for field in context.projection.fields
         ]
         self._indices = tuple(dict.fromkeys(s.index for s in self.sources if isinstance(s, FromFile)))

@@ -20,6 +20,7 @@ from scan_core.read.page_index import PageLocations, Positions, parse_column_ind
 from scan_core.read.page_reader import pick_rows, read_pages, read_together
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, open_decoder, read_layout
+from scan_core.read.struct_members import descended, read_members
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count, to_indices
 from scan_core.split import FileIOConfig
@@ -74,6 +75,7 @@ class ParquetFileReader:
         self._layout = layout
         self._footer = self._layout.footer
         self._leaves = self._layout.leaves
+        self._ranges = dict(zip(self._layout.ways, self._leaves, strict=True))
         self._reads_pages = reads_pages
         self._locations: dict[tuple[int, int], PageLocations | None] = {}
         self._page_statistics: dict[tuple[int, int], PageStatistics | None] = {}
@@ -85,7 +87,7 @@ class ParquetFileReader:
         self.num_rows = self._footer.num_rows
 
     def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
-        """Top-level columns by index, only the selected rows, in file types.
+        """Columns and struct members by number, only the selected rows, in file types.
 
         Low-cardinality strings come dictionary-encoded.
 
@@ -94,7 +96,7 @@ class ParquetFileReader:
         """
         num_selected = selected_count(selection)
         if num_selected == 0:
-            return [pa.array([], type=self.arrow_schema.field(i).type) for i in column_indices]
+            return [pa.array([], type=self.field(i).type) for i in column_indices]
         arrays: dict[int, pa.Array] = {}
         if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
             arrays = self._read_paged(row_group, list(dict.fromkeys(column_indices)), to_indices(selection))
@@ -103,9 +105,17 @@ class ParquetFileReader:
             arrays.update(zip(whole, select_rows(self._read_chunks(row_group, whole), selection), strict=True))
         return [arrays[i] for i in column_indices]
 
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """The number of a struct member as a column of its own."""
+        return self._layout.numbers.get(way)
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column or member."""
+        return self._layout.fields[column_index]
+
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a top-level primitive column from the footer; bounds in the file's type."""
-        field_type = self.arrow_schema.field(column_index).type
+        """Of a primitive column from the footer; bounds in the file's type."""
+        field_type = self.field(column_index).type
         if pt.is_nested(field_type):
             return None
         chunk, leaf = self._chunk(row_group, column_index), self._footer.leaves[self._leaves[column_index].start]
@@ -116,8 +126,8 @@ class ParquetFileReader:
         return ColumnStatistics(lower, upper, chunk.null_count, None, chunk.num_values)
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Of the pages of a top-level primitive column; bounds in the file's type."""
-        field_type, leaf = self.arrow_schema.field(column_index).type, self._leaves[column_index].start
+        """Of the pages of a primitive column; bounds in the file's type."""
+        field_type, leaf = self.field(column_index).type, self._leaves[column_index].start
         chunk = self._chunk(row_group, column_index)
         if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
             return None
@@ -166,7 +176,7 @@ class ParquetFileReader:
             pages = np.unique(page_of_row)
             if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
                 continue
-            name = self.arrow_schema.field(column).name
+            name = self.field(column).name
             with refusing_malformed(self.path, f"row group {row_group.index}, pages of column {name!r}"):
                 found = read_pages(
                     lambda offset, length: self._source.read_at(length, offset),
@@ -180,6 +190,7 @@ class ParquetFileReader:
                 self.counts.fallbacks += 1
                 continue
             array, num_bytes = found
+            array = descended(array, (0,) * (len(self._layout.ways[column]) - 1))
             arrays[column] = self._typed(column, pick_rows(array, rows, page_of_row, pages, locations))
             self.counts.pages_read += len(pages)
             self.counts.pages_left_out += locations.num_pages - len(pages)
@@ -225,22 +236,25 @@ class ParquetFileReader:
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
         """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
-        wanted = self.arrow_schema.field(column).type
+        wanted = self.field(column).type
         if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
             return array
         return array.cast(wanted)
 
     def _read_chunks(self, row_group: RowGroup, column_indices: Sequence[int]) -> list[pa.Array]:
         columns = sorted(set(column_indices))
-        names = ", ".join(repr(self.arrow_schema.field(i).name) for i in columns)
-        leaves = [leaf for i in columns for leaf in self._leaves[i]]
+        names = ", ".join(repr(self.field(i).name) for i in columns)
+        leaves = sorted({leaf for i in columns for leaf in self._leaves[i]})
         with refusing_malformed(self.path, f"row group {row_group.index}, columns {names}"):
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
-            arrays = {i: _one_array(column) for i, column in zip(columns, table.columns, strict=True)}
+            ways = [self._layout.ways[i] for i in columns]
+            tops = sorted({way[0] for way in ways})
+            whole = {top: _one_array(column) for top, column in zip(tops, table.columns, strict=True)}
+            arrays = dict(zip(columns, read_members(whole, ways, self._ranges, leaves), strict=True))
         for column, array in arrays.items():
             if len(array) != row_group.num_rows:
                 raise MalformedTableError(
-                    f"{self.path}: row group {row_group.index}: column {self.arrow_schema.field(column).name!r} has "
+                    f"{self.path}: row group {row_group.index}: column {self.field(column).name!r} has "
                     f"{len(array)} of {row_group.num_rows} rows"
                 )
         return [arrays[i] for i in column_indices]

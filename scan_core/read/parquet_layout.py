@@ -4,7 +4,7 @@ Facts only: an entry holds no open file. Reading columns is the business of `par
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,6 +16,7 @@ from pyarrow._parquet import ParquetReader
 from scan_core.errors import MalformedTableError
 from scan_core.read.file_reader import RowGroup, field_id_of, refusing_malformed
 from scan_core.read.footer import Footer, read_footer
+from scan_core.read.struct_members import Way, leaf_ranges, members_of
 
 _FIRST_BYTE = 4
 _REMEMBERED_CHUNKS = 100_000
@@ -30,7 +31,10 @@ class ParquetLayout:
         footer: as checked by us.
         metadata: the same as pyarrow has it, so that it need not parse again; never asked for facts.
         arrow_schema: with field ids as metadata.
-        leaves: for each top-level column the indices of its leaf columns.
+        ways: the way to each column: top-level ones first, then struct members, which are columns of their own.
+        numbers: of columns, by their ways.
+        fields: of each column.
+        leaves: for each column the indices of its leaf columns.
         string_columns: top-level columns of strings, which may be worth reading as dictionaries.
         row_groups: in file order.
         has_field_ids: some field at some depth has an id.
@@ -39,6 +43,9 @@ class ParquetLayout:
     footer: Footer
     metadata: Any
     arrow_schema: pa.Schema
+    ways: tuple[Way, ...]
+    numbers: Mapping[Way, int]
+    fields: tuple[pa.Field, ...]
     leaves: tuple[range, ...]
     string_columns: tuple[int, ...]
     row_groups: tuple[RowGroup, ...]
@@ -91,14 +98,19 @@ def read_layout(source: pa.NativeFile, path: str) -> ParquetLayout:
         footer = read_footer(source, path)
         reader = open_decoder(source, None, ())
         schema: pa.Schema = reader.schema_arrow
-        leaves = _leaf_ranges(schema)
+        leaves = leaf_ranges(schema)
+        members = members_of(schema, leaves)
         if len(footer.leaves) != (leaves[-1].stop if leaves else 0):
             raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
+        ways = (*((i,) for i in range(len(schema))), *(way for way, _, _ in members))
         return ParquetLayout(
             footer,
             reader.metadata,
             schema,
-            leaves,
+            ways,
+            {way: number for number, way in enumerate(ways)},
+            (*schema, *(field for _, field, _ in members)),
+            (*leaves, *(found for _, _, found in members)),
             tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
             _row_groups(footer),
             any(_has_id(field) for field in schema),
@@ -127,24 +139,6 @@ def _row_groups(footer: Footer) -> tuple[RowGroup, ...]:
         groups.append(RowGroup(index, position, facts.num_rows, offset, facts.num_bytes))
         position += facts.num_rows
     return tuple(groups)
-
-
-def _leaf_ranges(schema: pa.Schema) -> tuple[range, ...]:
-    ranges: list[range] = []
-    start = 0
-    for field in schema:
-        stop = start + _leaf_count(field.type)
-        ranges.append(range(start, stop))
-        start = stop
-    return tuple(ranges)
-
-
-def _leaf_count(data_type: pa.DataType) -> int:
-    if isinstance(data_type, pa.BaseExtensionType):
-        return _leaf_count(data_type.storage_type)
-    if pt.is_nested(data_type):
-        return sum(_leaf_count(data_type.field(i).type) for i in range(data_type.num_fields))
-    return 1
 
 
 def _has_id(field: pa.Field) -> bool:

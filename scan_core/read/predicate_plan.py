@@ -36,7 +36,7 @@ class PredicatePlan:
             node.field_id: node.type
             for conjunct in self._predicate.conjuncts
             for node in walk(conjunct)
-            if isinstance(node, Column)
+            if isinstance(node, Column | Member)
             and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
         }
 

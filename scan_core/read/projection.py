@@ -4,16 +4,19 @@ A column that the file lacks is resolved in the order of the specification: iden
 `initial-default`, NULL, else an error. Turning arrays into other types is the business of `conversion.py`.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.read.constants import default_scalar, partition_scalar
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
 from scan_core.read.file_reader import field_id_of
 from scan_core.read.name_mapping import apply_name_mapping
+from scan_core.read.struct_members import Way, descended
 from scan_core.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.snapshot import ContentFile
 from scan_core.split import ScanContext
@@ -21,7 +24,7 @@ from scan_core.split import ScanContext
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """Read from the file's top-level column `index`; `convert` gives the values of the table."""
+    """Read from the file's column or struct member `index`; `convert` gives the values of the table."""
 
     index: int
     convert: Convert
@@ -50,10 +53,20 @@ class FileProjection:
         has_field_ids: False if the file knows none, so that the table's name mapping applies.
         context: facts of the scan.
         file: the manifest entry, for its path and partition values.
+        member: the number under which the file's reader gives a struct member alone, None if it cannot.
     """
 
-    def __init__(self, schema: pa.Schema, *, has_field_ids: bool, context: ScanContext, file: ContentFile) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        has_field_ids: bool,
+        context: ScanContext,
+        file: ContentFile,
+        member: Callable[[Way], int | None] = lambda _: None,
+    ) -> None:
         self._path = file.path
+        self._member = member
         self._file = file
         self._specs = context.specs
         self._is_anonymous = not has_field_ids and not context.name_mapping
@@ -71,8 +84,13 @@ class FileProjection:
         self._context = ConversionContext(self._path, self.missing)
 
     def index_of(self, field_id: int) -> int | None:
-        """The file's top-level column with this id, None if it has none."""
-        return self._by_id.get(field_id)
+        """The file's column, or struct member that it can give alone, with this id; None if it has none."""
+        index = self._by_id.get(field_id)
+        path = self._paths.get(field_id, ())
+        if index is not None or len(path) < 2 or (top := self._by_id.get(path[0].field_id)) is None:
+            return index
+        steps = self._steps(top, path)
+        return self._member((top, *steps)) if len(steps) == len(path) - 1 else None
 
     def column(self, field: NestedField) -> ColumnSource:
         """Where the table's top-level column comes from.
@@ -108,17 +126,29 @@ class FileProjection:
         index = self._by_id.get(path[0].field_id)
         if index is None:
             return Constant(self._absent_leaf(path))
-        steps: list[int] = []
+        steps = self._steps(index, path)
+        if len(steps) < len(path) - 1:
+            return FromFile(index, _masked(steps, self._absent_leaf(path[len(steps) + 1 :])))
         file_field = self.schema.field(index)
-        for depth, field in enumerate(path[1:], start=1):
-            found = [i for i in range(file_field.type.num_fields) if _has_id(file_field.type.field(i), field)]
-            if not found:
-                return FromFile(index, _masked(_descend(steps), self._absent_leaf(path[depth:])))
-            steps.append(found[0])
-            file_field = file_field.type.field(found[0])
+        for step in steps:
+            file_field = file_field.type.field(step)
         convert = compile_conversion(file_field, path[-1], self._context)
-        descend = _descend(steps)
-        return FromFile(index, lambda array: convert(descend(array)))
+        if (alone := self._member((index, *steps))) is not None:
+            return FromFile(alone, convert)
+        return FromFile(index, lambda array: convert(descended(array, steps)))
+
+    def _steps(self, index: int, path: Sequence[NestedField]) -> list[int]:
+        """From a top-level column down to the last field of the path that the file has, through structs alone."""
+        steps: list[int] = []
+        file_type = self.schema.field(index).type
+        for field in path[1:]:
+            children = range(file_type.num_fields) if pt.is_struct(file_type) else ()
+            found = [i for i in children if field_id_of(file_type.field(i)) == field.field_id]
+            if not found:
+                break
+            steps.append(found[0])
+            file_type = file_type.field(found[0]).type
+        return steps
 
     def missing(self, field: NestedField) -> pa.Scalar:
         """What a field that the file lacks reads as, in the table's type."""
@@ -154,25 +184,12 @@ class FileProjection:
         return pa.scalar(None, type=arrow_type(path[-1].type))
 
 
-def _has_id(file_field: pa.Field, field: NestedField) -> bool:
-    return field_id_of(file_field) == field.field_id
-
-
-def _descend(steps: list[int]) -> Convert:
-    def descend(array: pa.Array) -> pa.Array:
-        for step in steps:
-            array = array.flatten()[step]
-        return array
-
-    return descend
-
-
-def _masked(parent: Convert, value: pa.Scalar) -> Convert:
-    """`value` where the parent struct is not NULL."""
+def _masked(steps: Sequence[int], value: pa.Scalar) -> Convert:
+    """`value` where the struct that the steps lead to is not NULL."""
     import pyarrow.compute as pc
 
     def convert(array: pa.Array) -> pa.Array:
-        present = parent(array).is_valid()
+        present = descended(array, steps).is_valid()
         return pc.if_else(present, value, pa.scalar(None, type=value.type))
 
     return convert

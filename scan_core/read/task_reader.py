@@ -80,7 +80,11 @@ class TaskReader:
         self._wanted: set[int] = set()
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = FileProjection(
-            reader.arrow_schema, has_field_ids=reader.has_field_ids, context=context, file=task.data_file
+            reader.arrow_schema,
+            has_field_ids=reader.has_field_ids,
+            context=context,
+            file=task.data_file,
+            member=reader.member,
         )
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
@@ -243,7 +247,7 @@ class TaskReader:
             index = self.projection.index_of(field_id)
             if index is None or (found := self._reader.page_statistics(row_group, index)) is None:
                 continue
-            file_type = self._reader.arrow_schema.field(index).type
+            file_type = self._reader.field(index).type
             statistics = [table_statistics(s, file_type, kind) for s in found.statistics]
             pages[field_id] = PageStatistics(found.edges, statistics)
         return find_stretches(pages, self._statistics_of(row_group, types)) if pages else None
@@ -274,7 +278,7 @@ class TaskReader:
             if index is None or field_id not in types:
                 return None
             found = self._reader.statistics(row_group, index)
-            return found and table_statistics(found, self._reader.arrow_schema.field(index).type, types[field_id])
+            return found and table_statistics(found, self._reader.field(index).type, types[field_id])
 
         return statistics_of
 
