@@ -73,7 +73,18 @@ _LIST_FIELDS = (
 
 
 def snapshot_manifests(snapshot: Snapshot, io: FileIOConfig) -> tuple[ManifestFile, ...]:
-    """The manifests of a snapshot, in the order of its list; none for a snapshot without manifests."""
+    """The manifests of a snapshot, in the order of its list; none for a snapshot without manifests.
+
+    Raises:
+        MissingFileError: there is no such manifest list.
+        MalformedTableError: it breaks the specification; names file and field.
+        UnsupportedError: it is encrypted.
+    """
+    if snapshot.key_id is not None:
+        raise UnsupportedError(
+            f"snapshot {snapshot.snapshot_id}: its manifest list is encrypted (key-id {snapshot.key_id!r:.60}); "
+            "encrypted tables are not supported"
+        )
     if snapshot.manifest_list is not None:
         return read_manifest_list(snapshot.manifest_list, io)
     return tuple(ManifestFile(path, None, DATA_MANIFEST, 0, 0, None, None, None) for path in snapshot.inline_manifests)

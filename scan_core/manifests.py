@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from scan_core.avro.container import AvroError, Header, check_consumed, malformed_avro, read_blocks, read_header
+from scan_core.avro.container import AvroError, check_consumed, malformed_avro, read_blocks, read_header
 from scan_core.avro.records import Wanted, compile_record
 from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
 from scan_core.file_io import fingerprint, read_bytes
 from scan_core.manifest_cache import cached
 from scan_core.manifest_list import ManifestFile
+from scan_core.manifest_spec import spec_of
 from scan_core.metadata import TableMetadata
 from scan_core.partition_decoder import partition_decoder
 from scan_core.schema import Type
@@ -25,6 +26,8 @@ F = TypeVar("F", DataFile, DeleteFile)
 _EXISTING, _ADDED, _DELETED = 0, 1, 2
 _BYTES_PER_ENTRY = 600
 """What a decoded entry holds beside its bytes: a slotted object, a path, five lazy maps."""
+_MAX_FIRST_ROW_ID = 2**62
+"""Leaves room for the rows of any file below the largest 64-bit number."""
 _DELETE_KEYS = {1: DeleteContent.POSITION, 2: DeleteContent.EQUALITY}
 _FORMATS = {f.value: f for f in FileFormat}
 
@@ -84,9 +87,9 @@ def read_delete_manifest(manifest: ManifestFile, metadata: TableMetadata, io: Fi
 def _cached_manifest(
     manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
 ) -> tuple[F, ...]:
-    spec_id = metadata.default_spec_id if manifest.spec_id is None else manifest.spec_id
-    types = metadata.partition_types(spec_id) if spec_id in metadata.specs else None
-    key = (build, manifest, spec_id, types, *fingerprint(manifest.path, io))
+    possible = list(metadata.specs) if manifest.spec_id is None else {manifest.spec_id} & metadata.specs.keys()
+    specs = tuple((metadata.specs[i], metadata.partition_types(i)) for i in possible)
+    key = (build, manifest, specs, *fingerprint(manifest.path, io))
     return cached(key, lambda: _read_manifest(manifest, metadata, io, build))
 
 
@@ -96,11 +99,11 @@ def _read_manifest(
     data = read_bytes(manifest.path, io)
     try:
         header = read_header(data)
-        spec = _spec_of(manifest, header, metadata)
+        spec = spec_of(manifest, header, metadata)
         decode = _entry_decoder(header.schema, spec, metadata.partition_types(spec.spec_id))
         files: list[F] = []
         size = 0
-        inheritance = _Inheritance(manifest, spec.spec_id)
+        inheritance = _Inheritance(manifest, spec)
         for count, block in read_blocks(data, header):
             size += len(block)
             files.extend(_read_block(block, count, decode, inheritance, build))
@@ -109,26 +112,15 @@ def _read_manifest(
     return tuple(files), size + _BYTES_PER_ENTRY * len(files)
 
 
-def _spec_of(manifest: ManifestFile, header: Header, metadata: TableMetadata) -> PartitionSpec:
-    spec_id = manifest.spec_id
-    if spec_id is None:
-        stated = header.metadata.get("partition-spec-id", b"").decode("ascii", "replace")
-        spec_id = int(stated) if stated.isdecimal() and len(stated) < 10 else metadata.default_spec_id
-        if not stated and len(metadata.specs) > 1:
-            raise AvroError("it does not tell its partition-spec-id, and the table has several specs")
-    if spec_id not in metadata.specs:
-        raise AvroError(f"partition_spec_id (502): the table has no partition spec {spec_id}")
-    return metadata.specs[spec_id]
-
-
 class _Inheritance:
     """What entries of one manifest inherit; row ids advance from entry to entry."""
 
-    __slots__ = ("content", "next_row_id", "path", "sequence_number", "spec_id")
+    __slots__ = ("content", "is_partitioned", "next_row_id", "path", "sequence_number", "spec_id")
 
-    def __init__(self, manifest: ManifestFile, spec_id: int) -> None:
+    def __init__(self, manifest: ManifestFile, spec: PartitionSpec) -> None:
         self.path = manifest.path
-        self.spec_id = spec_id
+        self.spec_id = spec.spec_id
+        self.is_partitioned = bool(spec.fields)
         self.content = manifest.content
         self.sequence_number = manifest.sequence_number
         self.next_row_id = manifest.first_row_id
@@ -145,10 +137,12 @@ class _Inheritance:
 
     def row_id_of(self, explicit: int | None, record_count: int) -> int | None:
         """A data file's first row id: explicit, or the next of the manifest (SEMANTICS rule 21)."""
-        if explicit is not None or self.next_row_id is None:
-            return explicit
-        first = self.next_row_id
-        self.next_row_id += record_count
+        first = explicit
+        if first is None and self.next_row_id is not None:
+            first = self.next_row_id
+            self.next_row_id += record_count
+        if first is not None and not 0 <= first <= _MAX_FIRST_ROW_ID:
+            raise AvroError(f"first_row_id (142 or 520) is {first}; row ids would leave 64 bits")
         return first
 
 
@@ -169,6 +163,8 @@ def _read_block(
             raise AvroError(f"status (0) of {entry[4]}: expected 0, 1 or 2, found {status}")
         if entry[8] < 0 or entry[9] < 0:
             raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
+        if inheritance.is_partitioned and entry[_PARTITION_SLOT] is None:
+            raise AvroError(f"partition (102) of {entry[4]} is null under a spec with fields")
         yield build(entry, inheritance)
     check_consumed(block, position)
 

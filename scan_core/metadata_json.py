@@ -3,6 +3,7 @@
 Reads the JSON itself; the catalog library is not involved. Which file is the newest is `metadata_files.py`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -62,9 +63,9 @@ def _parse(document: Document, version: int, file: str) -> TableMetadata:
         table_uuid=document.optional_text("table-uuid"),
         format_version=version,
         schemas=schemas,
-        current_schema_id=document.integer("current-schema-id", default=next(iter(schemas))),
+        current_schema_id=_chosen(document, "schemas", "current-schema-id", schemas),
         specs=specs,
-        default_spec_id=document.integer("default-spec-id", default=next(iter(specs))),
+        default_spec_id=_chosen(document, "partition-specs", "default-spec-id", specs),
         snapshots=snapshots,
         current_snapshot_id=current_id,
         snapshot_log=log,
@@ -75,6 +76,12 @@ def _parse(document: Document, version: int, file: str) -> TableMetadata:
         last_sequence_number=document.integer("last-sequence-number", default=0),
         metadata_file=file,
     )
+
+
+def _chosen(document: Document, list_name: str, id_name: str, listed: Mapping[int, Any]) -> int:
+    """The id of the schema or spec in force; v1 tables may know only one of them, which has no id to be named by."""
+    only = next(iter(listed))
+    return document.integer(id_name, default=only) if document.objects(list_name) else only
 
 
 def _schemas(document: Document, file: str) -> dict[int, Schema]:
@@ -141,6 +148,7 @@ def _snapshot(document: Document) -> Snapshot:
         inline_manifests=() if manifest_list else document.texts("manifests"),
         schema_id=document.optional_integer("schema-id"),
         first_row_id=document.optional_integer("first-row-id"),
+        key_id=document.optional_text("key-id"),
     )
 
 

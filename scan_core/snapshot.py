@@ -117,7 +117,10 @@ class DeleteFile(ContentFile):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot as the table metadata states it. Times are milliseconds since the epoch, UTC."""
+    """A snapshot as the table metadata states it. Times are milliseconds since the epoch, UTC.
+
+    `key_id` names the key that its manifest list is encrypted with, if it is.
+    """
 
     snapshot_id: int
     parent_id: int | None
@@ -129,3 +132,4 @@ class Snapshot:
     inline_manifests: tuple[str, ...] = ()
     schema_id: int | None = None
     first_row_id: int | None = None
+    key_id: str | None = None

@@ -77,7 +77,7 @@ class TableFacts:
     @property
     def name_mapping(self) -> list[Mapping[str, Any]] | None:
         """`schema.name-mapping.default`, parsed."""
-        text = self.document.get("properties", {}).get("schema.name-mapping.default")
+        text = (self.document.get("properties") or {}).get("schema.name-mapping.default")
         return json.loads(text) if text else None
 
     def snapshot(self, snapshot_id: int | None, ref: str | None = None) -> tuple[Mapping[str, Any] | None, Any]:
@@ -128,7 +128,7 @@ class TableFacts:
         reader, rows = read_avro(self.local(path))
         spec_id = manifest.get("partition_spec_id")
         if spec_id is None:
-            spec_id = int(reader.metadata.get("partition-spec-id", 0))
+            spec_id = self._spec_of_header(reader.metadata, path)
         order = self._partition_order(reader.writer_schema, spec_id)
         manifest_sequence = manifest.get("sequence_number")
         next_row_id = manifest.get("first_row_id")
@@ -150,7 +150,7 @@ class TableFacts:
                 path=file["file_path"],
                 format=file["file_format"].lower(),
                 spec_id=spec_id,
-                partition=tuple(_identity(file["partition"].get(name)) for name in order),
+                partition=tuple(_identity((file["partition"] or {}).get(name)) for name in order),
                 record_count=file["record_count"],
                 sequence_number=_sequence_number(row, manifest_sequence, path),
                 first_row_id=first_row_id,
@@ -160,10 +160,25 @@ class TableFacts:
                 content_size=file.get("content_size_in_bytes"),
             )
 
+    def _spec_of_header(self, header: Mapping[str, str], path: str) -> int:
+        """The spec that a manifest on no list was written under: by its id, else by its fields, else the only one."""
+        if "partition-spec-id" in header:
+            return int(header["partition-spec-id"])
+        stated = json.loads(header["partition-spec"]) if "partition-spec" in header else None
+        if stated is None and len(self.specs) == 1:
+            return min(self.specs)
+        fields = stated["fields"] if isinstance(stated, dict) else stated or []
+        wanted = [(f["source-id"], f["transform"]) for f in fields]
+        for spec_id, spec in self.specs.items():
+            if stated is not None and [(f["source-id"], f["transform"]) for f in spec] == wanted:
+                return spec_id
+        raise RefusedError(f"{path}: its header names no partition spec of the table")
+
     def _partition_order(self, schema: Mapping[str, Any], spec_id: int) -> list[str | None]:
         """Names of the partition record's members, in the order of the spec's fields; None where one is missing."""
         data_file = next(f for f in schema["fields"] if f["name"] == "data_file")["type"]
-        members = next(f for f in data_file["fields"] if f["name"] == "partition")["type"]["fields"]
+        record = next(f for f in data_file["fields"] if f["name"] == "partition")["type"]
+        members = next(b for b in record if b != "null")["fields"] if isinstance(record, list) else record["fields"]
         by_id = {m["field-id"]: m["name"] for m in members if "field-id" in m}
         by_name = {m["name"]: m["name"] for m in members}
         return [by_id.get(f.get("field-id"), by_name.get(f["name"])) for f in self.specs[spec_id]]

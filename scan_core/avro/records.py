@@ -95,7 +95,7 @@ def _steps(
             continue
         found.add(want.field_id)
         if want.slot in custom:
-            steps.append((want.slot, custom[want.slot]))
+            steps.append((want.slot, _nullable(field["type"], custom[want.slot], named)))
         elif want.kind == "record":
             steps.extend(_steps(field["type"], want.fields, named, custom))
         else:

@@ -151,6 +151,20 @@ def test_rule_21_null_first_row_ids_inherit_in_order_existing_ones_too(tmp_path:
     assert [f.first_row_id for f in data_files(table)] == [100, 0, 4]
 
 
+@pytest.mark.parametrize("of_file", [False, True])
+@pytest.mark.parametrize("first", [-1, 2**63 - 1])
+def test_rule_21_row_ids_that_leave_64_bits_are_malformed(tmp_path: Path, *, first: int, of_file: bool) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=3)
+    table.commit(table.data(rows()))
+    _, manifests = current(table)
+    if of_file:
+        rewrite_avro(manifests[0].path, lambda found, _: found[0]["data_file"].update(first_row_id=first))
+    else:
+        rewrite_avro(table.snapshots[-1]["manifest-list"], lambda found, _: found[0].update(first_row_id=first))
+    with pytest.raises(MalformedTableError, match="first_row_id"):
+        data_files(table)
+
+
 def test_rule_21_before_the_upgrade_there_are_no_row_ids(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path, COLUMNS, version=3)
     table.commit(table.data(rows()))

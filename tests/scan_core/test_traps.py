@@ -15,6 +15,7 @@ import scan_core
 from checks.reference import RefusedError, live_rows
 from scan_core import MalformedTableError, MissingFileError, Scan, ScanError, ScanOptions
 from scan_core.deletes.cache import DELETE_CACHE
+from tests.agreed_rows import rows_of
 from tests.avro_edit import rewrite_avro
 from tests.iceberg_json import Column, Partition, list_of, struct
 from tests.table_builder import TableBuilder
@@ -33,21 +34,6 @@ def build(tmp_path: Path) -> Build:
 
 def scan_of(table: TableBuilder, **options: Any) -> Scan:
     return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(**options))
-
-
-def rows_of(table: TableBuilder) -> list[tuple[Any, ...]]:
-    """The rows, which are the same however they are found, and as the reference has them."""
-    scan = scan_of(table)
-    found = _sorted(scan)
-    assert _sorted(scan.with_options(ScanOptions.without_optimisations())) == found
-    assert scan.count() == len(found)
-    expected = live_rows(table.metadata_path).to_pylist()
-    assert sorted((tuple(r.values()) for r in expected), key=repr) == found
-    return found
-
-
-def _sorted(scan: Scan) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in scan.to_table().to_pylist()), key=repr)
 
 
 def refusal(table: TableBuilder) -> str:
