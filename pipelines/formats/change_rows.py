@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
 from pipelines.formats.events import Declared, Events, strings
 from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
@@ -120,15 +121,22 @@ def _from_table(table: pa.Table, options: RowChangeOptions) -> Events:
         return columns[path]
 
     deleted = op == ord("d")
+    types = types_of_file(table)
     return Events(
-        **_events(op, times, TableImages(columns, ~deleted), TableImages(columns, deleted)),
+        **_events(op, times, TableImages(columns, ~deleted), TableImages(columns, deleted), types),
         order=order,
         refusals=refusal(op == 0, f"no operation that is known in {given[0] if given else names[0]}"),
         skipped=counted(("row before an update", op == ord("x"))),
     )
 
 
-def _events(op: NDArray[np.uint8], times: pa.Array, after: ImageSource, before: ImageSource) -> dict[str, Any]:
+def _events(
+    op: NDArray[np.uint8],
+    times: pa.Array,
+    after: ImageSource,
+    before: ImageSource,
+    types: Mapping[str, ValueType] | None = None,
+) -> dict[str, Any]:
     count = len(op)
     return {
         "raw": np.arange(count),
@@ -140,7 +148,7 @@ def _events(op: NDArray[np.uint8], times: pa.Array, after: ImageSource, before: 
         "before": before,
         "key": Nothing(),
         "declared_of": np.zeros(count, np.int32),
-        "declared": (Declared(),),
+        "declared": (Declared(types or {}),),
     }
 
 

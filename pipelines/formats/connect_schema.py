@@ -96,13 +96,9 @@ def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
 
 def value_type(schema: Mapping[str, Any]) -> ValueType:
     """The value type of one Connect field schema."""
-    name = schema.get("name")
-    if isinstance(name, str) and name in _LOGICAL:
-        return _LOGICAL[name]
-    if name == "org.apache.kafka.connect.data.Decimal":
-        return _decimal(schema.get("parameters") or {})
-    if name == "io.debezium.data.VariableScaleDecimal":
-        return ValueType(pa.decimal128(38, DEFAULT_VARIABLE_SCALE), Encoding.SCALED)
+    named = logical_type(schema.get("name"), schema.get("parameters") or {})
+    if named is not None:
+        return named
     match schema.get("type"):
         case "struct":
             members = tuple((f["field"], value_type(f)) for f in schema.get("fields") or [])
@@ -124,11 +120,23 @@ def value_type(schema: Mapping[str, Any]) -> ValueType:
             return ValueType(pa.string(), Encoding.TEXT)
 
 
+def logical_type(name: Any, parameters: Mapping[str, Any]) -> ValueType | None:
+    """The value type that a logical name of Connect or Debezium stands for; None if the name is not known."""
+    if name == "org.apache.kafka.connect.data.Decimal":
+        return _decimal(parameters)
+    if name == "io.debezium.data.VariableScaleDecimal":
+        return ValueType(pa.decimal128(38, DEFAULT_VARIABLE_SCALE), Encoding.SCALED)
+    return _LOGICAL.get(name) if isinstance(name, str) else None
+
+
 def _decimal(parameters: Mapping[str, Any]) -> ValueType:
-    """Connect's Decimal: the scale is given, the precision only sometimes; Iceberg has at most 38 digits."""
-    scale = int(parameters.get("scale", 0))
-    precision = int(parameters.get("connect.decimal.precision", 38))
+    """Connect's Decimal: the scale is given, the precision only sometimes."""
+    return decimal_type(int(parameters.get("scale", 0)), int(parameters.get("connect.decimal.precision", 38)))
+
+
+def decimal_type(scale: int, precision: int) -> ValueType:
+    """A decimal of unscaled bytes; Iceberg has at most 38 digits and no negative scale."""
     if scale < 0:
-        # Iceberg has no negative scale: the trailing zeros are written out.
+        # The trailing zeros are written out.
         precision, scale = precision - scale, 0
     return ValueType(pa.decimal128(min(max(precision, scale, 1), 38), min(scale, 38)), Encoding.BASE64)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipelines.errors import ConfigError
 from pipelines.formats import connect_schema, text_kernels
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.debezium_columns import decode_rows_of_file
 from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
 from pipelines.formats.events import Declared, Events, distinct, letters, milliseconds, strings, table_names
 from pipelines.formats.image import DEFAULT_PLACEHOLDER
@@ -23,6 +24,7 @@ from pipelines.formats.json_events import blank, broken_documents, counted, path
 from pipelines.formats.json_scalars import integers
 from pipelines.formats.json_scan import scan_nested, scan_objects
 from pipelines.formats.json_spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
+from pipelines.formats.unwrapped_names import ADDED, ORIGIN_PREFIXES
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 
@@ -31,7 +33,7 @@ Mask = NDArray[np.bool_]
 _ENVELOPE = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns")
 _PARTS = ("db", "schema", "table")
 _FLAGS = ("__deleted", "__op")
-_ORIGIN = tuple(f"__{prefix}{name}" for prefix in ("", "source_") for name in _PARTS)
+_ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in _PARTS)
 _SOURCE = ("ts_ms", "db", "schema", "table")
 _OPS = np.zeros(256, np.bool_)
 _OPS[[ord(letter) for letter in "rcudt"]] = True
@@ -59,15 +61,25 @@ class DebeziumOptions:
             ConfigError: a value that the option does not have.
         """
         result = cls(**options)
-        if result.tombstones not in {"ignore", "delete"}:
-            raise ConfigError(f"tombstones must be ignore or delete, not {result.tombstones!r}")
-        if result.objects not in {"struct", "text"}:
-            raise ConfigError(f"objects must be struct or text, not {result.objects!r}")
+        result.check()
         return result
+
+    def check(self) -> None:
+        """Refuse values that an option does not have.
+
+        Raises:
+            ConfigError: names it and the valid ones.
+        """
+        if self.tombstones not in {"ignore", "delete"}:
+            raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
+        if self.objects not in {"struct", "text"}:
+            raise ConfigError(f"objects must be struct or text, not {self.objects!r}")
 
 
 def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
-    """The changes of a batch of Debezium JSON."""
+    """The changes of a batch of Debezium JSON, or of rows of a file that hold its events in columns."""
+    if raw.rows is not None:
+        return decode_rows_of_file(raw.rows)
     documents = from_binary(raw.documents)
     payloads = cut_envelopes(documents)
     keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
@@ -139,7 +151,7 @@ def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: Debez
         op = np.where(empty & has_key, np.uint8(ord("d")), op)
         empty &= ~has_key
     table_of, tables = table_names(
-        [pc.coalesce(*(strings(rows.column(f"__{prefix}{name}")) for prefix in ("", "source_"))) for name in _PARTS]
+        [pc.coalesce(*(strings(rows.column(prefix + name)) for prefix in ORIGIN_PREFIXES)) for name in _PARTS]
     )
     declared_of, declared = _declared(payloads, keys, ())
     deleted = op == ord("d")
@@ -150,8 +162,8 @@ def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: Debez
         table_of=table_of,
         tables=tables,
         source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
-        after=ObjectImages(documents.where(~deleted), _ADDED),
-        before=ObjectImages(documents.where(deleted), _ADDED),
+        after=ObjectImages(documents.where(~deleted), ADDED),
+        before=ObjectImages(documents.where(deleted), ADDED),
         key=ObjectImages(keys.documents),
         declared_of=declared_of,
         declared=declared,
@@ -159,38 +171,6 @@ def _unwrapped(payloads: Payloads, keys: Payloads, control: Mask, options: Debez
         refusals=(*broken_documents(rows), *refusal(unknown, "unknown __op: r, c, u, d, t are known")),
         skipped=counted(("blank line", blank(rows)), ("tombstone", empty), ("control event", control)),
     )
-
-
-_ADDED = frozenset(
-    f"__{name}"
-    for name in [
-        "deleted",
-        "op",
-        "db",
-        "schema",
-        "table",
-        "source_table",
-        "ts_ms",
-        "source_ts_ms",
-        "lsn",
-        "source_lsn",
-        "txId",
-        "source_txId",
-        "connector",
-        "source_connector",
-        "name",
-        "source_name",
-        "version",
-        "file",
-        "pos",
-        "row",
-        "snapshot",
-        "source_snapshot",
-        "ts_us",
-        "ts_ns",
-        "source_ts_us",
-    ]
-)
 
 
 def _control(documents: Documents, members: Members, enveloped: Mask) -> Mask:

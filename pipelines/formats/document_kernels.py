@@ -138,3 +138,27 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
             out[found] = k + 1
             found += 1
     return found
+
+
+@njit(**COMPILE)
+def split_frames(data: Bytes, spans: Places) -> tuple[int, int, bool]:
+    """(messages found, bytes up to the end of the last, whether all lengths are valid): begin and end, or -1 for NULL."""
+    position = 0
+    size = len(data)
+    for found in range(len(spans)):
+        if size - position < 4:
+            return found, position, True
+        length = np.int64(0)
+        for k in range(4):
+            length = (length << 8) | np.int64(data[position + k])
+        if length >= 2**31:
+            if length != 2**32 - 1:
+                return found, position, False
+            spans[found, 0], spans[found, 1] = position + 4, -1
+            position += 4
+            continue
+        if size - position - 4 < length:
+            return found, position, True
+        spans[found, 0], spans[found, 1] = position + 4, position + 4 + length
+        position += 4 + length
+    return len(spans), position, True

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.formats import arrow_columns, text_kernels
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats import text_kernels
-from pipelines.formats.casting import cast_each
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.plain_types import plain_type
-from pipelines.formats.span_text import spans_of_text
 from pipelines.formats.value_type import ValueType, describe
 
 Mask = NDArray[np.bool_]
@@ -159,16 +158,17 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
             lacking = present & (column.kind == kernels.MISSING)
             if lacking.any():
                 missing[name] = lacking
-        else:
-            column = _spans_if_text(column, types[name])
-        if isinstance(column, SpanColumn):
             hidden = find_placeholders(column, placeholders)
             if hidden is not None:
                 unavailable[name] = hidden
                 column = column.without(hidden)
             arrays[name], bad = decode(column, types[name])
         else:
-            arrays[name], bad = cast_each(column, types[name].arrow)
+            hidden = arrow_columns.find_placeholders(column, placeholders[0]) if placeholders else None
+            if hidden is not None:
+                unavailable[name] = hidden
+                column = pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column)
+            arrays[name], bad = arrow_columns.decode(column, types[name])
         if bad.any():
             wrong[name] = (bad, _reason(name, column, bad, types[name]))
     return Image(present, arrays, missing, unavailable, wrong)
@@ -182,17 +182,6 @@ def inferred(
     if len(spans) < len(columns):
         return ValueType(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
     return infer(_joined(spans), options)
-
-
-def _spans_if_text(column: pa.Array, wanted: ValueType) -> "SpanColumn | pa.Array":
-    """Text that must become something else goes the way of JSON strings."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        column = column.cast(pa.string())
-    if pa.types.is_string(column.type) and not pa.types.is_string(wanted.arrow):
-        return spans_of_text(column)
-    return column
 
 
 def _joined(columns: list[SpanColumn]) -> SpanColumn:

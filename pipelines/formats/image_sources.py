@@ -180,6 +180,29 @@ class TableImages:
 
 
 @dataclass(frozen=True)
+class StackedImages:
+    """Rows in columns of several schemas; changes that are taken together are of one of them.
+
+    Attributes:
+        parts: rows of each schema.
+        part_of: the part of each change.
+        place_of: its row there.
+    """
+
+    parts: tuple[ArrowMembers, ...]
+    part_of: NDArray[np.int32]
+    place_of: Rows
+
+    def take(self, rows: Rows) -> ArrowMembers:
+        """See `ImageSource`."""
+        if not len(rows):
+            return ArrowMembers({}, np.zeros(0, np.bool_))
+        (part,) = np.unique(self.part_of[rows])
+        places, image = self.place_of[rows], self.parts[int(part)]
+        return image if is_whole(places, len(image)) else image.take(places)
+
+
+@dataclass(frozen=True)
 class Nothing:
     """An image that no change has."""
 

@@ -1,5 +1,7 @@
 """Columns of exact digits and bytes from spans: decimals in all modes of Debezium, binary, fixed, uuid."""
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +28,7 @@ from pipelines.formats.value_type import Encoding, ValueType
 
 def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Numbers and numeric text exactly; base64 of the unscaled value; a struct of scale and value."""
-    if wanted.encoding is Encoding.SCALED:
+    if wanted.encoding is Encoding.SCALED or column.kinds[kernels.OBJECT]:
         return _scaled_decimals(column, wanted)
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     words, broken = text(column, usable)
@@ -50,13 +52,27 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
 def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:
     """Base64 of big-endian two's complement integers as decimals of this type's scale."""
     data, bad = base64_bytes(words)
+    values, wrong = decimals_of_bytes(data, arrow)
+    return values, bad | wrong
+
+
+def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType) -> Decoded:
+    """Big-endian two's complement integers as decimals of this type's scale."""
+    if len(data) == 0:
+        return pa.array([], arrow), np.zeros(0, np.bool_)
+    bad = np.zeros(len(data), np.bool_)
     valid = np.asarray(data.is_valid())
     numbers = np.zeros((len(data), 16), np.uint8)
     _, offsets, values = data.buffers()
-    binary_kernels.widen_integers(*views(offsets, values, len(data)), valid, numbers, bad)
+    binary_kernels.widen_integers(*views(offsets, values, len(data), data.offset), valid, numbers, bad)
     valid &= ~bad
     widest = pa.decimal128(38, arrow.scale)
     exact = pa.Array.from_buffers(widest, len(data), [bitmap(valid), pa.py_buffer(numbers)])
+    largest = pa.scalar(Decimal(f"{10**38 - 1}E{-arrow.scale}"), widest)
+    outside = true_mask(pc.or_(pc.greater(exact, largest), pc.less(exact, pc.negate(largest))))
+    if outside.any():
+        bad |= outside
+        exact = pc.if_else(pa.array(outside), pa.scalar(None, widest), exact)
     fitting, too_large = cast_each(exact, arrow)
     return fitting, bad | too_large
 

@@ -15,6 +15,7 @@ from pipelines.formats.canal import CanalOptions, decode_canal
 from pipelines.formats.casting import cast_each
 from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.debezium import DebeziumOptions, decode_debezium
+from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.events import Events, reject
 from pipelines.formats.feed import FeedConfig
@@ -49,14 +50,16 @@ class DecodedFeed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it reads its options and how it decodes."""
+    """A format: how it reads its options, how it decodes, and whether its documents are text."""
 
     options: type[Any]
     decode: Callable[[RawEvents, Any], Events]
+    is_text: bool = True
 
 
 FORMATS: Mapping[str, Format] = {
     "debezium-json": Format(DebeziumOptions, decode_debezium),
+    "debezium-avro": Format(DebeziumAvroOptions, decode_debezium_avro, is_text=False),
     "canal-json": Format(CanalOptions, decode_canal),
     "maxwell-json": Format(MaxwellOptions, decode_maxwell),
     "dms": Format(DmsOptions, decode_dms),
@@ -102,7 +105,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     """
     chosen = lookup(sniff(raw) if feed.format is None else feed.format)
     options = parse_options(chosen, feed.options)
-    readable, unreadable = _only_text(raw)
+    readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
     events = chosen.decode(readable, options)
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),

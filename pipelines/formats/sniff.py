@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 import numpy as np
+import pyarrow.compute as pc
 
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.change_rows import USUAL_OP_COLUMNS
+from pipelines.formats.debezium_columns import is_envelope
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import Members, from_binary
 from pipelines.sources.raw_events import RawEvents
@@ -36,10 +38,12 @@ def sniff(raw: RawEvents) -> str:
         SourceError: the events look like no format, or like several.
     """
     if raw.rows is not None:
-        return _sniff_columns(raw.rows.column_names)
+        return "debezium-avro" if is_envelope(raw.rows) else _sniff_columns(raw.rows.column_names)
     documents = from_binary(raw.documents.slice(0, SNIFFED_EVENTS)) if raw.documents is not None else None
     if documents is None:
         raise SourceError("nothing to tell the format by: state it (format: ...)")
+    if raw.documents is not None and pc.any(pc.starts_with(raw.documents.slice(0, SNIFFED_EVENTS), b"\0")).as_py():
+        return "debezium-avro"
     events = scan_objects(documents, (*_NAMES, *USUAL_OP_COLUMNS), learn=False)
     counts = {name: int(_looks_like(events, marks).sum()) for name, marks in _MARKS.items()}
     # Canal's messages have all that Maxwell's have.

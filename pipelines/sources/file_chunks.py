@@ -52,6 +52,18 @@ class Chunks:
         self._stream.seek(size + past)
         return size + past
 
+    def skip_exactly(self, size: int) -> None:
+        """Go on behind the first `size` bytes."""
+        if self.seekable:
+            self._stream.seek(size)
+        else:
+            self._skip_carried(size)
+
+    def some(self, size: int) -> tuple[pa.Buffer, bool]:
+        """(the next `size` bytes, whether they are the last)."""
+        data = self._read(size)
+        return data, data.size < size
+
     def _skip_carried(self, size: int) -> None:
         while size > len(self._carried):
             size -= len(self._carried)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipelines.errors import SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.json_scan import scan_objects
@@ -36,6 +37,8 @@ class Layout(Enum):
     KEYED_DOCUMENTS = "keyed-documents"
     """The same, keys and values in turn."""
     ARRAY = "array"
+    FRAMED = "framed"
+    """Each message behind its length in four bytes, the most significant first, as `kcat -f '%R%s'` writes; -1 is NULL."""
     PSQL = "psql"
     """Output of psql: lines that hold an object, others are decoration."""
 
@@ -179,6 +182,27 @@ def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     keys = _from_spans(data, offsets[:-1], key_end)
     values = _from_spans(data, np.where(keyed, key_end + 1, offsets[1:]).astype(np.int32), offsets[1:])
     return _null_where(values, ~keyed), keys
+
+
+def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, bool]:
+    """The first messages behind their lengths, and whether the bytes end within one; `first` is the number of the first.
+
+    Raises:
+        SourceError: a length that no message has.
+    """
+    view = np.frombuffer(data, np.uint8)
+    spans = np.empty((max_frames, 2), np.int64)
+    found, reached, valid = document_kernels.split_frames(view, spans)
+    if not valid:
+        raise SourceError(f"message {first + found} has a length that no message has: the file is not framed")
+    spans = spans[:found]
+    given = spans[:, 1] >= 0
+    documents = _from_spans(
+        data, spans[:, 0].astype(np.int32), np.where(given, spans[:, 1], spans[:, 0]).astype(np.int32)
+    )
+    numbers = np.arange(first, first + found, dtype=np.int64)
+    piece = Piece(_null_where(documents, ~given), None, numbers, int(reached), first - 1 + int(found))
+    return piece, bool(found < max_frames and reached < len(view))
 
 
 def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:

@@ -13,7 +13,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources import file_rows
-from pipelines.sources.file_chunks import Chunks, after_last_newline
+from pipelines.sources.file_chunks import MAX_LINE_BYTES, Chunks, after_last_newline
 from pipelines.sources.file_documents import (
     Layout,
     Piece,
@@ -21,6 +21,7 @@ from pipelines.sources.file_documents import (
     is_unfinished_start,
     sniff_layout,
     split_documents,
+    split_frames,
     split_lines,
 )
 from pipelines.sources.file_listing import ListedFile, open_file
@@ -133,13 +134,22 @@ def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterato
     if layout is None:
         yield _end(replace(known, waiting=True))
         return
-    if layout not in _LINE_LAYOUTS:
-        yield from _read_documents(chunks, known, layout, options, comment_bytes)
+    if layout is Layout.FRAMED:
+        yield from _read_frames(chunks, known, options)
         return
+    if layout in _LINE_LAYOUTS:
+        yield from _read_lines(chunks, known, layout, options, (comment_bytes, comment_lines))
+    else:
+        yield from _read_documents(chunks, known, layout, options, comment_bytes)
+
+
+def _read_lines(
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int]
+) -> Iterator[FilePiece]:
     # Lines without a byte position are known from the change log: they are counted again and left out.
     applied = known.lines if known.read_bytes == 0 else 0
     if known.read_bytes == 0:
-        known = replace(known, read_bytes=comment_bytes, lines=comment_lines)
+        known = replace(known, read_bytes=comment[0], lines=comment[1])
     known = replace(known, read_bytes=chunks.skip(known.read_bytes), layout=layout.value, waiting=False)
     while True:
         data, is_last = chunks.lines(options.batch_bytes)
@@ -159,6 +169,28 @@ def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterato
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield _end(known)
+
+
+def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+    chunks.skip_exactly(known.read_bytes)
+    known = replace(known, layout=Layout.FRAMED.value, waiting=False)
+    wanted = options.batch_bytes
+    while True:
+        data, is_last = chunks.some(wanted)
+        piece, is_cut = split_frames(data, known.lines + 1, options.batch_rows)
+        if len(piece.offsets):
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(piece, None, before, known)
+        if is_last and (is_cut or piece.read_bytes == data.size):
+            break
+        # A message may be larger than what is read at once.
+        wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
+        if wanted > MAX_LINE_BYTES:
+            raise SourceError(f"a message of more than {MAX_LINE_BYTES} bytes: the file is not framed")
+        chunks.give_back(data, piece.read_bytes)
+    if is_cut and options.report_incomplete:
+        raise SourceError(f"the file ends within message {known.lines + 1}")
+    yield _end(replace(known, waiting=is_cut))
 
 
 def _read_documents(

@@ -8,6 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pipelines.errors import SourceError
+from pipelines.sources import avro_file
 from pipelines.sources.file_options import FileOptions
 
 
@@ -15,7 +16,7 @@ def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
     """The rows of a Parquet file."""
     with pq.ParquetFile(stream) as file:
         for batch in file.iter_batches(batch_size=options.batch_rows):
-            yield pa.Table.from_batches([batch])
+            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
 
 
 def read_csv(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
@@ -39,7 +40,7 @@ def read_csv(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
         )
         with pa.csv.open_csv(stream, read_options, parse_options, convert_options) as reader:
             for batch in reader:
-                yield pa.Table.from_batches([batch])
+                yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
     except pa.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return
@@ -48,16 +49,7 @@ def read_csv(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
 
 def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
     """The rows of an Avro object container file."""
-    import fastavro
-
-    records: list[Any] = []
-    for record in fastavro.reader(stream):
-        records.append(record)
-        if len(records) == options.batch_rows:
-            yield pa.Table.from_pylist(records)
-            records = []
-    if records:
-        yield pa.Table.from_pylist(records)
+    yield from avro_file.read_avro(stream, options.batch_rows)
 
 
 def _names(stream: Any, read_options: Any, parse_options: Any) -> list[str]:

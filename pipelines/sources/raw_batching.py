@@ -102,7 +102,7 @@ def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
     last = next((p for p in reversed(pieces) if len(p.piece.offsets)), piece)
     if (last.rows is None) != (piece.rows is None):
         return False
-    return piece.rows is None or last.rows is None or piece.rows.schema.equals(last.rows.schema)
+    return piece.rows is None or last.rows is None or piece.rows.schema.equals(last.rows.schema, check_metadata=True)
 
 
 def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:

@@ -1,0 +1,176 @@
+"""From Arrow columns as a file or message holds them (Parquet, Avro) to columns of a wanted type, with what does not fit.
+
+The counterpart of `json_columns.py` for values that are typed already: integers that are times, bytes that are
+decimals, structs of those. Text that must become something else goes the way of JSON strings.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.formats import json_columns, temporal
+from pipelines.formats.casting import cast_each
+from pipelines.formats.json_exact import decimals_of_bytes
+from pipelines.formats.span_text import Decoded, Mask, null_mask, spans_of_text
+from pipelines.formats.value_type import Encoding, ValueType
+
+
+def decode(array: pa.Array, wanted: ValueType) -> Decoded:
+    """The column as `wanted`, and the mask of values that cannot be one (NULL there)."""
+    array, arrow = _plain(array), wanted.arrow
+    held = array.type
+    if pa.types.is_null(held):
+        return pa.nulls(len(array), arrow), np.zeros(len(array), np.bool_)
+    if pa.types.is_string(held):
+        if pa.types.is_string(arrow):
+            return array, np.zeros(len(array), np.bool_)
+        return json_columns.decode(spans_of_text(array), wanted)
+    if pa.types.is_nested(held):
+        return _nested(array, wanted)
+    if pa.types.is_decimal(arrow) and _is_bytes(held):
+        return decimals_of_bytes(array.cast(pa.binary()), arrow)
+    if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
+        return _times(array, wanted)
+    return cast_each(array, arrow)
+
+
+def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
+    held, arrow = array.type, wanted.arrow
+    if wanted.encoding is Encoding.SCALED and pa.types.is_struct(held):
+        return _scaled(array, wanted)
+    if pa.types.is_struct(arrow) and pa.types.is_struct(held):
+        return _structs(array, wanted)
+    if pa.types.is_map(arrow) and pa.types.is_map(held):
+        return _maps(array, wanted)
+    if pa.types.is_list(arrow) and _is_list(held):
+        return _lists(array, wanted)
+    return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
+
+
+def find_placeholders(array: pa.Array, placeholder: bytes) -> Mask | None:
+    """Rows whose value is the placeholder of a value that was not sent, in any type Debezium writes it; None if none."""
+    array = _plain(array)
+    held = array.type
+    found: Mask | None = None
+    if pa.types.is_string(held):
+        found = _true(pc.equal(array, placeholder.decode("utf-8", "replace")))
+    elif pa.types.is_binary(held):
+        found = _true(pc.equal(array, pa.scalar(placeholder, held)))
+    elif _is_list(held) and not pa.types.is_fixed_size_list(held):
+        found = _in_lists(array, placeholder)
+    elif pa.types.is_map(held) and pa.types.is_string(held.key_type):
+        found = _alone(array, find_placeholders(array.keys, placeholder))
+    return found if found is not None and found.any() else None
+
+
+def _in_lists(array: pa.ListArray, placeholder: bytes) -> Mask | None:
+    """Lists of the placeholder alone, or of its bytes as numbers."""
+    if not pa.types.is_integer(array.type.value_type):
+        return _alone(array, find_placeholders(array.values, placeholder))
+    found = np.zeros(len(array), np.bool_)
+    rows = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(pc.list_value_length(array), len(placeholder)), False)))
+    if len(rows):
+        values = pc.fill_null(array.take(pa.array(rows)).flatten(), 0).to_numpy(zero_copy_only=False)
+        found[rows] = (values.reshape(len(rows), -1) == np.frombuffer(placeholder, np.uint8)).all(axis=1)
+    return found
+
+
+def _alone(array: "pa.ListArray | pa.MapArray", marked: Mask | None) -> Mask | None:
+    """Lists of one element, and that is marked."""
+    if marked is None:
+        return None
+    starts = np.asarray(array.offsets)[:-1]
+    single = (np.diff(np.asarray(array.offsets)) == 1) & np.asarray(array.is_valid())
+    result: Mask = single & marked[np.where(single, starts, 0)]
+    return result
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.binary())
+    return array
+
+
+def _times(array: pa.Array, wanted: ValueType) -> Decoded:
+    valid = np.asarray(array.is_valid())
+    values, outside = cast_each(array, pa.int64())
+    numbers = np.asarray(values.fill_null(0))
+    result, bad = temporal.from_integers(numbers, valid & ~outside, wanted.arrow, wanted.encoding)
+    return result, bad | outside
+
+
+def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
+    """Decimals that each state their scale."""
+    scales, unscaled = (array.flatten()[array.type.get_field_index(name)] for name in ("scale", "value"))
+    result, bad = pa.nulls(len(array), wanted.arrow), np.zeros(len(array), np.bool_)
+    for scale in pc.unique(scales.drop_null()).to_pylist():
+        rows = pc.and_(pc.fill_null(pc.equal(scales, scale), False), array.is_valid())
+        part, wrong = decimals_of_bytes(pc.if_else(rows, unscaled, None), pa.decimal128(38, max(min(scale, 38), -38)))
+        fitting, lossy = cast_each(part, wanted.arrow)
+        result, bad = pc.coalesce(result, fitting), bad | wrong | lossy
+    return result, bad
+
+
+def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:
+    members = array.flatten()
+    bad = np.zeros(len(array), np.bool_)
+    arrays = []
+    for name, member in wanted.members:
+        at = array.type.get_field_index(name)
+        part, wrong = (pa.nulls(len(array), member.arrow), np.False_) if at < 0 else decode(members[at], member)
+        arrays.append(part)
+        bad |= wrong
+    fields = [wanted.arrow.field(i) for i in range(wanted.arrow.num_fields)]
+    valid = np.asarray(array.is_valid()) & ~bad
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
+
+
+def _lists(array: pa.Array, wanted: ValueType) -> Decoded:
+    array = array.cast(pa.list_(array.type.value_type)) if not pa.types.is_list(array.type) else array
+    values, wrong = decode(array.values, wanted.members[0][1])
+    bad = _any_inside(array, wrong)
+    mask = null_mask(np.asarray(array.is_valid()) & ~bad)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted.arrow, mask=mask), bad
+
+
+def _maps(array: pa.MapArray, wanted: ValueType) -> Decoded:
+    keys, wrong_keys = decode(array.keys, wanted.members[0][1])
+    items, wrong_items = decode(array.items, wanted.members[1][1])
+    bad = _any_inside(array, wrong_keys | wrong_items)
+    if bad.any():
+        # A key that does not fit is NULL, which no map may hold: only the good rows are put together.
+        good = np.flatnonzero(~bad)
+        kept, _ = _maps(array.take(pa.array(good)), wanted)
+        places = np.zeros(len(array), np.int64)
+        places[good] = np.arange(len(good))
+        return kept.take(pa.array(places, mask=bad)), bad
+    mask = null_mask(np.asarray(array.is_valid()))
+    return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted.arrow, mask=mask), bad
+
+
+def _offsets(array: "pa.ListArray | pa.MapArray") -> pa.Array:
+    """The offsets as an array without an offset of its own, which a mask does not go with."""
+    return pa.array(np.asarray(array.offsets))
+
+
+def _any_inside(array: "pa.ListArray | pa.MapArray", wrong: Mask) -> Mask:
+    before = np.concatenate([[0], np.cumsum(wrong)])
+    offsets = np.asarray(array.offsets)
+    result: Mask = (before[offsets[1:]] > before[offsets[:-1]]) & np.asarray(array.is_valid())
+    return result
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
+
+
+def _true(array: pa.Array) -> Mask:
+    return np.asarray(pc.fill_null(array, False), np.bool_)
