@@ -18,8 +18,10 @@ from assets.mirror import mirror_asset
 from assets.partitions import business_days
 from assets.resources import LOCAL_SPARK, Project
 from checks.asset_checks import mirror_asset_checks
+from pipelines.catalog import open_catalog
 from pipelines.config import Config, load
 from pipelines.ingest import sources
+from pipelines.table_patterns import expanded
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"
@@ -27,7 +29,9 @@ CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
 
 
 def project_definitions(config: Config) -> dg.Definitions:
-    """Assets, checks, jobs and schedules of one project."""
+    """Assets, checks, jobs and schedules of one project; of patterns for tables those that are known by now."""
+    if config.patterns:
+        config = expanded(config, open_catalog(config)).model_copy(update={"patterns": {}})
     days = business_days(config.published.values())
     assets = [
         *(change_log_assets(tables, config) for tables in sources(config)),

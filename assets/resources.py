@@ -2,7 +2,9 @@
 
 import dagster as dg
 
+from pipelines.catalog import open_catalog
 from pipelines.config import Config, load
+from pipelines.table_patterns import expanded
 
 LOCAL_SPARK = "local[*]"
 
@@ -19,9 +21,10 @@ class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only
     spark_master: str = LOCAL_SPARK
 
     def config(self) -> Config:
-        """The validated config.
+        """The validated config, with the tables that its patterns stand for by now.
 
         Raises:
             ConfigError: the file is missing or invalid.
         """
-        return load(self.config_path)
+        config = load(self.config_path)
+        return expanded(config, open_catalog(config)) if config.patterns else config

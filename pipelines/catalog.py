@@ -59,6 +59,16 @@ def find_table(catalog: Any, name: str) -> Any | None:
         return None
 
 
+def table_names(catalog: Any, namespace: str) -> list[str]:
+    """The tables of a namespace, without it; none if there is no such namespace."""
+    from pyiceberg.exceptions import NoSuchNamespaceError
+
+    try:
+        return sorted(name[-1] for name in catalog.list_tables(identifier(namespace)))
+    except NoSuchNamespaceError:
+        return []
+
+
 def refresh(table: Any) -> None:
     """Bring a table to its current metadata; without reading it where the catalog tells that nothing has changed."""
     if current_location(table.catalog, table.name()) != table.metadata_location:

@@ -4,10 +4,11 @@ Ordinals rise by one over the table's life, in application order. The position a
 commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines import positions
@@ -109,6 +110,17 @@ class ChangeLog:
         struct = schema.find(column).type
         return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
 
+    def create(self, properties: Mapping[str, str] | None = None) -> None:
+        """Make the table, with these properties, unless it is there."""
+        if self.table is None:
+            fields, hours = iceberg_fields(_FIXED_COLUMNS), [("hour", "ingested_at")]
+            self.table = create_table(self._catalog, self.name, fields, partition_by=hours, properties=properties)
+            self._read_state()
+
+    def property(self, name: str) -> str | None:
+        """A property of the table."""
+        return None if self.table is None else self.table.metadata.properties.get(name)
+
     def append(self, batch: ChangeBatch | None, position: str, *, key_may_grow: bool = False) -> Appended:
         """Commit changes together with the position that they reach; without changes only the position.
 
@@ -123,10 +135,7 @@ class ChangeLog:
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(batch.key)}); "
                 "a changed key needs a new table (`nevermore resync`)"
             )
-        if self.table is None:
-            fields = iceberg_fields(_FIXED_COLUMNS)
-            self.table = create_table(self._catalog, self.name, fields, partition_by=[("hour", "ingested_at")])
-            self._read_state()
+        self.create()
         before = self.position
         changes = _numbered(batch, self.last_ordinal + 1)
         return retry_conflicts(lambda: self._attempt(changes, position, before))
@@ -194,7 +203,7 @@ class ChangeLog:
 def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
     if batch is None or batch.num_rows == 0:
         return _FIXED_COLUMNS.empty_table()
-    ordinals = pa.array(range(first, first + batch.num_rows), pa.int64())
+    ordinals = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
     return batch.table.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
 
 

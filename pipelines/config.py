@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipelines.config_document import ConfigDocument
 from pipelines.config_sections import (
+    ALL_TABLES,
     CatalogConfig,
     Config,
     FilesSource,
@@ -26,6 +27,7 @@ from pipelines.config_template import config_template
 from pipelines.errors import ConfigError
 
 __all__ = [
+    "ALL_TABLES",
     "CatalogConfig",
     "Config",
     "FilesSource",
@@ -59,8 +61,12 @@ def load(path: str | Path) -> Config:
 def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     """The config in a text; `path` gives the folder for relative paths and the name for messages."""
     document = ConfigDocument.of(text, path)
+    values = document.values()
+    for name, field in Config.model_fields.items():
+        if field.exclude and name in values:
+            raise ConfigError(f"{document.where([name])}: unknown key {name!r}; {_nearest(name, _valid_names([]))}")
     try:
-        config = Config.model_validate({**document.values(), "path": Path(path).absolute()})
+        config = Config.model_validate({**values, "path": Path(path).absolute()})
     except ValidationError as error:
         raise ConfigError("\n".join(_messages(error, document))) from error
     return _resolved(config)
@@ -124,7 +130,11 @@ def _resolved(config: Config) -> Config:
         for name, table in config.tables.items()
     }
     return config.model_copy(
-        update={"catalog": catalog.model_copy(update={"uri": uri, "warehouse": warehouse}), "tables": tables}
+        update={
+            "catalog": catalog.model_copy(update={"uri": uri, "warehouse": warehouse}),
+            "tables": {name: table for name, table in tables.items() if not name.endswith(ALL_TABLES)},
+            "patterns": {name: table for name, table in tables.items() if name.endswith(ALL_TABLES)},
+        }
     )
 
 

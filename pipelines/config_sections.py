@@ -25,6 +25,8 @@ DEFAULT_MAX_QUARANTINE_RATIO = 0.5
 
 _DURATION_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+ALL_TABLES = ".*"
+"""Ends the name of an entry that stands for all tables of its feed."""
 _TABLE_NAME = re.compile(r"[^.\t\n/\\]+(\.[^.\t\n/\\]+)+")
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
@@ -102,6 +104,8 @@ class TableConfig(_Section):
         source: where the events are.
         key: columns that identify a row; may be left out where the feed tells, or with `identity: full`.
         source_table: name of the table in the feed, where it differs from the name here.
+        include_tables: of an entry `namespace.*`: tables of the feed that it takes, `*` and `?` allowed; all if empty.
+        exclude_tables: of such an entry: tables of the feed that it leaves out.
         order_by: `position`, or payload columns that order the events of a key.
         types: Iceberg types of columns, where the feed does not tell or to override it.
         partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
@@ -125,6 +129,8 @@ class TableConfig(_Section):
     source: FilesSource
     key: Names = ()
     source_table: str | None = None
+    include_tables: Names = ()
+    exclude_tables: Names = ()
     order_by: Literal["position"] | tuple[str, ...] = "position"
     types: dict[str, str] = Field(default_factory=dict)
     partition_by: Names = ()
@@ -198,11 +204,20 @@ class PublishedConfig(_Section):
 
 
 class Config(_Section):
-    """A whole nevermore.yaml, with paths resolved against its folder."""
+    """A whole nevermore.yaml, with paths resolved against its folder.
+
+    Attributes:
+        catalog: where tables are.
+        tables: mirrors by name.
+        published: tables made from them.
+        patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
+        path: of the file.
+    """
 
     catalog: CatalogConfig = CatalogConfig()
     tables: dict[str, TableConfig]
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
+    patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
 
     @field_validator("tables", "published")
@@ -211,7 +226,19 @@ class Config(_Section):
         for name in value:
             if not _TABLE_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} must be namespace.table")
+            if set(name.removesuffix(ALL_TABLES)) & set("*?["):
+                raise ValueError(f"{name!r}: the only pattern is namespace.*, narrowed by include_tables, exclude_tables")
         return value
+
+    @model_validator(mode="after")
+    def _has_options_where_they_mean_something(self) -> "Config":
+        for name, table in self.tables.items():
+            is_pattern = name.endswith(ALL_TABLES)
+            if not is_pattern and (table.include_tables or table.exclude_tables):
+                raise ValueError(f"{name}: include_tables and exclude_tables are for entries namespace.*")
+            if is_pattern and table.source_table is not None:
+                raise ValueError(f"{name}: source_table is for one table; use include_tables")
+        return self
 
     @model_validator(mode="after")
     def _has_distinct_logs(self) -> "Config":
@@ -237,6 +264,8 @@ class Config(_Section):
         """
         if name in self.tables:
             return self.tables[name]
+        if (pattern := name.rpartition(".")[0] + ALL_TABLES) in self.patterns and not name.endswith(ALL_TABLES):
+            return self.patterns[pattern]
         near = get_close_matches(name, sorted(self.tables), n=1, cutoff=0.0)
         hint = f"did you mean {near[0]}?" if near else "the config has no tables"
         raise ConfigError(f"no table {name!r} in {self.path.name}; {hint}")

@@ -4,39 +4,65 @@ What a table does with its share is `table_ingest.py`; running feeds one after t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.change_batch import Rejected
-from pipelines.config import Config, FilesSource, TableConfig, quarantine_name
+from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
 from pipelines.table_ingest import TableIngest
+from pipelines.table_patterns import discovered
 
+PATH_OPTIONS = ("schemas", "registry_ca")
+"""Options of formats that name files."""
 READ_SHARE = 16
 """Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A source, all tables that the config fills from it, and those that this run is to bring up to date."""
+    """A source, all tables that the config fills from it, and those that this run is to bring up to date.
+
+    Attributes:
+        source: where the events are.
+        tables: by name, those that patterns stand for included as far as they are known.
+        wanted: names of tables, and of patterns whose tables this run is to find.
+        patterns: entries `namespace.*` of the config for this source.
+    """
 
     source: FilesSource
     tables: Mapping[str, TableConfig]
     wanted: tuple[str, ...]
+    patterns: Mapping[str, TableConfig] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> list[TableConfig]:
+        """Of what is wanted."""
+        return [self.patterns[name] if name in self.patterns else self.tables[name] for name in self.wanted]
+
+    @property
+    def has_one_table(self) -> bool:
+        """Whether all events of the source can only be meant for one table."""
+        return len(self.tables) == 1 and not self.patterns
 
     @property
     def file_options(self) -> FileOptions:
         """How files are read: no batch larger than the smallest table can take."""
         options, _ = FileOptions.split(self.source.options)
-        smallest = min(self.tables[name].memory_limit_bytes for name in self.wanted)
-        return replace(options, batch_bytes=min(options.batch_bytes, smallest // READ_SHARE))
+        return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """What the tables that are read together may hold in memory: the least that one of them allows."""
+        return min(settings.memory_limit_bytes for settings in self.settings)
 
     @property
     def format_options(self) -> dict[str, Any]:
@@ -53,7 +79,8 @@ class Feed:
     @property
     def quarantine(self) -> str:
         """The table for rejected events that belong to none of several tables."""
-        namespace, _, name = quarantine_name(next(iter(self.tables))).partition(".")
+        first = next(iter((*self.tables, *self.patterns))).removesuffix(ALL_TABLES)
+        namespace, _, name = quarantine_name(first).partition(".")
         return f"{namespace}.feed_of_{name}"
 
     def config(self, running: Sequence[TableIngest], claims: Mapping[str, str]) -> FeedConfig:
@@ -67,7 +94,22 @@ class Feed:
             options=self.format_options,
             claims=claims,
             tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
+            is_open=bool(self.patterns),
         )
+
+    def found(self, untaken: Sequence[str], running: Sequence[TableIngest]) -> dict[str, tuple[TableConfig, str]]:
+        """Settings, and name in the feed, of mirrors for tables of the feed that a wanted pattern stands for."""
+        patterns = {name: settings for name, settings in self.patterns.items() if name in self.wanted}
+        sources = {table.name: table.source_table for table in running}
+        known = {name: table.source_table or sources.get(name) for name, table in self.tables.items()}
+        return {
+            name: (patterns[pattern], source)
+            for name, (pattern, source) in discovered(untaken, patterns, known).items()
+        }
+
+    def with_tables(self, tables: Mapping[str, TableConfig]) -> "Feed":
+        """The feed with more tables, wanted ones."""
+        return replace(self, tables={**self.tables, **tables}, wanted=(*self.wanted, *tables))
 
     def batches(
         self, position: str | None, tables: Sequence[TableIngest], left_out: Callable[[str], None]
@@ -95,11 +137,11 @@ class Feed:
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
         mine = pc.equal(rejected.table.column("table_name"), table)
-        return Rejected(rejected.table.filter(pc.fill_null(mine, len(self.tables) == 1)))
+        return Rejected(rejected.table.filter(pc.fill_null(mine, self.has_one_table)))
 
     def unassigned(self, rejected: Rejected) -> Rejected:
         """The rejected events that belong to no table: none where there is only one table to belong to."""
-        if len(self.tables) == 1:
+        if self.has_one_table:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
         return Rejected(rejected.table.filter(pc.invert(known)))
@@ -111,22 +153,31 @@ def claims_in(position: str | None) -> Mapping[str, str]:
 
 
 def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
-    """The sources of these tables."""
+    """The sources of these tables and patterns."""
+    entries = {**config.tables, **config.patterns}
     sources: list[FilesSource] = []
     for name in chosen:
-        if config.tables[name].source not in sources:
-            sources.append(config.tables[name].source)
+        if entries[name].source not in sources:
+            sources.append(entries[name].source)
     feeds = []
     for source in sources:
         sharing = {name: table for name, table in config.tables.items() if table.source == source}
-        feeds.append(Feed(source, sharing, tuple(name for name in sharing if name in chosen)))
+        patterns = {name: table for name, table in config.patterns.items() if table.source == source}
+        wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
+        feeds.append(Feed(_located(source, config.folder), sharing, wanted, patterns))
     return feeds
+
+
+def _located(source: FilesSource, folder: Path) -> FilesSource:
+    """The source with the paths among its options, like all paths of a config, relative to the config file."""
+    paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
+    return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
 
 def _table_feed(name: str, config: TableConfig, table: TableIngest | None) -> TableFeed:
     return TableFeed(
         name=name,
-        source_table=config.source_table,
+        source_table=config.source_table or (None if table is None else table.source_table),
         key=config.key,
         identity_full=config.identity == "full",
         types=config.types,

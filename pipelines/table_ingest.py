@@ -16,6 +16,7 @@ from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
 from pipelines.mirror import Mirror, makes_rows
 from pipelines.quarantine import check_ratio, quarantine
+from pipelines.table_patterns import SOURCE_TABLE
 from pipelines.table_shape import check_shape, check_unchanged
 
 FLUSH_SHARE = 8
@@ -55,6 +56,16 @@ class TableIngest:
         return self._log.position
 
     @property
+    def source_table(self) -> str | None:
+        """The table of the feed that it takes, where a pattern of the config found it."""
+        return self._log.property(SOURCE_TABLE)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Memory that changes not yet committed take."""
+        return sum(batch.table.nbytes for batch in self._pending)
+
+    @property
     def known_types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column so far, those of changes not yet committed included."""
         types = self._log.row_types
@@ -72,12 +83,16 @@ class TableIngest:
         """How many lines of these source files are in the change log."""
         return self._log.last_offsets(files)
 
-    def start(self) -> None:
+    def start(self, source_table: str | None = None) -> None:
         """Apply what an earlier run logged and did not get into the mirror.
+
+        `source_table` is the table of the feed, where a pattern has just found it: the change log remembers it.
 
         Raises:
             ConfigError: config has another key or partitioning than what is there.
         """
+        if source_table is not None:
+            self._log.create({SOURCE_TABLE: source_table})
         mirror = find_table(self._catalog, self.name)
         check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
         self._catch_up(None)
@@ -94,8 +109,7 @@ class TableIngest:
             self._rejected.append(rejected)
         self._reached = position
         num_rows = sum(b.num_rows for b in self._pending)
-        num_bytes = sum(b.table.nbytes for b in self._pending)
-        if num_rows >= self.config.commit_rows or num_bytes >= self.config.memory_limit_bytes // FLUSH_SHARE:
+        if num_rows >= self.config.commit_rows or self.pending_bytes >= self.config.memory_limit_bytes // FLUSH_SHARE:
             self.flush()
 
     def flush(self) -> None:

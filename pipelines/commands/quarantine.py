@@ -24,13 +24,15 @@ def quarantine(
     """
     from pipelines.catalog import open_catalog
     from pipelines.config import load
+    from pipelines.table_patterns import expanded
 
-    settings = load(config)
+    given = load(config)
+    catalog = open_catalog(given)
+    settings = expanded(given, catalog)
     if table is not None:
         settings.table(table)
     elif verb != "list":
         raise ConfigError(f"nevermore quarantine {verb} needs a table: {', '.join(settings.tables)}")
-    catalog = open_catalog(settings)
     if verb == "list":
         _list(catalog, [table] if table is not None else list(settings.tables), as_json=as_json)
     elif verb == "show":

@@ -26,9 +26,11 @@ def replay(
     from pipelines.catalog import open_catalog
     from pipelines.config import load
     from pipelines.replay import replay as apply_again
+    from pipelines.table_patterns import expanded
 
     settings = load(config)
-    done = apply_again(open_catalog(settings), settings, table, start, end)
+    catalog = open_catalog(settings)
+    done = apply_again(catalog, expanded(settings, catalog), table, start, end)
     if as_json:
         from dataclasses import asdict
 

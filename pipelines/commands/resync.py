@@ -15,10 +15,12 @@ def resync(
     from pipelines.catalog import open_catalog
     from pipelines.config import load
     from pipelines.resync import resync as make_anew
+    from pipelines.table_patterns import expanded
 
     settings = load(config)
     settings.table(table)
-    done = make_anew(open_catalog(settings), settings, table)
+    catalog = open_catalog(settings)
+    done = make_anew(catalog, expanded(settings, catalog), table)
     if as_json:
         from dataclasses import asdict
 

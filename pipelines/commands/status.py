@@ -23,9 +23,11 @@ def status(
     from pipelines.catalog import open_catalog
     from pipelines.config import load
     from pipelines.status import status as status_of
+    from pipelines.table_patterns import expanded
 
     settings = load(config)
-    found = status_of(open_catalog(settings), settings, tables)
+    catalog = open_catalog(settings)
+    found = status_of(catalog, expanded(settings, catalog), tables)
     if as_json:
         from dataclasses import asdict
 

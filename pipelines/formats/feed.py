@@ -64,15 +64,17 @@ class FeedConfig:
 
     Attributes:
         format: name in the registry; None is found out from the first events.
-        tables: at least one.
+        tables: at least one, unless the feed is open.
         options: of the format; an unknown one is an error.
         claims: tables of the feed by the target that takes them, as decided in earlier batches.
+        is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
     """
 
     tables: tuple[TableFeed, ...]
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = False
 
 
 def matches(source_table: str, pattern: str) -> bool:

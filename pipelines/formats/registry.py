@@ -39,6 +39,7 @@ class DecodedFeed:
         source_tables: names of the tables seen in the feed.
         claims: by target, the table of the feed that it takes though their full names differ; to be given to the
             decoding of later batches.
+        untaken: tables of the feed that carried changes and that no target takes.
     """
 
     tables: Mapping[str, ChangeBatch]
@@ -46,6 +47,7 @@ class DecodedFeed:
     skipped: Mapping[str, int] = field(default_factory=dict)
     source_tables: tuple[str, ...] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
+    untaken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
     is_change = events.op != 0
-    codes, claims = route(events, feed.tables, feed.claims)
+    codes, claims = route(events, feed.tables, feed.claims, is_open=feed.is_open)
     nameless = is_change & (codes[events.table_of] == NO_TABLE)
     if nameless.any():
         refused.append(reject(readable, np.unique(events.raw[nameless]), "names no table, and the feed fills several"))
@@ -125,10 +127,12 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
         tables[table.name], part = assemble(events, rows, table, readable, reading)
         refused.append(part)
-    unwanted = int((is_change & (codes[events.table_of] == OTHER_TABLE)).sum())
-    if unwanted:
-        skipped["other table"] = unwanted
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, tuple(t for t in events.tables if t), claims)
+    unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
+    untaken = tuple(events.tables[code] for code in np.unique(events.table_of[unwanted]).tolist())
+    if untaken:
+        skipped["other table"] = int(unwanted.sum())
+    seen = tuple(t for t in events.tables if t)
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken)
 
 
 def lookup(name: str | None) -> Format:

@@ -20,28 +20,30 @@ _NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
 
 
 def route(
-    events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str]
+    events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
 ) -> tuple[NDArray[np.int64], dict[str, str]]:
     """Per table of the feed the index of the target that takes it, and the claims afterwards.
 
     OTHER_TABLE stands for tables that nobody takes, NO_TABLE for events without a name that may be meant for several.
+    In an open feed (`FeedConfig.is_open`) only names count, even of a single target.
 
     Raises:
         SourceError: it is in doubt which table a target without `source_table` takes.
     """
+    alone = len(tables) == 1 and not is_open
     result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
     wanted: dict[int, dict[str, int]] = {}
     named: set[int] = set()
     for code in np.unique(events.table_of[events.op != 0]).tolist():
         source = events.tables[code]
-        number, fit = _best(source, tables)
+        number, fit = _best(source, tables, alone=alone)
         if fit >= _FULL:
             result[code] = number
             if fit == _FULL:
                 wanted.setdefault(number, {})
                 named.add(number)
         elif not source:
-            result[code] = 0 if len(tables) == 1 else NO_TABLE
+            result[code] = 0 if alone else NO_TABLE
         elif fit > _NONE:
             wanted.setdefault(number, {})[source] = code
     after = dict(claims)
@@ -83,13 +85,13 @@ def _claimed(table: TableFeed, candidates: Mapping[str, int], claimed: str | Non
     return named[0]
 
 
-def _best(source: str, tables: tuple[TableFeed, ...]) -> tuple[int, int]:
+def _best(source: str, tables: tuple[TableFeed, ...], *, alone: bool) -> tuple[int, int]:
     """The target that a table of the feed fits best, and how well.
 
     Raises:
         SourceError: only the last part of its name fits, and that of several targets.
     """
-    fits = [_fit(source, table, alone=len(tables) == 1) for table in tables]
+    fits = [_fit(source, table, alone=alone) for table in tables]
     best = max(fits, default=_NONE)
     if best == _LAST_PART and fits.count(best) > 1:
         names = " and ".join(table.name for table, fit in zip(tables, fits, strict=True) if fit == best)

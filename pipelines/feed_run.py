@@ -1,0 +1,175 @@
+"""One run over feeds: each is read and decoded once for all of its tables, which take their shares and commit apart.
+
+A table that fails stops alone, at its last commit; the next run begins there. Tables that patterns stand for begin when
+the feed first carries them. What one table does with its changes is `table_ingest.py`.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+from pipelines.change_batch import Rejected
+from pipelines.config import TableConfig
+from pipelines.errors import PipelineError, QuarantineLimitError
+from pipelines.feeds import Feed, claims_in
+from pipelines.formats.registry import decode
+from pipelines.ingest_report import FAILED, TableReport
+from pipelines.quarantine import quarantine
+from pipelines.table_ingest import FLUSH_SHARE, Progress, TableIngest
+from scan_core.errors import ScanError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class FeedRun:
+    """One run over all feeds: reports by table, and what is counted per run."""
+
+    catalog: Any
+    progress: Progress | None
+    _: KW_ONLY
+    log_only: bool
+    stopping: Callable[[], bool]
+    reports: dict[str, TableReport] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    unassigned: int = 0
+
+    def read(self, feed: Feed) -> None:
+        """Bring the wanted tables of a feed up to date."""
+        started: list[TableIngest] = []
+        for name in feed.wanted:
+            if name not in feed.patterns:
+                started += self._started(name, feed.tables[name])
+        groups = _by_position(started)
+        if not groups and set(feed.wanted) & set(feed.patterns):
+            groups = {None: []}
+        for position, together in groups.items():
+            feed = self._read_from(feed, position, together)
+
+    def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
+        table, self.reports[name] = start_table(
+            self.catalog, name, config, self.progress, log_only=self.log_only, source_table=source_table
+        )
+        return [] if table is None else [table]
+
+    def _read_from(self, feed: Feed, position: str | None, tables: Sequence[TableIngest]) -> Feed:
+        """Read a source from a position to its end into these tables; the feed with the tables that were found."""
+        running = list(tables)
+        stopped: Exception | None = None
+        try:
+            claims = claims_in(position)
+            for batch in feed.batches(position, tables, self._left_out):
+                decoded = decode(batch.raw, feed.config(running, claims))
+                if found := feed.found(decoded.untaken, running):
+                    running += [t for name, entry in found.items() for t in self._started(name, *entry)]
+                    feed = feed.with_tables({name: settings for name, (settings, _) in found.items()})
+                    decoded = decode(batch.raw, feed.config(running, claims))
+                claims = decoded.claims
+                self.skipped.update(decoded.skipped)
+                self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_events)
+                reached = replace(batch.position_after, claims=claims).to_json()
+                running = [
+                    table
+                    for table in running
+                    if _survives(
+                        table,
+                        table.add,
+                        decoded.tables[table.name],
+                        feed.rejected_of(table.name, decoded.rejected),
+                        reached,
+                    )
+                ]
+                running = _within(running, feed.memory_limit_bytes // FLUSH_SHARE)
+                if (not running and not feed.patterns) or self.stopping():
+                    break
+        except Exception as error:  # noqa: BLE001 - this feed stops, others go on
+            stopped = error
+        self._finish(feed, running, stopped)
+        return feed
+
+    def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
+        """Commit what is gathered, and tell every table why its feed stopped."""
+        for table in running:
+            if _survives(table, table.flush) and stopped is not None:
+                _fail(table.report, stopped)
+        if stopped is not None and not running:
+            self._fail_patterns(feed, stopped)
+
+    def _left_out(self, reason: str) -> None:
+        self.skipped[reason] += 1
+
+    def _fail_patterns(self, feed: Feed, error: Exception) -> None:
+        """A source that cannot be read and has no table yet to say so."""
+        for name in feed.wanted:
+            if name in feed.patterns:
+                _fail(self.reports.setdefault(name, TableReport(name)), error)
+
+    def _keep_unassigned(self, feed: Feed, rejected: Rejected, num_events: int) -> None:
+        """Events that belong to none of several tables go to a quarantine of the feed."""
+        limit = max(settings.max_quarantine_ratio for settings in feed.settings)
+        if rejected.num_rows > limit * num_events:
+            first = rejected.table.column("reason")[0].as_py()
+            raise QuarantineLimitError(
+                f"{rejected.num_rows} of {num_events} events of the feed belong to no table, more than "
+                f"max_quarantine_ratio {limit:g} allows: {first}"
+            )
+        self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
+
+
+def start_table(
+    catalog: Any,
+    name: str,
+    config: TableConfig,
+    progress: Progress | None,
+    *,
+    log_only: bool = False,
+    source_table: str | None = None,
+) -> tuple[TableIngest | None, TableReport]:
+    """The table, brought up to its change log; None if that failed."""
+    report = TableReport(name)
+    try:
+        table = TableIngest(catalog, name, config, report, progress, log_only=log_only)
+        table.start(source_table)
+    except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
+        _fail(report, error)
+        return None, report
+    return table, report
+
+
+def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIngest]]:
+    """Tables that have read their source equally far, and so can be read together."""
+    groups: dict[str | None, list[TableIngest]] = {}
+    for table in tables:
+        groups.setdefault(table.position, []).append(table)
+    return groups
+
+
+def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
+    """Those of the tables that survive it when the largest commit until all together hold no more than a limit."""
+    alive = list(tables)
+    held = {id(table): table.pending_bytes for table in alive}
+    for table in sorted(tables, key=lambda t: -held[id(t)]):
+        if sum(held.values()) <= limit_bytes:
+            break
+        held[id(table)] = 0
+        if not _survives(table, table.flush):
+            alive.remove(table)
+    return alive
+
+
+def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) -> bool:
+    """Whether a step of this table succeeds; if not, the table is marked as failed."""
+    try:
+        step(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
+        _fail(table.report, error)
+        return False
+    return True
+
+
+def _fail(report: TableReport, error: Exception) -> None:
+    report.error = str(error) if isinstance(error, PipelineError | ScanError) else f"{type(error).__name__}: {error}"
+    report.exit_code = error.exit_code if isinstance(error, PipelineError) else FAILED
+    _log.warning("table %s stopped", report.table, exc_info=error)

@@ -1,0 +1,70 @@
+"""Entries `namespace.*` of a config: which mirrors they stand for, from the change logs there are and the tables of a feed.
+
+A table that a feed is first seen to carry gets its change log at once, and the log remembers the table's name in the
+feed: so a table that fails on its first day is read from the start on the next.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipelines.catalog import table_names
+from pipelines.config import Config, TableConfig, change_log_name
+from pipelines.errors import SourceError
+from pipelines.formats.feed import matches
+
+SOURCE_TABLE = "nevermore.source-table"
+"""Table property of a change log: the table of the feed that it holds, where a pattern found it."""
+
+
+def expanded(config: Config, catalog: Any) -> Config:
+    """The config with the mirrors of its patterns that have been found so far, after its own tables."""
+    if not config.patterns:
+        return config
+    namespace = change_log_name("").rstrip(".")
+    logs = set(table_names(catalog, namespace)) - {_log(name) for name in config.tables}
+    found: dict[str, TableConfig] = {}
+    for pattern in sorted(config.patterns, key=len, reverse=True):  # of shop.a.* and shop.*, the longer one has it
+        prefix = _log(pattern.removesuffix("*"))
+        for log in sorted(name for name in logs if name.startswith(prefix)):
+            found[pattern.removesuffix("*") + log.removeprefix(prefix)] = config.patterns[pattern]
+            logs.discard(log)
+    return config.model_copy(update={"tables": {**config.tables, **dict(sorted(found.items()))}})
+
+
+def discovered(
+    source_tables: Iterable[str], patterns: Mapping[str, TableConfig], known: Mapping[str, str | None]
+) -> dict[str, tuple[str, str]]:
+    """Mirrors for tables of a feed that no mirror takes yet: (pattern, table of the feed) by name.
+
+    Args:
+        source_tables: as the feed names them.
+        patterns: of the config, for this feed.
+        known: the mirrors there are, with the table of the feed that each takes, None if it is not told.
+
+    Raises:
+        SourceError: two tables of the feed would become one mirror.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for source in sorted(source_tables):
+        pattern = next((p for p, settings in patterns.items() if _takes(settings, source)), None)
+        if not source or pattern is None:
+            continue
+        name = pattern.removesuffix("*") + source.rpartition(".")[2]
+        taken = found[name][1] if name in found else known.get(name)
+        if name in known or name in found:
+            raise SourceError(
+                f"the feed carries {source}, which {pattern} would make {name}, and that takes the events of "
+                f"{taken or 'another table'}: leave one out with exclude_tables, or give it an entry with source_table"
+            )
+        found[name] = pattern, source
+    return found
+
+
+def _takes(settings: TableConfig, source: str) -> bool:
+    if any(matches(source, pattern) for pattern in settings.exclude_tables):
+        return False
+    return not settings.include_tables or any(matches(source, pattern) for pattern in settings.include_tables)
+
+
+def _log(name: str) -> str:
+    return change_log_name(name).partition(".")[2]
