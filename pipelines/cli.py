@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             raise
-        _print_error(_message(error), as_json="--json" in words)
+        _print_error(str(error), as_json="--json" in words)
         sys.exit(code)
 
 
@@ -97,13 +97,6 @@ def _exit_code(error: Exception) -> int | None:
     if isinstance(error, ScanError):
         return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1
     return None
-
-
-def _message(error: Exception) -> str:
-    from scan_core.errors import MissingFileError
-
-    hint = "; if the table was moved, name the old and the new place with --relocate OLD=NEW"
-    return f"{error}{hint}" if isinstance(error, MissingFileError) else str(error)
 
 
 def _print_error(message: str, *, as_json: bool) -> None:

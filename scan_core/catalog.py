@@ -52,7 +52,8 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
         catalog = load_catalog(catalog_name, **properties)
     except ValueError as error:
         raise TableNotFoundError(
-            f"{identifier!r} is no file or folder, and catalog {catalog_name or 'default'!r} cannot be opened: {error}"
+            f"{identifier!r} is no file or folder, and PyIceberg cannot open a catalog "
+            f"{catalog_name or 'default'!r}: {error}"
         ) from error
     try:
         return catalog.load_table(tuple(name))

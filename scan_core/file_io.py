@@ -38,7 +38,7 @@ def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
         filesystem, inner = _remote(location, io)
         opened: pa.NativeFile = filesystem.open_input_file(inner)
     except OSError as error:
-        raise _missing(path, location, error) from error
+        raise _missing(path, location, error, io) from error
     return opened
 
 
@@ -53,7 +53,7 @@ def file_size(path: str, io: FileIOConfig) -> int:
     except OSError as error:
         if isinstance(error, MissingFileError):
             raise
-        raise _missing(path, location, error) from error
+        raise _missing(path, location, error, io) from error
 
 
 def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None = None) -> bytes:
@@ -80,7 +80,7 @@ def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None 
     except OSError as error:
         if isinstance(error, MissingFileError):
             raise
-        raise _missing(path, location, error) from error
+        raise _missing(path, location, error, io) from error
 
 
 def fingerprint(path: str, io: FileIOConfig) -> tuple[str, int, int]:
@@ -94,7 +94,7 @@ def fingerprint(path: str, io: FileIOConfig) -> tuple[str, int, int]:
     try:
         status = os.stat(location.path)  # noqa: PTH116 - once per manifest: a Path costs more than the call
     except OSError as error:
-        raise _missing(path, location, error) from error
+        raise _missing(path, location, error, io) from error
     return location.path, status.st_mtime_ns, status.st_size
 
 
@@ -110,19 +110,30 @@ def is_folder(path: str, io: FileIOConfig) -> bool:
 
 def list_folder(path: str, io: FileIOConfig) -> list[str]:
     """Names of the files directly in a folder, sorted; empty if there is no such folder."""
+    return _list(path, io, folders=False)
+
+
+def list_folders(path: str, io: FileIOConfig) -> list[str]:
+    """Names of the folders directly in a folder, sorted; empty if there is no such folder."""
+    return _list(path, io, folders=True)
+
+
+def _list(path: str, io: FileIOConfig, *, folders: bool) -> list[str]:
     location = relocate(path, io)
     try:
         if location.is_local:
-            return sorted(entry.name for entry in Path(location.path).iterdir() if entry.is_file())
+            entries = Path(location.path).iterdir()
+            return sorted(e.name for e in entries if (e.is_dir() if folders else e.is_file()))
         from pyarrow import fs
 
         filesystem, inner = _remote(location, io)
         infos = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
-        return sorted(i.base_name for i in infos if i.type == fs.FileType.File)
+        wanted = fs.FileType.Directory if folders else fs.FileType.File
+        return sorted(i.base_name for i in infos if i.type == wanted)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise _missing(path, location, error) from error
+        raise _missing(path, location, error, io) from error
 
 
 def _kind(location: Location, io: FileIOConfig) -> str | None:
@@ -137,14 +148,17 @@ def _kind(location: Location, io: FileIOConfig) -> str | None:
     try:
         kind = filesystem.get_file_info(inner).type
     except OSError as error:
-        raise _missing(str(location), location, error) from error
+        raise _missing(str(location), location, error, io) from error
     return {fs.FileType.Directory: "folder", fs.FileType.File: "file"}.get(kind)
 
 
 def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
     from scan_core.catalog import filesystem
 
-    return filesystem(location, io.properties)
+    try:
+        return filesystem(location, io.properties)
+    except MissingFileError as error:
+        raise MissingFileError(f"{error}{_how_to_relocate(str(location), io)}") from error
 
 
 def _read_local(descriptor: int, offset: int, length: int) -> bytes:
@@ -167,7 +181,15 @@ def _checked_length(path: str, offset: int, length: int | None, size: int) -> in
     return length
 
 
-def _missing(path: str, location: Location, error: OSError) -> MissingFileError:
+def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
     opened = "" if path == str(location) else f" (opened as {location})"
     reason = error.strerror or str(error)
-    return MissingFileError(f"cannot open {path}{opened}: {reason}")
+    return MissingFileError(f"cannot open {path}{opened}: {reason}{_how_to_relocate(path, io)}")
+
+
+def _how_to_relocate(path: str, io: FileIOConfig) -> str:
+    if io.moved is not None and path.startswith(io.moved[0]):
+        old, new = io.moved
+        found = f"; by its metadata the table lies at {old}, but the metadata was found in {new}: "
+        return f"{found}if it was moved, read it with --relocate '{old}={new}' (in Python relocate={{old: new}})"
+    return "; if the table was moved, name the old and the new place with --relocate OLD=NEW (relocate={old: new})"

@@ -1,22 +1,27 @@
 """Which metadata file a location means: the file itself, or the newest one of a table's folder; and its compression.
 
-Knows names and codecs, not what the document says. A version hint is trusted as far as the file it names exists, and newer files beside it win, as for
-the Hadoop catalog that writes it.
+Knows names and codecs, and of the document only what tells it from others. A version hint is trusted as far as the
+file it names exists, and newer files beside it win, as for the Hadoop catalog that writes it.
 """
 
 import re
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, ScanError, TableNotFoundError
-from scan_core.file_io import exists, is_folder, list_folder, read_bytes
+from scan_core.file_io import exists, is_folder, list_folder, list_folders, read_bytes
 from scan_core.location import parse_location
 from scan_core.split import FileIOConfig
 
 MAX_METADATA_BYTES = 1 << 30
 """Of a decompressed metadata file: far above any real one, far below what a crafted one could claim."""
+_MOST_LOOKED_AT = 100
+_MOST_LISTED = 12
+"""Of the tables in a folder that is none itself."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _METADATA_NAME = re.compile(r".*\.metadata\.json(\.gz|\.zst)?|.*\.metadata\.(gz|zstd?)\.json", re.IGNORECASE)
@@ -73,7 +78,19 @@ def _newest(folder: str, io: FileIOConfig) -> str:
         found = _hinted(candidate, names, io) or _highest(candidate, names, io)
         if found:
             return f"{candidate}/{found}"
-    raise TableNotFoundError(f"{folder} holds no table: no *.metadata.json in {folder}/metadata")
+    raise TableNotFoundError(
+        f"{folder} holds no table: no *.metadata.json in {folder}/metadata{_tables_in(folder, io)}"
+    )
+
+
+def _tables_in(folder: str, io: FileIOConfig) -> str:
+    """A hint for a folder of tables."""
+    names = list_folders(folder, io)[:_MOST_LOOKED_AT]
+    tables = [name for name in names if is_folder(f"{folder}/{name}/metadata", io)]
+    if not tables:
+        return ""
+    more = f" and {len(tables) - _MOST_LISTED} more" if len(tables) > _MOST_LISTED else ""
+    return f"; the tables in it are {', '.join(tables[:_MOST_LISTED])}{more}: name one of them"
 
 
 def _hinted(folder: str, names: list[str], io: FileIOConfig) -> str | None:
@@ -101,7 +118,10 @@ def _with_version(names: list[str], version: int) -> str | None:
 
 
 def _highest(folder: str, names: list[str], io: FileIOConfig) -> str | None:
-    candidates = [n for n in names if _METADATA_NAME.fullmatch(n)] or [n for n in names if _LOOSE_NAME.fullmatch(n)]
+    candidates = [n for n in names if _METADATA_NAME.fullmatch(n)]
+    if not candidates:
+        loose = [n for n in names if _LOOSE_NAME.fullmatch(n)]
+        candidates = [n for n in loose if "format-version" in _content(f"{folder}/{n}", io)]
     if not candidates:
         return None
     top = max(_version(n) for n in candidates)
@@ -119,7 +139,15 @@ def _version(name: str) -> int:
 def _last_updated(path: str, io: FileIOConfig) -> int:
     """`last-updated-ms` of a metadata file; -1 for a file that is none."""
     try:
-        content = orjson.loads(decompress(read_bytes(path, io), path))
-        return int(content["last-updated-ms"])
-    except (ScanError, ValueError, KeyError, TypeError):
+        return int(_content(path, io)["last-updated-ms"])
+    except (ValueError, KeyError, TypeError):
         return -1
+
+
+def _content(path: str, io: FileIOConfig) -> Mapping[str, Any]:
+    """The JSON object in a file; empty for a file that holds none."""
+    try:
+        content = orjson.loads(decompress(read_bytes(path, io), path))
+    except (ScanError, ValueError):
+        return {}
+    return content if isinstance(content, Mapping) else {}

@@ -23,10 +23,13 @@ class FileIOConfig:
     Attributes:
         relocate: (old prefix, new prefix) pairs, longest first; applied by `file_io.resolve`.
         properties: FileIO properties of the catalog (s3.endpoint ...), empty for local files.
+        moved: where the table lies by its metadata, and where the metadata was found; None if that is one place.
+            Only for messages.
     """
 
     relocate: tuple[tuple[str, str], ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    moved: tuple[str, str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

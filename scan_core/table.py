@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 from scan_core.catalog import load_table, table_facts
 from scan_core.errors import TableNotFoundError
+from scan_core.file_io import is_folder
+from scan_core.location import relocate as relocate_path
 from scan_core.metadata import LogEntry, TableMetadata
 from scan_core.metadata_json import read_metadata
 from scan_core.scan import Scan
@@ -99,9 +101,25 @@ def open_table(
 
 def _open(location: str, io: FileIOConfig) -> Table:
     metadata, path = read_metadata(location, io)
-    return Table(metadata, path, io)
+    folder = _table_folder(path)
+    is_there = relocate_path(metadata.location, io).may_equal(relocate_path(folder, io))
+    return Table(metadata, path, io if is_there else replace(io, moved=(metadata.location, folder)))
+
+
+def _table_folder(metadata_path: str) -> str:
+    folder = metadata_path.rpartition("/")[0]
+    above, _, name = folder.rpartition("/")
+    return above if name == "metadata" else folder
 
 
 def _longest_first(relocate: Relocation | None) -> tuple[tuple[str, str], ...]:
     pairs = relocate.items() if isinstance(relocate, Mapping) else relocate or ()
-    return tuple(sorted(((str(o), str(n)) for o, n in pairs), key=lambda pair: -len(pair[0])))
+    return tuple(sorted(((str(o), _decoded(str(n))) for o, n in pairs), key=lambda pair: -len(pair[0])))
+
+
+def _decoded(folder: str) -> str:
+    """A file URI as URIs are printed, spaces as %20, means the folder of that name, unless there is one with a %."""
+    plain = unquote(folder)
+    if plain == folder or not folder.lower().startswith("file:") or is_folder(folder, FileIOConfig()):
+        return folder
+    return plain

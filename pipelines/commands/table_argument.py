@@ -30,7 +30,15 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     is_identifier = "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
     if is_identifier and (config is not None or DEFAULT_CONFIG.exists()):
         return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG), relocate=moves)
-    return scan_core.open_table(name, relocate=moves)
+    try:
+        return scan_core.open_table(name, relocate=moves)
+    except scan_core.TableNotFoundError as error:
+        if "." not in name or "/" in name or "\\" in name:
+            raise
+        raise scan_core.TableNotFoundError(
+            f"{error}; there is no {DEFAULT_CONFIG} here that could know the name: run this in the project's folder, "
+            "or name its config with --config"
+        ) from error
 
 
 def _catalog_table(name: str, config: Path) -> Any:

@@ -19,7 +19,7 @@ def write(folder: Path, *names: str, hint: str | None = None, hint_name: str = "
     metadata = folder / "metadata"
     metadata.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (metadata / name).write_text("{}")
+        (metadata / name).write_text('{"format-version": 2}')
     if hint is not None:
         (metadata / hint_name).write_text(hint)
     return folder
@@ -100,6 +100,13 @@ def test_nothing_there_is_a_table_not_found(location: str) -> None:
 
 def test_an_empty_folder_is_a_table_not_found(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match=r"no \*\.metadata\.json"):
+        find_metadata_file(str(tmp_path), IO)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"orders": {"format": 2}}', "no JSON"])
+def test_other_json_in_a_folder_is_no_metadata(tmp_path: Path, text: str) -> None:
+    (tmp_path / "expected.json").write_text(text)
+    with pytest.raises(TableNotFoundError, match="holds no table"):
         find_metadata_file(str(tmp_path), IO)
 
 

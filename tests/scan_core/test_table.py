@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from scan_core.errors import TableNotFoundError
+from scan_core.errors import MissingFileError, TableNotFoundError
 from scan_core.table import open_table
 from tests.iceberg_json import Column
 from tests.table_builder import TableBuilder
@@ -80,8 +80,40 @@ def test_an_unknown_catalog_table_is_named(catalog: tuple[Any, dict[str, str]]) 
     _, properties = catalog
     with pytest.raises(TableNotFoundError, match=r"catalog 'shop' has no table 'a\.item'"):
         open_table("shop.a.item", properties=properties)
-    with pytest.raises(TableNotFoundError, match="catalog 'nowhere' cannot be opened"):
+    with pytest.raises(TableNotFoundError, match="cannot open a catalog 'nowhere'"):
         open_table("nowhere.a.items")
+
+
+def test_files_of_a_moved_table_tell_how_to_relocate_it(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, written_location="hdfs://nn/wh/t")
+    table.commit(table.data({"id": [1]}))
+    with pytest.raises(MissingFileError) as caught:
+        open_table(tmp_path / "t").scan().count()
+    assert f"--relocate 'hdfs://nn/wh/t={tmp_path}/t'" in str(caught.value)
+    assert open_table(tmp_path / "t", relocate={"hdfs://nn/wh/t": f"{tmp_path}/t"}).scan().count() == 1
+
+
+def test_a_file_that_is_gone_from_where_the_table_lies_gets_a_general_hint(table: TableBuilder) -> None:
+    data = table.data({"id": [1]})
+    table.commit(data)
+    data.local.unlink()
+    with pytest.raises(MissingFileError, match="--relocate OLD=NEW"):
+        open_table(table.location).scan().to_table()
+
+
+def test_relocation_to_a_uri_as_uris_are_printed(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    table = TableBuilder(folder, COLUMNS, written_location="s3a://bucket/t")
+    table.commit(table.data({"id": [1]}))
+    assert open_table(folder, relocate={"s3://bucket/t": folder.as_uri()}).scan().count() == 1
+
+
+def test_a_folder_of_tables_names_them(tmp_path: Path) -> None:
+    for name in ("orders", "customers"):
+        TableBuilder(tmp_path / "shop" / name, COLUMNS)
+    (tmp_path / "shop" / "expected.json").write_text('{"orders": []}')
+    with pytest.raises(TableNotFoundError, match="the tables in it are customers, orders: name one of them"):
+        open_table(tmp_path / "shop")
 
 
 @pytest.mark.parametrize("location", ["", "/nowhere", "nowhere/at/all", "v1.metadata.json", 5, None])
