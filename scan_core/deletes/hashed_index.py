@@ -7,7 +7,6 @@ apart.
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from scan_core.deletes.delete_keys import DeleteKeys, Ranks, rank_of, ranks_of
 from scan_core.deletes.key_summary import KeySummary, summarise
 from scan_core.errors import ScanError
 from scan_core.index.compiled import kernels_if_worthwhile, measured
-from scan_core.index.hash_table import HashTable, build_hash_table, sort_hashes
+from scan_core.index.hash_table import BuiltTable, HashTable, build_hash_table, scratch
 from scan_core.index.key_columns import (
     DictionaryColumn,
     FixedColumn,
@@ -33,6 +32,7 @@ from scan_core.index.key_columns import (
 )
 from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed, rotated
 from scan_core.index.key_match import KeyRows, same_keys
+from scan_core.index.machine_code import Kernels
 
 _MAX_SEEDS = 8
 _NO_ROWS = np.empty(0, np.uint32)
@@ -70,15 +70,28 @@ class HashedIndex:
         kernels = kernels_if_worthwhile(use_numba=use_numba)
         with measured(kernels):
             columns = [key_column(array) for array in keys]
+            if kernels is not None and not self.columns and isinstance(columns[0], FixedColumn):
+                return self._deleted_words(columns[0], threshold, kernels)
             hashes = hash_rows(columns, self.seed, kernels)
             return self.deleted_hashes(hashes, columns, threshold, kernels)
+
+    def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Flags:
+        """The same for keys of one word, which are hashed and looked up without storing the hashes."""
+        words = np.ascontiguousarray(column.words[0])
+        key = self.seed.secret(0, 0), self.seed.first, self.seed.multiplier(0, 0)
+        ranks = self.ranks.view(np.uint8), self.ranks.itemsize, threshold
+        dead = np.zeros(len(words), np.bool_)
+        kernels["mark_words"](words, len(words), *key, *self.table.arguments, *ranks, *scratch(), dead.view(np.uint8))
+        if column.valid is not None:
+            dead[~column.valid] = self.null_rank > threshold
+        return dead
 
     def deleted_hashes(
         self,
         hashes: Words,
         columns: Sequence[KeyColumn],
         threshold: int,
-        kernels: ModuleType | None,
+        kernels: Kernels | None,
         among: Rows | None = None,
     ) -> Flags:
         """The same for rows that were hashed with `seed` before; `among` are their places in the columns."""
@@ -130,20 +143,14 @@ def build_hashed(
                 (rank_of(p.sequence_number, sequence_numbers) for p in parts if p.columns[0].null_count), default=0
             )
             columns, ranks = _without_nulls(columns[0], ranks)
-        seed, hashes, rows = _sort_keys(columns, seed, rotation, kernels)
-        ranks = ranks[rows]
-        is_new = hashes[1:] != hashes[:-1]
-        if not is_new.all():
-            firsts = np.flatnonzero(np.concatenate([[True], is_new]))
-            ranks = np.maximum.reduceat(ranks, firsts)
-            rows, hashes = rows[firsts], hashes[firsts]
+        seed, built = _build_table(columns, seed, rotation, kernels)
+        ranks = ranks[built.rows]
         summaries = tuple(
-            summarise([c], has_null=n, kind=kind) for c, n, kind in zip(columns, has_null, key_types, strict=True)
+            summarise([c], has_null=n, kind=kind, kernels=kernels)
+            for c, n, kind in zip(columns, has_null, key_types, strict=True)
         )
-        table = build_hash_table(hashes, kernels)
-        if is_bijective:
-            columns, rows = (), _NO_ROWS
-        return HashedIndex(sequence_numbers, seed, table, columns, rows, ranks, null_rank, summaries)
+        columns, rows = ((), _NO_ROWS) if is_bijective else (columns, built.rows)
+        return HashedIndex(sequence_numbers, seed, built.table, columns, rows, ranks, null_rank, summaries)
 
 
 def random_seed() -> HashSeed:
@@ -161,15 +168,14 @@ def _without_nulls(column: KeyColumn, ranks: Ranks) -> tuple[tuple[KeyColumn, ..
     return (FixedColumn((plain.words[0][places],), None, len(kept)),), ranks[kept]
 
 
-def _sort_keys(
-    columns: Sequence[KeyColumn], seed: HashSeed | None, rotation: int, kernels: ModuleType | None
-) -> tuple[HashSeed, Words, npt.NDArray[np.uint32]]:
-    """A seed under which different keys have different hashes, the hashes in order, and the row of each."""
+def _build_table(
+    columns: Sequence[KeyColumn], seed: HashSeed | None, rotation: int, kernels: Kernels | None
+) -> tuple[HashSeed, BuiltTable]:
+    """A seed under which different keys have different hashes, and the table of these."""
     for _ in range(_MAX_SEEDS if seed is None else 1):
         tried = random_seed() if seed is None else seed
-        hashes, rows = sort_hashes(rotated(hash_rows(columns, tried, kernels), rotation), kernels)
-        repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
-        one, next_one = (KeyRows(columns, rows[repeats + i].astype(np.int64)) for i in (0, 1))
-        if same_keys(one, next_one, kernels).all():
-            return tried, hashes, rows
+        built = build_hash_table(rotated(hash_rows(columns, tried, kernels), rotation), kernels)
+        one, other = (KeyRows(columns, rows) for rows in built.repeats)
+        if same_keys(one, other, kernels).all():
+            return tried, built
     raise ScanError(f"delete keys collide under {_MAX_SEEDS if seed is None else 1} random seeds")

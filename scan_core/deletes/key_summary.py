@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from scan_core.index.key_columns import BytesColumn, DictionaryColumn, Flags, KeyColumn, Words, null_flags
 from scan_core.index.key_hash import row_words
+from scan_core.index.machine_code import Kernels
 from scan_core.read.file_reader import ColumnStatistics
 
 MAX_BUCKETS = 65_536
@@ -64,9 +65,11 @@ class KeySummary:
         return bool(begin < end)
 
 
-def summarise(columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType) -> KeySummary:
+def summarise(
+    columns: Sequence[KeyColumn], *, has_null: bool, kind: pa.DataType, kernels: Kernels | None = None
+) -> KeySummary:
     """The summary of all values of the columns, which are parts of one key column of type `kind`."""
-    parts = [_prefixes(c, kind) for c in columns]
+    parts = [_prefixes(c, kind, kernels) for c in columns]
     known = [p for p in parts if p is not None]
     if len(known) < len(parts):
         return KeySummary(kind, has_null, 0, 0, None)
@@ -130,12 +133,18 @@ def prefix_of(value: Any, kind: pa.DataType) -> int | None:
     return None
 
 
-def _prefixes(column: KeyColumn, kind: pa.DataType) -> Words | None:
+def _prefixes(column: KeyColumn, kind: pa.DataType, kernels: Kernels | None) -> Words | None:
     if isinstance(column, DictionaryColumn):
-        return _prefixes(column.values, kind)
+        return _prefixes(column.values, kind, kernels)
     flags = null_flags(column)
+    if kernels is not None and isinstance(column, BytesColumn):
+        found = np.empty(column.num_rows, np.uint64)
+        name = "prefixes32" if column.offsets.itemsize == 4 else "prefixes64"
+        kernels[name](column.offsets, column.data, column.num_rows, len(column.data), found)
+        return found if flags is None else found[~flags]
     rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
     if isinstance(column, BytesColumn):
+        column = column.with_slack()
         prefixes = np.zeros(len(rows), np.uint64)
         filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
         prefixes[filled] = row_words(column, rows[filled], 0).byteswap()

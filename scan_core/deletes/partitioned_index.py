@@ -18,9 +18,9 @@ from scan_core.deletes.hashed_index import HashedIndex, build_hashed, random_see
 from scan_core.deletes.index_file import MappedIndex, write_index
 from scan_core.deletes.key_summary import KeySummary, merge_summaries
 from scan_core.errors import ScanError
-from scan_core.index.bloom import Bits, may_contain
 from scan_core.index.compiled import kernels_if_worthwhile, measured
-from scan_core.index.key_columns import Flags, key_column, null_flags
+from scan_core.index.hash_table import may_contain
+from scan_core.index.key_columns import Flags, Words, key_column, null_flags
 from scan_core.index.key_hash import HashSeed, hash_rows, rotated
 
 MAX_PARTITION_BITS = 8
@@ -36,7 +36,7 @@ class PartitionedIndex:
     seed: HashSeed
     shift: int
     parts: tuple[MappedIndex, ...]
-    filters: tuple[Bits, ...]
+    filters: tuple[Words, ...]
     has_bijective_hash: bool
     null_rank: int
     num_keys: int
@@ -60,7 +60,7 @@ class PartitionedIndex:
                 index: HashedIndex = part.index
                 own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
                 among = np.flatnonzero(partition == number)
-                among = among[may_contain(bits, own[among], index.table.filter_shift)]
+                among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
                 if len(among):
                     dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
                     part.release()
@@ -105,7 +105,7 @@ def build_partitioned(
     num_keys = sum(p.index.num_keys for p in parts)
     summaries = zip(*(p.index.summaries for p in parts), strict=True)
     merged = tuple(merge_summaries(of_column) for of_column in summaries)
-    filters = tuple(p.index.table.filter.copy() for p in parts)
+    filters = tuple(p.index.table.first_bits.copy() for p in parts)
     for mapped in parts:
         mapped.release()
     is_bijective = not parts[0].index.columns

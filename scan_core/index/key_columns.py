@@ -17,6 +17,7 @@ from scan_core.errors import MalformedTableError, UnsupportedError
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.integer]
 
 LOOP_WORDS = 8
 """Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
@@ -38,16 +39,29 @@ class FixedColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BytesColumn:
-    """Byte strings `data[offsets[i] : offsets[i + 1]]`, with slack after the last; NULL has length 0."""
+    """Byte strings `data[offsets[i] : offsets[i + 1]]`; NULL has length 0. Offsets have 32 or 64 bits.
 
-    offsets: Rows
+    With slack the offsets have 64 bits, and as many bytes can be read after the last string.
+    """
+
+    offsets: npt.NDArray[np.signedinteger]
     data: npt.NDArray[np.uint8]
     valid: Flags | None
     num_rows: int
+    has_slack: bool = False
+
+    def with_slack(self) -> "BytesColumn":
+        """The same strings, with slack; copied unless they have it."""
+        if self.has_slack:
+            return self
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        data = np.zeros(last - first + SLACK_BYTES, np.uint8)
+        data[: last - first] = self.data[first:last]
+        return BytesColumn(self.offsets.astype(np.int64) - first, data, self.valid, self.num_rows, has_slack=True)
 
     @property
     def word_view(self) -> Words:
-        """The word that begins at each byte, little-endian, unaligned."""
+        """The word that begins at each byte, little-endian, unaligned; of a column with slack."""
         count = len(self.data) - 7
         return np.ndarray((count,), dtype="<u8", buffer=self.data, strides=(1,))
 
@@ -56,7 +70,7 @@ class BytesColumn:
 class DictionaryColumn:
     """Rows that point into distinct values, which are hashed once each."""
 
-    codes: Rows
+    codes: Codes
     values: FixedColumn | BytesColumn
     num_rows: int
 
@@ -126,13 +140,14 @@ def concat(columns: Sequence[KeyColumn]) -> KeyColumn:
     if fixed:
         words = tuple(np.concatenate(parts) for parts in zip(*(c.words for c in fixed), strict=True))
         return FixedColumn(words, valid, num_rows)
-    strings = [c for c in columns if isinstance(c, BytesColumn)]
+    strings = [c.with_slack() for c in columns if isinstance(c, BytesColumn)]
     shifts = np.cumsum([0, *(len(c.data) - SLACK_BYTES for c in strings)])
     return BytesColumn(
         np.concatenate([*(c.offsets[:-1] + shift for c, shift in zip(strings, shifts[:-1], strict=True)), shifts[-1:]]),
         np.concatenate([*(c.data[: len(c.data) - SLACK_BYTES] for c in strings), np.zeros(SLACK_BYTES, np.uint8)]),
         valid,
         num_rows,
+        has_slack=True,
     )
 
 
@@ -176,8 +191,7 @@ def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
     plain = key_column(values)
     if isinstance(plain, DictionaryColumn):
         raise UnsupportedError(f"a key of type {array.type} cannot be matched against deletes")
-    numbers = codes.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return DictionaryColumn(numbers, plain, len(array))
+    return DictionaryColumn(codes.to_numpy(zero_copy_only=False), plain, len(array))
 
 
 def _is_byte_string(kind: pa.DataType) -> bool:
@@ -203,16 +217,13 @@ def _bytes_column(array: pa.Array, valid: Flags | None, flags: Flags | None = No
     _, offset_buffer, data_buffer = array.buffers()
     num_rows = len(array)
     if num_rows == 0:
-        return BytesColumn(np.zeros(1, np.int64), np.zeros(SLACK_BYTES, np.uint8), valid, 0)
+        return BytesColumn(np.zeros(1, np.int64), np.zeros(SLACK_BYTES, np.uint8), valid, 0, has_slack=True)
     kind = np.dtype(np.int64 if wide else np.int32)
     offsets = np.frombuffer(offset_buffer, kind, count=num_rows + 1, offset=array.offset * kind.itemsize)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + SLACK_BYTES, np.uint8)
-    if last > first:
-        data[: last - first] = np.frombuffer(data_buffer, np.uint8, count=last - first, offset=first)
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     if valid is not None and np.diff(offsets)[~valid].any():
         return _bytes_column(array.fill_null(b"" if _is_binary(array.type) else ""), None, valid)
-    return BytesColumn(offsets.astype(np.int64) - first, data, valid if flags is None else flags, num_rows)
+    return BytesColumn(offsets, data, valid if flags is None else flags, num_rows)
 
 
 def _validity(array: pa.Array) -> Flags | None:

@@ -8,7 +8,6 @@ compiled; what hashes collide is found out and verified in `hash_table.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from scan_core.index.key_columns import (
     Rows,
     Words,
 )
+from scan_core.index.machine_code import Kernels
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
@@ -45,26 +45,27 @@ class HashSeed:
 
     def secret(self, column: int, position: int) -> np.uint64:
         """What the word at one position of one column is masked with."""
-        return np.uint64(_splitmix(self.root + column * _COLUMN_STRIDE + position))
+        return np.uint64(splitmix(self.root + column * _COLUMN_STRIDE + position))
 
     def multiplier(self, column: int, position: int) -> np.uint64:
         """The odd number that the masked word is multiplied with."""
-        return np.uint64(_splitmix(self.root + column * _COLUMN_STRIDE + _MULTIPLIERS + position) | 1)
+        return np.uint64(splitmix(self.root + column * _COLUMN_STRIDE + _MULTIPLIERS + position) | 1)
 
 
 def hash_seed(number: int) -> HashSeed:
     """The seed that grows from a (random) number."""
-    return HashSeed(_splitmix(number), _splitmix(number + 1) | 1)
+    return HashSeed(splitmix(number), splitmix(number + 1) | 1)
 
 
-def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: ModuleType | None = None) -> Words:
+def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels | None = None) -> Words:
     """One hash per row; the same with and without compiled kernels."""
     num_rows = columns[0].num_rows
     if kernels is not None:
         return _hash_compiled(columns, seed, kernels)
+    columns = [c.with_slack() if isinstance(c, BytesColumn) else c for c in columns]
     total = np.empty(num_rows, np.uint64)
     distinct = {
-        i: _hash_plain(c.values, i, seed, 0, c.values.num_rows)
+        i: _hash_plain(_with_slack(c.values), i, seed, 0, c.values.num_rows)
         for i, c in enumerate(columns)
         if isinstance(c, DictionaryColumn)
     }
@@ -82,7 +83,7 @@ def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: ModuleType 
     return total
 
 
-def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: ModuleType) -> Words:
+def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels) -> Words:
     total = np.zeros(columns[0].num_rows, np.uint64)
     for index, column in enumerate(columns):
         plain = column.values if isinstance(column, DictionaryColumn) else column
@@ -91,33 +92,42 @@ def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Module
         _add_compiled(plain, index, seed, kernels, part)
         if plain.valid is not None:
             part[~plain.valid] = seed.secret(index, _NULL_POSITION)
-        if apart:
-            total += part[column.codes] if isinstance(column, DictionaryColumn) else part
-    kernels.finish(total, np.uint64(seed.first))
+        if isinstance(column, DictionaryColumn):
+            codes = np.ascontiguousarray(column.codes, np.int32)
+            kernels["hash_codes"](part, codes, len(codes), total)
+        elif apart:
+            total += part
+    kernels["finish"](total, len(total), seed.first)
     return total
 
 
 def _add_compiled(
-    column: FixedColumn | BytesColumn, index: int, seed: HashSeed, kernels: ModuleType, total: Words
+    column: FixedColumn | BytesColumn, index: int, seed: HashSeed, kernels: Kernels, total: Words
 ) -> None:
-    first = np.uint64(seed.first)
     if isinstance(column, FixedColumn):
         for position, words in enumerate(column.words):
             secret, multiplier = seed.secret(index, position), seed.multiplier(index, position)
-            kernels.hash_words(words, secret, first, multiplier, total)
+            kernels["hash_words"](np.ascontiguousarray(words), len(words), secret, seed.first, multiplier, total)
         return
     root = (seed.root + index * _COLUMN_STRIDE) & _WORD_MASK
-    kernels.hash_bytes(
+    secrets = np.array([[seed.secret(index, p), seed.multiplier(index, p), 0] for p in range(LOOP_WORDS)], np.uint64)
+    for position in range(LOOP_WORDS):
+        secrets[position, 2] = _mix(np.zeros(1, np.uint64), index, position, seed)[0]
+    roots = [root, (root + _MULTIPLIERS) & _WORD_MASK, seed.multiplier(index, _LENGTH_POSITION)]
+    kernels["hash_bytes32" if column.offsets.itemsize == 4 else "hash_bytes64"](
         column.offsets,
-        column.word_view,
-        first,
-        np.array([seed.secret(index, p) for p in range(LOOP_WORDS)]),
-        np.array([seed.multiplier(index, p) for p in range(LOOP_WORDS)]),
-        np.uint64(root),
-        np.uint64((root + _MULTIPLIERS) & _WORD_MASK),
-        seed.multiplier(index, _LENGTH_POSITION),
+        column.data,
+        column.num_rows,
+        len(column.data),
+        seed.first,
+        secrets,
+        np.array(roots, np.uint64),
         total,
     )
+
+
+def _with_slack(column: FixedColumn | BytesColumn) -> FixedColumn | BytesColumn:
+    return column.with_slack() if isinstance(column, BytesColumn) else column
 
 
 def rotated(hashes: Words, bits: int) -> Words:
@@ -128,7 +138,8 @@ def rotated(hashes: Words, bits: int) -> Words:
 def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
     """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
     starts = column.offsets[rows] + 8 * position
-    return column.word_view[starts] & tail_masks(column.offsets[rows + 1] - starts)
+    words: Words = column.word_view[starts] & tail_masks(column.offsets[rows + 1] - starts)
+    return words
 
 
 def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
@@ -195,10 +206,10 @@ def _mix_each(words: Words, column: int, positions: Rows, seed: HashSeed) -> Wor
     """`_mix` for words at many positions."""
     root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
     numbers = positions.view(np.uint64) + root
-    mixed: Words = words ^ _splitmix_words(numbers)
+    mixed: Words = words ^ __splitmix_words(numbers)
     mixed *= np.uint64(seed.first)
     mixed ^= mixed >> np.uint64(32)
-    mixed *= _splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
+    mixed *= __splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
     return mixed
 
 
@@ -208,15 +219,15 @@ def _finish(block: Words, seed: HashSeed) -> None:
     block ^= block >> np.uint64(32)
 
 
-def _splitmix(number: int) -> int:
-    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
+def splitmix(number: int) -> int:
+    """A well-mixed number of 64 bits. Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
     mixed = (number + _GOLDEN) & _WORD_MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD_MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD_MASK
     return mixed ^ (mixed >> 31)
 
 
-def _splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
+def __splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
     mixed = numbers + np.uint64(_GOLDEN)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
 from scan_core.index.key_columns import (
     LOOP_WORDS,
     BytesColumn,
+    Codes,
     DictionaryColumn,
     FixedColumn,
     Flags,
@@ -16,6 +16,7 @@ from scan_core.index.key_columns import (
     Rows,
 )
 from scan_core.index.key_hash import flat_words, tail_masks
+from scan_core.index.machine_code import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class KeyRows:
     rows: Rows
 
 
-def same_keys(left: KeyRows, right: KeyRows, kernels: ModuleType | None = None) -> Flags:
+def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> Flags:
     """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
     same = np.ones(len(left.rows), np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
@@ -37,7 +38,7 @@ def same_keys(left: KeyRows, right: KeyRows, kernels: ModuleType | None = None) 
 
 
 def _same_values(
-    left: KeyColumn, left_rows: Rows, right: KeyColumn, right_rows: Rows, kernels: ModuleType | None
+    left: KeyColumn, left_rows: Codes, right: KeyColumn, right_rows: Codes, kernels: Kernels | None
 ) -> Flags:
     if isinstance(left, DictionaryColumn):
         return _same_values(left.values, left.codes[left_rows], right, right_rows, kernels)
@@ -49,11 +50,10 @@ def _same_values(
             same &= one[left_rows] == other[right_rows]
     elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
         if kernels is None:
-            same = _same_bytes(left, left_rows, right, right_rows)
+            pairs = left_rows.astype(np.int64, copy=False), right_rows.astype(np.int64, copy=False)
+            same = _same_bytes(left.with_slack(), pairs[0], right.with_slack(), pairs[1])
         else:
-            same = np.ones(len(left_rows), np.bool_)
-            sides = left.offsets, left.word_view, left_rows, right.offsets, right.word_view, right_rows
-            kernels.same_bytes(*sides, same)
+            same = _same_bytes_compiled(left, left_rows, right, right_rows, kernels)
     else:
         raise TypeError("byte strings compared with fixed words")
     if left.valid is None and right.valid is None:
@@ -62,8 +62,24 @@ def _same_values(
     return same
 
 
-def _valid(column: FixedColumn | BytesColumn, rows: Rows) -> Flags:
+def _valid(column: FixedColumn | BytesColumn, rows: Codes) -> Flags:
     return np.ones(len(rows), np.bool_) if column.valid is None else column.valid[rows]
+
+
+def _same_bytes_compiled(
+    left: BytesColumn, left_rows: Codes, right: BytesColumn, right_rows: Codes, kernels: Kernels
+) -> Flags:
+    same: Flags = np.ones(len(left_rows), np.bool_)
+    name = "same_bytes32" if left.offsets.itemsize == 4 else "same_bytes64"
+    right = right if right.offsets.itemsize == 8 else right.with_slack()
+    one, other = (np.ascontiguousarray(rows, np.int64) for rows in (left_rows, right_rows))
+    kernels[name](
+        *(left.offsets, left.data, len(left.data), one),
+        *(right.offsets, right.data, len(right.data), other),
+        len(same),
+        same.view(np.uint8),
+    )
+    return same
 
 
 def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Flags:

@@ -1,0 +1,79 @@
+"""Machine code is kept for the next process, and believed only if it is whole, of this machine and one's own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scan_core.index import compiled, machine_code
+
+Code = tuple[bytes, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def code() -> Code:
+    compiled.load()
+    path = machine_code._find()
+    assert path is not None
+    unpacked = machine_code._unpacked(path)
+    assert unpacked is not None
+    return unpacked
+
+
+@pytest.fixture
+def folder(tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([tmp_path / "new" / "folder"]))
+    monkeypatch.setattr(machine_code, "_compiled", lambda: code)
+    return tmp_path / "new" / "folder"
+
+
+def works(kernels: machine_code.Kernels) -> bool:
+    total = np.zeros(3, np.uint64)
+    kernels["hash_codes"](np.array([5, 7], np.uint64), np.array([0, 1, 1], np.int32), 3, total)
+    return total.tolist() == [5, 7, 7]
+
+
+def test_code_compiled_once_is_found_by_the_next_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not machine_code.is_compiled()
+    assert works(machine_code.load_kernels())
+    assert machine_code.is_compiled()
+    assert len(list(folder.iterdir())) == 1
+    monkeypatch.setattr(machine_code, "_compiled", lambda: pytest.fail("compiled again"))
+    assert works(machine_code.load_kernels())
+
+
+def test_a_damaged_file_is_replaced(folder: Path) -> None:
+    machine_code.load_kernels()
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert machine_code._unpacked(path) is None
+    assert works(machine_code.load_kernels())
+    assert machine_code._unpacked(path) is not None
+
+
+def test_a_file_that_others_may_write_to_is_not_believed(folder: Path) -> None:
+    machine_code.load_kernels()
+    (path,) = folder.iterdir()
+    path.chmod(0o666)
+    assert not machine_code.is_compiled()
+
+
+def test_code_for_another_processor_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_code.load_kernels()
+    (path,) = folder.iterdir()
+    monkeypatch.setattr(machine_code, "_features", lambda: "+another")
+    assert machine_code._unpacked(path) is None
+
+
+def test_kernels_work_where_no_folder_takes_the_file(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([Path("/proc/none")]))
+    monkeypatch.setattr(machine_code, "_compiled", lambda: code)
+    assert works(machine_code.load_kernels())
+
+
+def test_values_of_another_type_or_with_gaps_are_refused() -> None:
+    kernels = compiled.load()
+    with pytest.raises(TypeError, match="contiguous uint64 values, not int64"):
+        kernels["finish"](np.zeros(4, np.int64), 4, 1)
+    with pytest.raises(TypeError, match="contiguous"):
+        kernels["finish"](np.zeros(8, np.uint64)[::2], 4, 1)
