@@ -10,38 +10,76 @@ from hypothesis import strategies as st
 
 from scan_core.schema import Schema, arrow_type, parse_schema
 
-SCHEMA: Schema = parse_schema(
+FIELDS: list[dict[str, Any]] = [
+    {"id": 1, "name": "i", "type": "int"},
+    {"id": 2, "name": "l", "type": "long"},
+    {"id": 3, "name": "f", "type": "float"},
+    {"id": 4, "name": "d", "type": "double"},
+    {"id": 5, "name": "dec", "type": "decimal(9, 2)"},
+    {"id": 6, "name": "s", "type": "string"},
+    {"id": 7, "name": "dt", "type": "date"},
+    {"id": 8, "name": "ts", "type": "timestamp"},
+    {"id": 9, "name": "b", "type": "boolean"},
     {
-        "type": "struct",
-        "fields": [
-            {"id": 1, "name": "i", "type": "int"},
-            {"id": 2, "name": "l", "type": "long"},
-            {"id": 3, "name": "f", "type": "float"},
-            {"id": 4, "name": "d", "type": "double"},
-            {"id": 5, "name": "dec", "type": "decimal(9, 2)"},
-            {"id": 6, "name": "s", "type": "string"},
-            {"id": 7, "name": "dt", "type": "date"},
-            {"id": 8, "name": "ts", "type": "timestamp"},
-            {"id": 9, "name": "b", "type": "boolean"},
-            {
-                "id": 10,
-                "name": "st",
-                "type": {
-                    "type": "struct",
-                    "fields": [{"id": 11, "name": "a", "type": "int"}, {"id": 12, "name": "x", "type": "string"}],
-                },
+        "id": 10,
+        "name": "st",
+        "type": {
+            "type": "struct",
+            "fields": [{"id": 11, "name": "a", "type": "int"}, {"id": 12, "name": "x", "type": "string"}],
+        },
+    },
+    {"id": 13, "name": "li", "type": {"type": "list", "element-id": 14, "element": "int"}},
+    {
+        "id": 15,
+        "name": "m",
+        "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"},
+    },
+    {"id": 18, "name": "s2", "type": "string"},
+    {"id": 19, "name": "tz", "type": "timestamptz"},
+    {"id": 20, "name": "bin", "type": "binary"},
+    {"id": 21, "name": "big", "type": "decimal(30, 4)"},
+    {
+        "id": 22,
+        "name": "ms",
+        "type": {
+            "type": "map",
+            "key-id": 23,
+            "key": "int",
+            "value-id": 24,
+            "value": {
+                "type": "struct",
+                "fields": [
+                    {"id": 25, "name": "a", "type": "int"},
+                    {
+                        "id": 26,
+                        "name": "in",
+                        "type": {"type": "struct", "fields": [{"id": 27, "name": "x", "type": "string"}]},
+                    },
+                ],
             },
-            {"id": 13, "name": "li", "type": {"type": "list", "element-id": 14, "element": "int"}},
-            {
-                "id": 15,
-                "name": "m",
-                "type": {"type": "map", "key-id": 16, "key": "string", "value-id": 17, "value": "int"},
+        },
+    },
+    {
+        "id": 28,
+        "name": "ls",
+        "type": {
+            "type": "list",
+            "element-id": 29,
+            "element": {
+                "type": "struct",
+                "fields": [
+                    {"id": 30, "name": "a", "type": "int"},
+                    {
+                        "id": 31,
+                        "name": "li",
+                        "type": {"type": "list", "element-id": 32, "element": "int"},
+                    },
+                ],
             },
-            {"id": 18, "name": "s2", "type": "string"},
-        ],
-    }
-)
-PRIMITIVES = {f.name: f for f in SCHEMA.fields if f.field_id <= 9 or f.field_id == 18}
+        },
+    },
+]
+SCHEMA: Schema = parse_schema({"type": "struct", "fields": FIELDS})
 
 TEXTS = ["", "a", "ab", "abc", "b", "bä", "ß", "A%", "a_c", "zz", "a" * 20, "a" * 19 + "b"]
 NUMBERS = [-7, -1, 0, 1, 2, 3, 5, 100]
@@ -64,6 +102,16 @@ VALUES: dict[str, list[Any]] = {
     "li": [[], [1], [2, None], [1, 2, 3]],
     "m": [[], [("k", 1)], [("k", None), ("q", 2)], [("q", 1), ("k", 2)]],
     "s2": TEXTS,
+    "tz": [moment.replace(tzinfo=dt.UTC) for moment in MOMENTS],
+    "bin": [text.encode() for text in TEXTS] + [b"\x00", b"\xff\xfe"],
+    "big": [Decimal("-1.5000"), Decimal("0.0000"), Decimal("2.5000"), Decimal(10) ** 25],
+    "ms": [
+        [],
+        [(1, {"a": 1, "in": {"x": "a"}}), (2, {"a": 2, "in": None})],
+        [(1, None), (3, {"a": 5, "in": {"x": None}})],
+        [(3, {"a": None, "in": {"x": "ab"}}), (1, {"a": 3, "in": {"x": "b"}})],
+    ],
+    "ls": [[], [{"a": 1, "li": [1, 2]}], [None, {"a": None, "li": []}], [{"a": 2, "li": None}, {"a": 3, "li": [5]}]],
 }
 
 
@@ -111,21 +159,28 @@ def literal(value: Any) -> Sql:
             return Sql(f"double('{value}')", f"'{value}'::double")
         case float():
             return Sql(f"{value}D", f"({value})::double")
+        case dt.datetime() if value.tzinfo is not None:
+            text = f"{value.replace(tzinfo=None)}+00:00"
+            return Sql(f"timestamp '{text}'", f"timestamptz '{text}'")
         case dt.datetime():
             return Sql(f"timestamp_ntz '{value}'", f"timestamp '{value}'")
         case dt.date():
             return same(f"date '{value}'")
         case str():
             return same(f"'{value}'")
+        case bytes():
+            return Sql(f"X'{value.hex()}'", f"unhex('{value.hex()}')")
         case _:
             return same(str(value))
 
 
 _FAMILIES = {
-    "number": ["i", "l", "f", "d", "dec"],
+    "number": ["i", "l", "f", "d", "dec", "big"],
     "text": ["s", "s2"],
     "date": ["dt"],
     "moment": ["ts"],
+    "instant": ["tz"],
+    "bytes": ["bin"],
     "flag": ["b"],
 }
 _CONSTANTS: dict[str, list[Any]] = {
@@ -133,6 +188,8 @@ _CONSTANTS: dict[str, list[Any]] = {
     "text": TEXTS,
     "date": DATES,
     "moment": MOMENTS,
+    "instant": VALUES["tz"],
+    "bytes": VALUES["bin"],
     "flag": [True, False],
 }
 
@@ -166,6 +223,18 @@ def scalars(draw: st.DrawFn, family: str, depth: int = 2) -> Sql:
                 lambda: Sql("try_element_at(li, 2)", "li[2]"),
                 lambda: Sql("size(li)", "len(li)"),
                 lambda: same("st.a"),
+                lambda: same("ms[1].a"),
+                lambda: Sql("element_at(ms, 3).a", "ms[3].a"),
+                lambda: Sql("try_element_at(ls, 2).a", "ls[2].a"),
+                lambda: Sql("get(try_element_at(ls, 1).li, 1)", "ls[1].li[2]"),
+                lambda: Sql("cardinality(ms)", "cardinality(ms)"),
+                lambda: join("({} % 3)", draw(small)),
+                lambda: join("abs({})", same(draw(st.sampled_from(["i", "d", "dec", "big"])))),
+                lambda: join("day({})", draw(scalars("date", depth - 1))),
+                lambda: Sql("datediff(dt, date '2020-01-01')", "cast(dt - date '2020-01-01' as int)"),
+                lambda: Sql("try_divide(i, i - 1)", "cast(i as double) / nullif(i - 1, 0)"),
+                lambda: Sql("try_cast(s as int)", "try_cast(nullif(s, '') as int)"),
+                lambda: same("dec * 2"),
             ]
         case "text":
             options += [
@@ -175,6 +244,9 @@ def scalars(draw: st.DrawFn, family: str, depth: int = 2) -> Sql:
                 lambda: join("trim({})", draw(again)),
                 lambda: join("left({}, 1)", draw(again)),
                 lambda: same("st.x"),
+                lambda: same("ms[1].in.x"),
+                lambda: join("upper({})", draw(again)),
+                lambda: join("replace({}, 'b', 'xx')", draw(again)),
                 lambda: Sql("cast(i as string)", "cast(i as varchar)"),
             ]
         case "date":
@@ -206,13 +278,20 @@ def leaves(draw: st.DrawFn, depth: int) -> Sql:
         lambda: _in_list(draw, draw(value), constants),
     ]
     if family == "text":
-        pattern = draw(st.sampled_from(["a%", "%b", "%b%", "_b%", "ab", "%", "a%c", "", "A%"]))
+        pattern = draw(st.sampled_from(["a%", "%b", "%b%", "_b%", "ab", "%", "a%c", "", "A%", "aaaaaaaaaaaaaaaaaaaa%"]))
         options += [
             lambda: join(f"{{}} like '{pattern}'", draw(value)),
             lambda: join(f"{{}} not like '{pattern}'", draw(value)),
             lambda: join(f"{{}} ilike '{pattern}'", draw(value)),
             lambda: Sql("startswith(s, 'a')", "starts_with(s, 'a')"),
             lambda: join("contains({}, 'b')", draw(value)),
+            lambda: join("{} like 'a!_%' escape '!'", draw(value)),
+            lambda: join("{} like 'A!%' escape '!'", draw(value)),
+            lambda: Sql("s rlike '^a.?b'", "regexp_matches(s, '^a.?b')"),
+            lambda: Sql(
+                "array_contains(li, 2)",
+                "case when not list_contains(li, 2) and list_contains(list_transform(li, lambda x: x is null), true) then null else list_contains(li, 2) end",
+            ),
         ]
     if family == "flag":
         options += [lambda: same("b")]
@@ -240,3 +319,32 @@ def predicates(draw: st.DrawFn, depth: int = 3) -> Sql:
         return join("(not {})", draw(below))
     parts = draw(st.lists(below, min_size=2, max_size=3))
     return join("(" + f" {kind} ".join("{}" for _ in parts) + ")", *parts)
+
+
+@st.composite
+def risky_predicates(draw: st.DrawFn) -> str:
+    """A condition in Spark's dialect whose parts fail on some rows: division by zero, bad casts, overflow, subscripts."""
+    failing = st.sampled_from(
+        [
+            "10 / i > 1",
+            "i % (i - 1) = 0",
+            "cast(s as int) > 0",
+            "cast(s as date) is null",
+            "li[1] = 2",
+            "element_at(li, -1) = 1",
+            "ls[0].a = 1",
+            "l * 9000000000000 > 0",
+            "i + 2147483640 > 0",
+            "cast(d as int) = 1",
+            "cast(l as int) = 1",
+            "dec / (i - 2) > 1",
+            "coalesce(i, 1 / 0) > 1",
+            "case when i > 1 then 10 div (i - 2) else 1 end = 5",
+        ]
+    )
+    parts = []
+    for _ in range(draw(st.integers(1, 3))):
+        part = draw(st.one_of(failing, predicates(2).map(lambda c: c.spark)))
+        parts.append(f"not ({part})" if draw(st.integers(0, 3)) == 0 else f"({part})")
+    kind = draw(st.sampled_from([" and ", " and ", " or "]))
+    return kind.join(parts)

@@ -5,6 +5,7 @@ pytestmark = SPARK_TEST
 def test_something(spark: SparkSession) -> None: ...
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,3 +30,15 @@ def spark() -> "SparkSession":
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short queries, few cores
         },
     )
+
+
+@pytest.fixture
+def ansi_spark(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """The session in ANSI mode and in UTC, as filters mean it."""
+    wanted = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+    before = {key: spark.conf.get(key) for key in wanted}
+    for key, value in wanted.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, value in before.items():
+        spark.conf.set(key, str(value))

@@ -1,7 +1,6 @@
 """The filter language against Spark itself, in ANSI mode: values, NULLs and failures of each expression on each row."""
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -135,17 +134,6 @@ def rows_of_texts() -> pa.Table:
     return pa.table(
         {f.name: pa.array(TEXTS) if f.name == "s" else pa.nulls(len(TEXTS), arrow_type(f.type)) for f in SCHEMA.fields}
     )
-
-
-@pytest.fixture
-def ansi_spark(spark: SparkSession) -> Iterator[SparkSession]:
-    wanted = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
-    before = {key: spark.conf.get(key) for key in wanted}
-    for key, value in wanted.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, value in before.items():
-        spark.conf.set(key, str(value))
 
 
 def show(spark: SparkSession, table: pa.Table, folder: Path) -> None:
