@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java demo ui test test-all lint format interop fuzz bench clean
+.PHONY: help venv java demo ui test test-all lint format interop fuzz peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,11 +55,20 @@ interop-all: $(READY) java ## The same over 500 random tables written by Iceberg
 fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
 	@$(BIN)/python -m tests.fuzz --inputs 100000
 
-BENCHMARKS := count_and_aggregate needle select_star cold_start ingest_decode commit_cost
+PEERS := .venv-peers
 
-bench: $(READY) ## Measure against the decode floor, and against Iceberg Java where make interop has been run
+peers: $(READY) ## Install the engines that the benchmarks run beside ours
+	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+
+BENCHMARKS := count_and_aggregate needle select_star cold_start ingest_decode commit_cost against_engines
+
+bench: $(READY) ## Measure everything beside the decode floor and the installed peers, write docs/benchmarks.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
-	@if [ -x .venv-interop/bin/python ]; then $(BIN)/python -m benchmarks.against_iceberg_java; fi
+	@$(BIN)/python -m benchmarks.publish
+
+bench-check: ## Compare the ratios of the last runs with those under git
+	@$(BIN)/python -m benchmarks.check
 
 clean: ## Remove the environment and everything made by the commands above
 	rm -rf $(VENV) .venv-* .cache $(DEMO_DIR)
