@@ -24,6 +24,7 @@ from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
 from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
 from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
+from pipelines.formats.table_parts import merge_parts
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
 from pipelines.sources.raw_events import RawEvents, from_documents
 
@@ -105,6 +106,9 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         ConfigError: unknown format or option, a type or order that the feed cannot give.
         SourceError: the feed carries several tables and the config does not tell which.
     """
+    if not raw.num_events:
+        nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
+        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
     chosen = lookup(sniff(raw) if feed.format is None else feed.format)
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
@@ -113,7 +117,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
     )
-    refused = [unreadable, *(reject(readable, r.rows, r.reason) for r in events.refusals)]
+    refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in events.refusals)]
     skipped = dict(raw.skipped)
     for reason, count in events.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count

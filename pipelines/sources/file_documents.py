@@ -39,6 +39,7 @@ class Layout(Enum):
     ARRAY = "array"
     FRAMED = "framed"
     """Each message behind its length in four bytes, the most significant first, as `kcat -f '%R%s'` writes; -1 is NULL."""
+    CSV = "csv"
     PSQL = "psql"
     """Output of psql: lines that hold an object, others are decoration."""
 

@@ -22,7 +22,7 @@ class FileOptions:
         comments: prefixes of lines to leave out, beside a leading `/* */` block.
         first_line: line to begin with.
         last_line: line to end with; 0 is the last one.
-        delimiter: of CSV.
+        delimiter: of CSV; None takes a tab in .tsv files, else what stands in the first line, a comma if in doubt.
         header: whether the first line of CSV names the columns.
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
@@ -36,7 +36,7 @@ class FileOptions:
     comments: tuple[str, ...] = ()
     first_line: int = 1
     last_line: int = 0
-    delimiter: str = ","
+    delimiter: str | None = None
     header: bool = True
     columns: tuple[str, ...] = ()
     null_value: str | None = None
@@ -45,6 +45,8 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:
             raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
+        if self.delimiter is not None and len(self.delimiter.encode()) != 1:
+            raise ConfigError(f"delimiter must be a single character, not {self.delimiter!r}")
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:

@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.change_batch import Rejected
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources import file_rows
+from pipelines.sources.csv_file import Records, dialect_of, read_records
 from pipelines.sources.file_chunks import MAX_LINE_BYTES, Chunks, after_last_newline
 from pipelines.sources.file_documents import (
     Layout,
@@ -34,6 +36,8 @@ QUIET_SECONDS = 60
 MAPPED_BYTES = 4 * 1024**2
 
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_MAGIC_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}
+_MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 _TEXT_TABLES = (".csv", ".tsv")
 _LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 
@@ -46,12 +50,14 @@ class FilePiece:
         piece: documents; `rows` is set instead for Parquet, CSV and Avro.
         before: the file as far as read before this piece.
         after: the same after it; `finished` says whether that was all.
+        rejected: records that are none.
     """
 
     piece: Piece
     rows: pa.Table | None
     before: ReadFile
     after: ReadFile
+    rejected: Rejected = field(default_factory=Rejected.none)
 
 
 def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any = None) -> Iterator[FilePiece]:
@@ -64,11 +70,16 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
     # What is left of a file that nobody writes to any more is all there will be.
     options = replace(options, report_incomplete=options.report_incomplete or known.waiting or is_quiet(file))
     try:
-        if suffix in file_rows.READERS and not (suffix in _TEXT_TABLES and _holds_json(file, compression, filesystem)):
-            yield from _read_rows(file, known, suffix, options, filesystem)
-            return
         with _open(file, compression, filesystem) as stream:
-            yield from _read_text(Chunks(stream, seekable=compression is None), known, options)
+            content = stream
+            if compression is None:
+                suffix, compression = _known_by_magic(stream, suffix)
+                content = stream if compression is None else pa.CompressedInputStream(stream, compression)
+            if suffix in file_rows.READERS:
+                yield from _read_rows(content, known, suffix, options, file.size)
+            else:
+                chunks = Chunks(content, seekable=compression is None)
+                yield from _read_text(chunks, known, options, suffix)
     except (OSError, pa.ArrowInvalid, SourceError) as error:
         shown = "" if file.path in str(error) else f"cannot read {file.path}: "
         raise SourceError(f"{shown}{error}") from error
@@ -79,54 +90,79 @@ def is_quiet(file: ListedFile) -> bool:
     return time.time_ns() - file.arrived_ns > QUIET_SECONDS * 1_000_000_000
 
 
-def _holds_json(file: ListedFile, compression: str | None, filesystem: Any) -> bool:
-    """Whether a file that is named like a table holds JSON, as dumps of `key TAB value` lines do."""
-    with _open(file, compression, filesystem) as stream:
-        return bytes(stream.read(64)).lstrip()[:1] in (b"{", b"[")
+def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
+    """(suffix that tells the kind of file, compression) by the first bytes, which names may hide or deny."""
+    head: bytes = stream.read(4)
+    stream.seek(0)
+    compression = next((c for magic, c in _MAGIC_COMPRESSIONS.items() if head.startswith(magic)), None)
+    return next((s for magic, s in _MAGIC_SUFFIXES.items() if head.startswith(magic)), suffix), compression
 
 
-def _read_rows(
-    file: ListedFile, known: ReadFile, suffix: str, options: FileOptions, filesystem: Any
-) -> Iterator[FilePiece]:
-    _, compression = _suffixes(file.name)
+def _read_rows(content: Any, known: ReadFile, suffix: str, options: FileOptions, size: int) -> Iterator[FilePiece]:
     seen = 0
-    waits = suffix in _TEXT_TABLES and compression is None and not options.report_incomplete
-    with _open(file, compression, filesystem) as stream:
-        waits = waits and _lacks_newline(stream, file.size)
-        known = replace(known, waiting=waits)
-        tables = file_rows.READERS[suffix](stream, options)
-        for table in _without_last_row(tables) if waits else tables:
-            first, seen = seen, seen + table.num_rows
-            if seen <= known.lines:
-                continue
-            fresh = table.slice(max(known.lines - first, 0))
-            numbers = np.arange(seen - fresh.num_rows + 1, seen + 1, dtype=np.int64)
-            before, known = known, replace(known, lines=seen, read_bytes=file.size)
-            piece = Piece(pa.nulls(fresh.num_rows, pa.binary()), None, numbers, file.size, seen)
-            yield FilePiece(piece, fresh, before, known)
+    known = replace(known, waiting=False)
+    for table in file_rows.READERS[suffix](content, options):
+        first, seen = seen, seen + table.num_rows
+        if seen <= known.lines:
+            continue
+        fresh = table.slice(max(known.lines - first, 0))
+        numbers = np.arange(seen - fresh.num_rows + 1, seen + 1, dtype=np.int64)
+        before, known = known, replace(known, lines=seen, read_bytes=size)
+        piece = Piece(pa.nulls(fresh.num_rows, pa.binary()), None, numbers, size, seen)
+        yield FilePiece(piece, fresh, before, known)
     yield _end(known)
 
 
-def _lacks_newline(stream: Any, size: int) -> bool:
-    """Whether a text may still grow in its last line."""
-    stream.seek(max(size - 1, 0))
-    last: bytes = stream.read(1)
-    stream.seek(0)
-    return last not in {b"", b"\n", b"\r"}
+def _read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
+    waits = chunks.seekable and not options.report_incomplete
+    dialect = dialect_of(head, suffix, options, is_all=len(head) < SNIFFED_BYTES and not waits)
+    if dialect is None:
+        if len(head) >= SNIFFED_BYTES:
+            raise SourceError(f"no CSV: no record ends within {SNIFFED_BYTES} bytes")
+        yield _end(replace(known, waiting=bool(head.strip()) and waits))
+        return
+    # Without a byte position (a position of before there were any) records are counted again and left out.
+    applied = known.lines if known.layout != Layout.CSV.value else 0
+    if known.layout != Layout.CSV.value or known.read_bytes == 0:
+        known = replace(known, read_bytes=dialect.first_byte, lines=0, layout=Layout.CSV.value)
+    chunks.skip_exactly(known.read_bytes)
+    wanted = options.batch_bytes
+    while True:
+        data, is_last = chunks.some(wanted)
+        is_all = is_last and not waits
+        part = read_records(data, dialect, known.lines + 1, options.batch_rows, is_all=is_all)
+        chunks.give_back(data, part.num_bytes)
+        if part.num_bytes:
+            before, known = (
+                known,
+                replace(known, read_bytes=known.read_bytes + part.num_bytes, lines=known.lines + part.count),
+            )
+            yield _csv_piece(part, before, known, applied)
+        if is_last and part.num_bytes in {data.size, 0}:
+            break
+        wanted = options.batch_bytes if part.num_bytes else 2 * wanted
+        if wanted > MAX_LINE_BYTES:
+            raise SourceError(f"a CSV record of more than {MAX_LINE_BYTES} bytes behind record {known.lines}: a quote?")
+    yield _end(replace(known, waiting=bool(data.size - part.num_bytes)))
 
 
-def _without_last_row(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    held: pa.Table | None = None
-    for table in tables:
-        if held is not None and table.num_rows:
-            yield held
-        held = table if held is None or table.num_rows else held
-    if held is not None and held.num_rows > 1:
-        yield held.slice(0, held.num_rows - 1)
+def _csv_piece(part: Records, before: ReadFile, after: ReadFile, applied: int) -> FilePiece:
+    rows, numbers, rejected = part.rows, part.numbers, part.rejected.table
+    if applied >= before.lines + 1:
+        keep = numbers > applied
+        rows, numbers = rows.filter(pa.array(keep)), numbers[keep]
+        rejected = rejected.filter(pc.greater(rejected.column("source_offset"), applied))
+    names = pa.array([after.name] * rejected.num_rows, pa.string())
+    rejected = rejected.set_column(0, rejected.schema.field(0), names)
+    piece = Piece(pa.nulls(rows.num_rows, pa.binary()), None, numbers, after.read_bytes, after.lines)
+    return FilePiece(piece, rows, before, after, Rejected(rejected))
 
 
-def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
     head = chunks.peek(SNIFFED_BYTES)
+    if _is_csv(head, known, options, suffix):
+        yield from _read_csv(chunks, head, known, options, suffix)
+        return
     comment_bytes, comment_lines = comment_length(head)
     layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
     if layout is None and (options.report_incomplete or not chunks.seekable):
@@ -169,6 +205,13 @@ def _read_lines(
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield _end(known)
+
+
+def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
+    """Whether a text holds CSV; dumps of `key TAB value` lines may be called .tsv too."""
+    if known.layout or options.layout is not None:
+        return Layout.CSV.value in {known.layout, options.layout}
+    return suffix in _TEXT_TABLES and head.lstrip()[:1] not in {b"{", b"["}
 
 
 def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:

@@ -76,11 +76,11 @@ def discover(
         pieces = (piece for file, known in todo for piece in read_file(file, known, chosen, filesystem))
         try:
             for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
-                if waiting is not None and raw is not None and raw.num_events:
+                if waiting is not None and raw is not None and raw.num_read:
                     yield waiting
                     waiting = None
                 now = _advanced(now, ends, tell)
-                if raw is not None and raw.num_events:
+                if raw is not None and raw.num_read:
                     waiting = FileBatch(raw, now)
         except SourceError:
             # What comes before a file that cannot be read is applied first.

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from pipelines.change_batch import Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import FilePiece
@@ -18,6 +19,10 @@ class _Pending:
     pieces: list[FilePiece] = field(default_factory=list)
     rows: int = 0
     size: int = 0
+
+    @property
+    def has_events(self) -> bool:
+        return self.rows > 0 or any(p.rejected.num_rows for p in self.pieces)
 
     def add(self, piece: FilePiece) -> None:
         self.pieces.append(piece)
@@ -46,7 +51,7 @@ def gather(
         except SourceError:
             # What comes before a file that cannot be read is applied first.
             done, _ = _cut(pending, complete)
-            if done.rows:
+            if done.has_events:
                 yield _batch(done)
             raise
         if piece is None:
@@ -55,7 +60,7 @@ def gather(
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):
             done, pending = _cut(pending, complete)
-            if done.rows:
+            if done.has_events:
                 yield _batch(done)
         pending.add(piece)
     done, left = _cut(pending, complete)
@@ -124,6 +129,7 @@ def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:
         rows=pa.concat_tables([p.rows for p in full]) if columns else None,
         ingested_at=datetime.now(UTC),
         skipped=skipped,
+        rejected=Rejected.concat(p.rejected for p in pending.pieces),
     )
     ends = {p.after.name: p.after for p in pending.pieces}
     return raw, list(ends.values())

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.change_batch import Rejected
+
 
 @dataclass(frozen=True)
 class RawEvents:
@@ -23,6 +25,7 @@ class RawEvents:
         rows: columns by name.
         ingested_at: when the batch was read.
         skipped: number of lines left out on purpose, by reason (blank, comment).
+        rejected: what could not even be told apart as an event; it has no entry in the arrays.
     """
 
     source_file: pa.DictionaryArray
@@ -32,6 +35,12 @@ class RawEvents:
     rows: pa.Table | None = None
     ingested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     skipped: dict[str, int] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected.none)
+
+    @property
+    def num_read(self) -> int:
+        """Number of events, rejected ones included."""
+        return self.num_events + self.rejected.num_rows
 
     @property
     def num_events(self) -> int:
@@ -55,6 +64,7 @@ class RawEvents:
             keys=None if self.keys is None else self.keys.take(rows),
             rows=None if self.rows is None else self.rows.take(rows),
             skipped={},
+            rejected=Rejected.none(),
         )
 
 

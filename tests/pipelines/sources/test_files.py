@@ -543,6 +543,6 @@ def test_csv_without_rows_holds_up_nothing(reader: Reader, text: str) -> None:
 
 
 def test_csv_that_cannot_be_read_is_named(reader: Reader) -> None:
-    reader.write("broken.csv", "id,n\n1,2,3\n")
+    reader.write("broken.csv", "id,id\n1,2\n")
     with pytest.raises(SourceError, match=r"broken\.csv"):
         reader.run()

@@ -1,0 +1,192 @@
+"""CSV as columns of text, record by record accounted for: one that is none is handed on as rejected, with its bytes.
+
+Records are found by a kernel of our own, which tells how many fields each has; their values are parsed by Arrow.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from pipelines.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.errors import SourceError
+from pipelines.formats.casting import cast_each
+from pipelines.sources.csv_kernels import BAD_QUOTE, BLANK, GOOD, UNCLOSED, split_records
+from pipelines.sources.file_options import FileOptions
+
+Mask = NDArray[np.bool_]
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_DELIMITERS = (",", ";", "\t", "|")
+_LOAD_WITHOUT = ("Op", "op", "OP")
+"""AWS DMS leaves out its first column in the files of a full load."""
+MAX_RAW_BYTES = 1024 * 1024
+_REASONS = {BAD_QUOTE: "text behind a closing quote", UNCLOSED: "a quote that is never closed"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the records of one file are read.
+
+    Attributes:
+        names: of the columns.
+        delimiter: one byte.
+        first_byte: of the first record that is no header.
+        null_value: text that means NULL beside the empty one, or None.
+    """
+
+    names: tuple[str, ...]
+    delimiter: str
+    first_byte: int
+    null_value: str | None
+
+
+@dataclass(frozen=True)
+class Records:
+    """Some records of a file.
+
+    Attributes:
+        rows: of text, those that are as they should be.
+        numbers: of the rows, among all records.
+        rejected: the others, without the name of the file.
+        count: of both.
+        num_bytes: of all, blank lines included.
+    """
+
+    rows: pa.Table
+    numbers: NDArray[np.int64]
+    rejected: Rejected
+    count: int
+    num_bytes: int
+
+
+def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) -> Dialect | None:
+    """The dialect of a file that begins with these bytes; None if it has no whole record yet.
+
+    Raises:
+        SourceError: a header that names no columns, or a delimiter in doubt.
+    """
+    if head[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        raise SourceError("the file is UTF-16; CSV must be UTF-8")
+    begin = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
+    text = head[begin:]
+    # Commas decide nothing here but where quotes may open: records end where they end with any delimiter.
+    delimiter = options.delimiter or ("\t" if suffix == ".tsv" else _delimiter(text))
+    ends, widths, status = np.empty(64, np.int64), np.empty(64, np.int32), np.empty(64, np.int8)
+    found = split_records(np.frombuffer(text, np.uint8), ord(delimiter), is_all, ends, widths, status)
+    first = next((i for i in range(found) if status[i] != BLANK), None)
+    if first is None:
+        return None
+    record = text[ends[first - 1] if first else 0 : ends[first]]
+    names: Sequence[str] = options.columns
+    if not options.header:
+        names = names or [f"f{i}" for i in range(int(widths[first]))]
+        if len(names) == widths[first] + 1 and names[0] in _LOAD_WITHOUT:
+            names = names[1:]
+        return Dialect(tuple(names), delimiter, begin, options.null_value)
+    names = names or _header(record, delimiter)
+    return Dialect(tuple(names), delimiter, begin + int(ends[first]), options.null_value)
+
+
+def read_records(data: pa.Buffer, dialect: Dialect, first: int, max_rows: int, *, is_all: bool) -> Records:
+    """The whole records that the bytes begin with; `first` is the number of the first."""
+    view = np.frombuffer(data, np.uint8)
+    most = min(max_rows, max(len(view), 1))
+    ends, widths, status = np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most, np.int8)
+    found = split_records(view, ord(dialect.delimiter), is_all, ends, widths, status)
+    ends, widths, status = ends[:found], widths[:found], status[:found]
+    begins = np.concatenate([[0], ends[:-1]]) if found else ends
+    used = int(ends[-1]) if found else 0
+    is_record = status != BLANK
+    begins, ends, widths, status = (array[is_record] for array in (begins, ends, widths, status))
+    numbers = first + np.arange(len(ends), dtype=np.int64)
+    good = (status == GOOD) & (widths == len(dialect.names))
+    table = _parsed(data.slice(0, used) if good.all() else _gathered(view, begins[good], ends[good]), dialect)
+    if table.num_rows != int(good.sum()):
+        raise SourceError(f"CSV whose records cannot be told apart behind record {first}: check delimiter and quotes")
+    table, garbled = _as_text(table)
+    reasons: dict[int, str] = {}
+    for row in np.flatnonzero(~good).tolist():
+        width, wanted = int(widths[row]), len(dialect.names)
+        reasons[row] = _REASONS.get(int(status[row]), f"{width} values where {wanted} columns are")
+    reasons |= dict.fromkeys(np.flatnonzero(good)[garbled].tolist(), "not UTF-8")
+    rows = table.filter(pa.array(~garbled)) if garbled.any() else table
+    rejected = [
+        (int(numbers[row]), reasons[row], view[begins[row] : ends[row]][:MAX_RAW_BYTES].tobytes())
+        for row in sorted(reasons)
+    ]
+    return Records(rows, numbers[good][~garbled], _rejected(rejected), len(numbers), used)
+
+
+def _header(record: bytes, delimiter: str) -> list[str]:
+    try:
+        (names,) = csv.reader(StringIO(record.decode(), newline=""), delimiter=delimiter, strict=True)
+    except (UnicodeDecodeError, csv.Error, ValueError) as error:
+        raise SourceError(f"no CSV header in {record[:80]!r}: {error}") from error
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SourceError(f"the CSV header names {', '.join(twice)!r} twice; give other names with columns: [...]")
+    if "" in names:
+        raise SourceError(f"the CSV header has no name for column {names.index('') + 1}; give them with columns: [...]")
+    return names
+
+
+def _delimiter(text: bytes) -> str:
+    line = text.lstrip(b"\r\n").partition(b"\n")[0]
+    found = [mark for mark in _DELIMITERS if mark.encode() in line]
+    if len(found) > 1 and "," not in found:
+        shown = " and ".join(repr(mark) for mark in found)
+        raise SourceError(f"the first line holds {shown}: say which is the delimiter (delimiter: ...)")
+    return "," if "," in found or not found else found[0]
+
+
+def _parsed(data: pa.Buffer, dialect: Dialect) -> pa.Table:
+    if not data.size:
+        return pa.table({name: pa.array([], pa.binary()) for name in dialect.names})
+    nulls = ["", *([dialect.null_value] if dialect.null_value is not None else [])]
+    try:
+        return pa.csv.read_csv(
+            pa.BufferReader(data),
+            pa.csv.ReadOptions(block_size=int(data.size) + 1, column_names=list(dialect.names)),
+            pa.csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
+            pa.csv.ConvertOptions(
+                column_types=dict.fromkeys(dialect.names, pa.binary()),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=nulls,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"no CSV: {error}") from error
+
+
+def _as_text(table: pa.Table) -> tuple[pa.Table, Mask]:
+    """The table with text for bytes, and which rows are no UTF-8."""
+    garbled = np.zeros(table.num_rows, np.bool_)
+    columns = []
+    for column in table.columns:
+        array, bad = cast_each(pa.concat_arrays(column.chunks) if column.num_chunks else column, pa.string())
+        columns.append(array)
+        garbled |= bad
+    return pa.table(columns, names=table.column_names), garbled
+
+
+def _gathered(view: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.Buffer:
+    """The bytes of some records, one after the other."""
+    marks = np.zeros(len(view) + 1, np.int8)
+    np.add.at(marks, begins, 1)
+    np.add.at(marks, ends, -1)
+    return pa.py_buffer(view[np.cumsum(marks[:-1], dtype=np.int8).astype(np.bool_)])
+
+
+def _rejected(found: list[tuple[int, str, bytes]]) -> Rejected:
+    if not found:
+        return Rejected.none()
+    numbers, reasons, raw = zip(*found, strict=True)
+    nothing = pa.nulls(len(found), pa.string())
+    columns = [nothing, pa.array(numbers, pa.int64()), pa.array(reasons), pa.array(raw, pa.binary()), nothing]
+    return Rejected(pa.table(columns, schema=REJECTED_SCHEMA))
