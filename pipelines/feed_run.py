@@ -68,7 +68,7 @@ class FeedRun:
                     decoded = decode(batch.raw, feed.config(running, claims))
                 claims = decoded.claims
                 self.skipped.update(decoded.skipped)
-                self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_events)
+                self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_read)
                 reached = replace(batch.position_after, claims=claims).to_json()
                 running = [
                     table
