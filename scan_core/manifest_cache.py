@@ -1,4 +1,7 @@
-"""The process-wide cache of decoded manifests and manifest lists: bounded in bytes, least recently used goes first."""
+"""The process-wide cache of decoded manifests, manifest lists and bitmap indexes.
+
+Bounded in bytes; least recently used goes first.
+"""
 
 import threading
 from collections import OrderedDict

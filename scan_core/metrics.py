@@ -9,7 +9,8 @@ class ScanMetrics:
 
     Planning fills the first block, reading the others. Rows removed are counted once, by the first cause:
     position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
-    of wanted columns that were not read, and of data files that planning pruned.
+    of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps are among
+    those removed by the filter.
     """
 
     manifests_read: int = 0
@@ -32,6 +33,12 @@ class ScanMetrics:
     rows_out: int = 0
     bytes_read: int = 0
     bytes_skipped: int = 0
+
+    bitmap_indexes_used: int = 0
+    bitmap_indexes_refused: int = 0
+    bitmaps_read: int = 0
+    bitmap_bytes_read: int = 0
+    rows_removed_by_bitmaps: int = 0
 
     delete_files_opened: int = 0
     delete_rows_loaded: int = 0

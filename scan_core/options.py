@@ -33,6 +33,7 @@ class ScanOptions:
         prune_row_groups: use row-group statistics against the predicate.
         prune_pages: use the page index against predicate and deletes, and read only pages with surviving rows.
         prune_deletes: use bounds to skip deletes that cannot touch a file.
+        use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
         lazy_columns: decode payload columns only where rows survive.
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
@@ -51,6 +52,7 @@ class ScanOptions:
     prune_row_groups: bool = True
     prune_pages: bool = True
     prune_deletes: bool = True
+    use_bitmap_indexes: bool = True
     lazy_columns: bool = True
     adaptive_order: bool = True
     use_numba: bool = True

@@ -79,11 +79,35 @@ class EqualityDeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class BitmapIndexBlob:
+    """Where the bitmap index of one column of one data file lies; `bitmap_index/` reads it.
+
+    Attributes:
+        field_id: of the column or struct member.
+        path: of the Puffin file.
+        offset: of the blob in it, in bytes.
+        length: of the blob, in bytes.
+        directory_bytes: at its begin, what tells of the values.
+        column_type: Iceberg type of its values when it was written, a primitive one.
+        is_list: the values are elements of lists: a row has any number of them.
+    """
+
+    field_id: int
+    path: str
+    offset: int
+    length: int
+    directory_bytes: int
+    column_type: str
+    is_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FileScanTask:
     """One data file, or the part of it that starts in [start, start + length), with the deletes that may touch it.
 
     `equality_deletes` name only groups in which some file has a higher sequence number than the data file and bounds
-    that meet it. `deletion_vector` excludes `position_deletes` (rule 6).
+    that meet it. `deletion_vector` excludes `position_deletes` (rule 6). `bitmap_indexes` are those of columns that the
+    predicate reads.
     """
 
     data_file: DataFile
@@ -92,6 +116,7 @@ class FileScanTask:
     equality_deletes: tuple[EqualityDeleteGroup, ...] = ()
     position_deletes: tuple[DeleteFile, ...] = ()
     deletion_vector: DeleteFile | None = None
+    bitmap_indexes: tuple[BitmapIndexBlob, ...] = ()
 
     @property
     def is_whole_file(self) -> bool:

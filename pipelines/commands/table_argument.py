@@ -27,8 +27,7 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     import scan_core
 
     moves = parse_relocations(relocate)
-    is_identifier = "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
-    if is_identifier and (config is not None or DEFAULT_CONFIG.exists()):
+    if _is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
         return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG), relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves)
@@ -39,6 +38,26 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
             f"{error}; there is no {DEFAULT_CONFIG} here that could know the name: run this in the project's folder, "
             "or name its config with --config"
         ) from error
+
+
+def changeable_table(name: str, config: Path | None) -> Any:
+    """The table called `name` as whoever changes it needs it: a PyIceberg table, or the path of one without catalog.
+
+    Raises:
+        ConfigError: the config does not exist.
+        ScanError: there is no such table.
+    """
+    if not _is_identifier(name):
+        return name
+    if config is not None or DEFAULT_CONFIG.exists():
+        return _catalog_table(name, config or DEFAULT_CONFIG)
+    from scan_core.catalog import load_table
+
+    return load_table(name, {})
+
+
+def _is_identifier(name: str) -> bool:
+    return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
 def _catalog_table(name: str, config: Path) -> Any:

@@ -96,11 +96,30 @@ def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int
     return outcome.passed
 
 
-def judge(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Outcome:
-    """Like `evaluate`, but rows that fail are reported: the caller decides once it knows which rows survive."""
-    truth = _truth(conjunct, Frame(columns, num_rows, repeated_parts(conjunct)), nulls=False)
+def judge(
+    conjunct: BoundExpr,
+    columns: Mapping[int, pa.Array],
+    num_rows: int,
+    known: Mapping[BoundExpr, Truth] | None = None,
+) -> Outcome:
+    """Like `evaluate`, but rows that fail are reported: the caller decides once it knows which rows survive.
+
+    `known` are truth values of parts of the conjunct, whose columns are not needed then.
+    """
+    truth = _truth(conjunct, _frame(conjunct, columns, num_rows, known or {}), nulls=False)
     failed = truth.failed if truth.failed is not None and truth.failed.any() else None
     return Outcome(truth.true, failed, truth.reason if failed is not None else "")
+
+
+def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
+    """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
+    return _truth(node, _frame(node, columns, num_rows, {}), nulls=True)
+
+
+def _frame(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int, known: Mapping[BoundExpr, Truth]) -> Frame:
+    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys())
+    frame.truths.update(known)
+    return frame
 
 
 def evaluation_error(conjunct: BoundExpr, outcome: Outcome) -> EvaluationError:

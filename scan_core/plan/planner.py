@@ -7,6 +7,7 @@ deletes are matched to what is left.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scan_core.bitmap_index.find import with_bitmap_indexes
 from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.manifests import read_data_manifest, read_delete_manifest
 from scan_core.metadata import TableMetadata
@@ -37,7 +38,12 @@ class ScanPlan:
 
     def explain(self) -> str:
         """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
-        return explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
+        text = explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
+        if not any(task.bitmap_indexes for task in self.tasks):
+            return text
+        from scan_core.bitmap_index.explain import explain_stages
+
+        return "\n".join([text, *explain_stages(self.tasks, self.context)])
 
 
 def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanContext) -> ScanPlan:
@@ -66,7 +72,8 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         bytes_skipped=sum(pruned.num_bytes for pruned in trace.data_files.values()),
         relocated_position_matches=index.relocated_matches,
     )
-    return ScanPlan(context, snapshot, index.tasks, metrics, index, trace)
+    tasks = with_bitmap_indexes(index.tasks, metadata, snapshot, context, metrics)
+    return ScanPlan(context, snapshot, tasks, metrics, index, trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Whole-file tasks -> splits of about equal size: big files cut at row-group offsets, small ones combined."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from scan_core.snapshot import FileFormat
@@ -49,9 +50,7 @@ def _parts(task: FileScanTask, split_bytes: int) -> Iterator[FileScanTask]:
     for index, end in enumerate(ends):
         following = ends[index + 1] if index + 1 < len(ends) else None
         if following is None or following - start > split_bytes:
-            yield FileScanTask(
-                data_file, start, end - start, task.equality_deletes, task.position_deletes, task.deletion_vector
-            )
+            yield replace(task, start=start, length=end - start)
             start = end
 
 

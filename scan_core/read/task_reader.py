@@ -31,8 +31,8 @@ from scan_core.schema import Type
 from scan_core.split import FileScanTask, ScanContext
 
 if TYPE_CHECKING:
+    from scan_core.bitmap_index.filter import BitmapFilter
     from scan_core.read.predicate_plan import PredicatePlan
-    from scan_core.read.predicate_step import PredicateStep
 
 
 @contextmanager
@@ -89,6 +89,7 @@ class TaskReader:
         self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
         self._predicate = _plan_predicate(context, task, self.projection)
+        self._bitmaps = _open_bitmaps(context, task, self._predicate, metrics)
         self._predicate_paging = Paging(context.options.prune_pages)
         self._delete_paging: dict[object, Paging] = {}
         self._delete_steps = [
@@ -102,8 +103,11 @@ class TaskReader:
         """Columns that will be read, so that what deletes and filters save can be told."""
         self._wanted.update(file_columns)
 
-    def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence["PredicateStep"]]]:
-        """Row groups of the task that may hold rows of the result, and the conjuncts that statistics do not decide."""
+    def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[RefineStep]]]:
+        """Row groups of the task that may hold rows of the result, and the conjuncts that nothing decides beforehand.
+
+        Statistics do for whole row groups, bitmap indexes row by row.
+        """
         for row_group in self._reader.row_groups:
             if not self._owns(row_group):
                 continue
@@ -134,7 +138,7 @@ class TaskReader:
             budget.record(stated * selected_count(within) / group.num_rows, view.num_bytes)
 
     def refine(
-        self, columns: LazyColumns, conjuncts: Sequence["PredicateStep"], within: RowSelection | None = None
+        self, columns: LazyColumns, conjuncts: Sequence[RefineStep], within: RowSelection | None = None
     ) -> RowSelection:
         """The rows that fulfil the predicate and that no delete removes; dead ones too where they are asked for.
 
@@ -146,11 +150,13 @@ class TaskReader:
         num_rows = columns.row_group.num_rows
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
-            return refine_rows(conjuncts, columns, within or All(num_rows), self._order, self._metrics)
+            selection = self._by_bitmaps(columns.row_group, within or All(num_rows))
+            return refine_rows(conjuncts, columns, selection, self._order, self._metrics)
         selection = self._deletes.position_selection(columns.row_group.first_row_position, num_rows)
         looked_at = num_rows if within is None else selected_count(within)
         selection = selection if within is None else intersect(selection, within)
         self._metrics.rows_removed_by_position_deletes += looked_at - selected_count(selection)
+        selection = self._by_bitmaps(columns.row_group, selection)
         if not self._context.options.lazy_columns:
             columns.load(sorted(self._wanted), All(num_rows))
         deletes = self._deletes_that_touch(columns.row_group)
@@ -189,15 +195,33 @@ class TaskReader:
             is_last or row_group.byte_offset < end
         )
 
-    def _undecided(self, row_group: RowGroup) -> Sequence["PredicateStep"] | None:
+    def _undecided(self, row_group: RowGroup) -> Sequence[RefineStep] | None:
         """The conjuncts that may be untrue for some row; None if one of them is true for no row."""
-        plan = self._predicate
+        plan, bitmaps = self._predicate, self._bitmaps
         if plan is None:
             return []
-        if not self._context.options.prune_row_groups:
-            return plan.steps
-        found = plan.undecided(self._statistics_of(row_group, plan.types))
-        return None if found is None else found[0]
+        steps = plan.steps
+        if self._context.options.prune_row_groups:
+            found = plan.undecided(self._statistics_of(row_group, plan.types))
+            if found is None:
+                return None
+            steps = found[0]
+        if bitmaps is None:
+            return steps
+        if selected_count(bitmaps.rows(row_group)) == 0:
+            self._metrics.rows_removed_by_bitmaps += row_group.num_rows
+            return None
+        return bitmaps.remaining(steps)
+
+    def _by_bitmaps(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
+        """The rows of `selection` that stage 1 of the filter keeps."""
+        if self._bitmaps is None:
+            return selection
+        kept = intersect(selection, self._bitmaps.rows(row_group))
+        removed = selected_count(selection) - selected_count(kept)
+        self._metrics.rows_removed_by_bitmaps += removed
+        self._metrics.rows_removed_by_filter += removed
+        return kept
 
     def _within_pages(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
         """The rows of `selection` in pages that may hold a row which fulfils the predicate."""
@@ -271,7 +295,7 @@ class TaskReader:
     def _statistics_of(
         self, row_group: RowGroup, types: Mapping[int, Type]
     ) -> Callable[[int], ColumnStatistics | None]:
-        """Statistics of top-level columns by field id, bounds in the types given."""
+        """Statistics of columns and struct members by field id, bounds in the types given."""
 
         def statistics_of(field_id: int) -> ColumnStatistics | None:
             index = self.projection.index_of(field_id)
@@ -296,3 +320,13 @@ def _plan_predicate(context: ScanContext, task: FileScanTask, projection: FilePr
     from scan_core.read.predicate_plan import PredicatePlan
 
     return PredicatePlan(context, task.data_file, projection)
+
+
+def _open_bitmaps(
+    context: ScanContext, task: FileScanTask, predicate: "PredicatePlan | None", metrics: ScanMetrics
+) -> "BitmapFilter | None":
+    if predicate is None or not task.bitmap_indexes:
+        return None
+    from scan_core.bitmap_index.filter import open_bitmap_filter
+
+    return open_bitmap_filter(predicate.steps, task, context, metrics)

@@ -1,4 +1,4 @@
-"""Sets of deleted row positions as files store them: sorted arrays, and 64-bit Roaring bitmaps.
+"""Sets of row positions as files store them, deleted rows above all: sorted arrays, and 64-bit Roaring bitmaps.
 
 Both answer for a range of rows at a time, so that a vector over billions of rows is never expanded as a whole. The
 Roaring reader trusts nothing: every length is checked against the bytes that exist. (Roaring format specification,
@@ -74,6 +74,34 @@ def surviving(positions: RowPositions, first_row: int, num_rows: int) -> RowSele
             return _without(values[begin:end] - first_row, num_rows)
         case RoaringPositions():
             return _outside_of_containers(positions, first_row, num_rows)
+        case _:
+            assert_never(positions)
+
+
+def mark_rows(positions: RowPositions, first_row: int, mask: npt.NDArray[np.bool_]) -> None:
+    """Set the flags of the rows [first_row, first_row + len(mask)) that are in `positions`."""
+    match positions:
+        case SortedPositions(values):
+            begin, end = np.searchsorted(values, (first_row, first_row + len(mask)))
+            mask[values[begin:end] - first_row] = True
+        case RoaringPositions(containers):
+            for container in containers[_within(positions, first_row, len(mask))]:
+                offset = container.first - first_row
+                part = _container_mask(container)[max(-offset, 0) : len(mask) - offset]
+                mask[max(offset, 0) : max(offset, 0) + len(part)] |= part
+        case _:
+            assert_never(positions)
+
+
+def position_count(positions: RowPositions) -> tuple[int, int]:
+    """How many positions there are, and the last one; -1 if there is none."""
+    match positions:
+        case SortedPositions(values):
+            return len(values), int(values[-1]) if len(values) else -1
+        case RoaringPositions(containers, _, cardinality):
+            if not containers:
+                return cardinality, -1
+            return cardinality, containers[-1].first + int(np.flatnonzero(_container_mask(containers[-1]))[-1])
         case _:
             assert_never(positions)
 
@@ -195,12 +223,11 @@ def _without(deleted: Positions, num_rows: int) -> RowSelection:
 
 
 def _outside_of_containers(positions: RoaringPositions, first_row: int, num_rows: int) -> RowSelection:
-    begin = int(np.searchsorted(positions.firsts, first_row - _CONTAINER_ROWS, side="right"))
-    end = int(np.searchsorted(positions.firsts, first_row + num_rows))
-    if begin == end:
+    containers = positions.containers[_within(positions, first_row, num_rows)]
+    if not containers:
         return All(num_rows)
     mask = np.ones(num_rows, np.bool_)
-    for container in positions.containers[begin:end]:
+    for container in containers:
         offset = container.first - first_row
         part = _container_mask(container)[max(-offset, 0) : num_rows - offset]
         mask[max(offset, 0) : max(offset, 0) + len(part)] = ~part
@@ -210,6 +237,12 @@ def _outside_of_containers(positions: RoaringPositions, first_row: int, num_rows
     if num_rows - kept < _FEW_RUNS:
         return _without(np.flatnonzero(~mask), num_rows)
     return Mask(mask)
+
+
+def _within(positions: RoaringPositions, first_row: int, num_rows: int) -> slice:
+    """The containers that may hold some of these rows."""
+    begin = int(np.searchsorted(positions.firsts, first_row - _CONTAINER_ROWS, side="right"))
+    return slice(begin, int(np.searchsorted(positions.firsts, first_row + num_rows)))
 
 
 def _container_mask(container: _Container) -> npt.NDArray[np.bool_]:
