@@ -83,6 +83,8 @@ def sniff_layout(head: bytes) -> Layout:
     first = text[: spans[0, 1]]
     if b"\n" in first:
         return Layout.KEYED_DOCUMENTS if found == 2 and _is_key_and_value(data, spans) else Layout.DOCUMENTS
+    if text[spans[0, 1] :].lstrip(b" ").startswith(b"{"):
+        return Layout.DOCUMENTS
     return Layout.KEYED_LINES if text[spans[0, 1] : spans[0, 1] + 1] == b"\t" else Layout.LINES
 
 

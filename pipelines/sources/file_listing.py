@@ -17,6 +17,10 @@ import pyarrow.fs
 from pipelines.errors import SourceError
 
 _WILDCARD = re.compile(r"[*?\[]")
+_UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")
+"""Names of files that others are still writing, or that are no data (`_SUCCESS`, checksums): no wildcard takes them."""
+_FULL_LOAD = re.compile(r"LOAD[0-9A-F]{8}\b")
+"""How AWS DMS names the files of a full load; those of changes begin with the date, which sorts before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,14 @@ class ListedFile:
     arrived_ns: int
 
 
+def place(name: str) -> str:
+    """By what files are put in order: their names, in each folder those of a full load by AWS DMS first."""
+    folder, slash, base = name.rpartition("/")
+    return f"{folder}{slash}\0{base}" if _FULL_LOAD.match(base) else name
+
+
 def list_files(patterns: Sequence[str], filesystem: Any = None) -> list[ListedFile]:
-    """The files that match any of the patterns (`*`, `?`, `[...]`, `**` over folders), by name.
+    """The files that match any of the patterns (`*`, `?`, `[...]`, `**` over folders), in the order of `place`.
 
     Raises:
         SourceError: a pattern without wildcards that names no file, or a folder that does not exist.
@@ -48,8 +58,8 @@ def list_files(patterns: Sequence[str], filesystem: Any = None) -> list[ListedFi
     for pattern in patterns:
         remote = "://" in pattern and not pattern.startswith("file:")
         files = _list_remote(pattern, base, filesystem) if remote else _list_local(_local(pattern), _local(base))
-        found |= {f.path: f for f in files}
-    return sorted(found.values(), key=lambda f: f.name)
+        found |= {f.path: f for f in files if not _is_left_out(f.name, pattern)}
+    return sorted(found.values(), key=lambda f: place(f.name))
 
 
 def open_file(file: ListedFile, filesystem: Any = None) -> pa.NativeFile:
@@ -65,6 +75,18 @@ def open_file(file: ListedFile, filesystem: Any = None) -> pa.NativeFile:
         return chosen.open_input_file(path)
     except OSError as error:
         raise SourceError(f"cannot open {file.path}: {error}") from error
+
+
+def _is_left_out(name: str, pattern: str) -> bool:
+    """Whether a wildcard does not mean this file; names and wildcards that say so do."""
+    base, asked = name.rpartition("/")[2], pattern.rpartition("/")[2]
+    if base == asked or asked[:1] in {".", "_"} or (base[:1] not in {".", "_"} and asked.endswith(f".{_ending(base)}")):
+        return False
+    return _UNFINISHED.fullmatch(base) is not None
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _local(path: str) -> str:

@@ -10,6 +10,8 @@ DEFAULT_BATCH_ROWS = 250_000
 """Per-batch costs vanish, and the columns of a narrow batch still fit the caches of a small machine."""
 DEFAULT_BATCH_BYTES = 64 * 1024**2
 
+STOP, QUARANTINE = "stop", "quarantine"
+
 
 @dataclass(frozen=True)
 class FileOptions:
@@ -28,6 +30,8 @@ class FileOptions:
         null_value: text that means NULL in CSV; an empty unquoted value always does.
         report_incomplete: hand an unfinished last line on as it is at once (it is rejected, and read again once it has
             grown); otherwise leave it until the file is quiet.
+        unreadable: `stop` at a file that cannot be read, so that none is applied before an earlier one; or `quarantine`
+            what is left of it and go on. Replaced by a good one, it is read as a late file.
     """
 
     layout: str | None = None
@@ -41,10 +45,13 @@ class FileOptions:
     columns: tuple[str, ...] = ()
     null_value: str | None = None
     report_incomplete: bool = False
+    unreadable: str = STOP
 
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:
             raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
+        if self.unreadable not in {STOP, QUARANTINE}:
+            raise ConfigError(f"unreadable must be stop or quarantine, not {self.unreadable!r}")
         if self.delimiter is not None and len(self.delimiter.encode()) != 1:
             raise ConfigError(f"delimiter must be a single character, not {self.delimiter!r}")
 

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from pipelines.errors import PositionLostError
+from pipelines.sources.file_listing import place
 
 VERSION = 1
 MAX_NAMED_FILES = 64
@@ -100,13 +101,13 @@ class FilePosition:
         named = [*waiting, *others[1 - MAX_NAMED_FILES :], file]
         evicted = [f.fingerprint for f in others[: 1 - MAX_NAMED_FILES] if f.finished and not f.waiting]
         fingerprints = (*self.fingerprints, *evicted)[-MAX_FINGERPRINTS:]
-        swept = max(self.swept, file.name) if file.finished and self.is_sweeping else self.swept
+        swept = max(self.swept, file.name, key=place) if file.finished and self.is_sweeping else self.swept
         return replace(
             self,
             named=tuple(named),
             fingerprints=fingerprints,
             swept=swept,
-            highest=max(self.highest, file.name) if file.finished else self.highest,
+            highest=max(self.highest, file.name, key=place) if file.finished else self.highest,
         )
 
     def sweeping(self, until_ns: int) -> "FilePosition":

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.change_batch import Rejected
+from pipelines.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
@@ -83,6 +83,14 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
     except (OSError, pa.ArrowInvalid, SourceError) as error:
         shown = "" if file.path in str(error) else f"cannot read {file.path}: "
         raise SourceError(f"{shown}{error}") from error
+
+
+def unreadable_rest(known: ReadFile, reason: str) -> FilePiece:
+    """What is left of a file as one rejected event, behind which the file is done."""
+    columns = [[known.name], [known.lines + 1], [reason], [None], [None]]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, REJECTED_SCHEMA, strict=True)]
+    end = _end(replace(known, waiting=False))
+    return replace(end, rejected=Rejected(pa.table(arrays, schema=REJECTED_SCHEMA)))
 
 
 def is_quiet(file: ListedFile) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pipelines.errors import SourceError
 from pipelines.sources.file_fingerprint import fingerprints_of
-from pipelines.sources.file_listing import ListedFile, list_files
-from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_listing import ListedFile, list_files, place
+from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import is_quiet, read_file
+from pipelines.sources.file_reader import FilePiece, is_quiet, read_file, unreadable_rest
 from pipelines.sources.raw_batching import CompleteEvents, gather
 from pipelines.sources.raw_events import RawEvents
 
@@ -66,14 +66,17 @@ def discover(
     now = position or FilePosition()
     tell = left_out or _nobody
     listed = list_files(patterns, filesystem)
+    if not listed and position is None:
+        # A folder that was emptied after it was read is no mistake; one that never held anything is.
+        raise SourceError(f"no file matches {', '.join(patterns)}")
     newest = max((f.arrived_ns for f in listed), default=-1)
     sweeps = [now.until_ns] if now.is_sweeping else []
     for until in [*sweeps, newest]:
         if until != now.until_ns or not now.is_sweeping:
             now = now.sweeping(max(until, now.settled_ns))
-        todo = _todo(listed, now, applied_lines, tell, filesystem)
+        todo = _todo(listed, now, applied_lines, tell, filesystem=filesystem, options=chosen)
         waiting: FileBatch | None = None
-        pieces = (piece for file, known in todo for piece in read_file(file, known, chosen, filesystem))
+        pieces = (piece for file, known in todo for piece in _pieces(file, known, chosen, filesystem))
         try:
             for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
                 if waiting is not None and raw is not None and raw.num_read:
@@ -97,7 +100,9 @@ def _todo(
     position: FilePosition,
     applied_lines: AppliedLines | None,
     tell: Callable[[str], None],
+    *,
     filesystem: Any,
+    options: FileOptions,
 ) -> list[tuple[ListedFile, ReadFile]]:
     """The files to read in this sweep, in name order, each as far as it is read already."""
     odd = _recent(listed, position.settled_ns) != position.listed
@@ -113,17 +118,35 @@ def _todo(
         is_odd = odd and _is_recent(file, position.settled_ns)
         if file.arrived_ns > position.until_ns or not (is_new or is_odd or is_open):
             continue
-        if is_new and position.swept and file.name <= position.swept and not is_open:
+        if is_new and position.swept and place(file.name) <= place(position.swept) and not is_open:
             continue
-        known = _known(file, position, names, tell, filesystem)
+        try:
+            known = _known(file, position, names, tell, filesystem)
+        except SourceError:
+            if options.unreadable == STOP:
+                raise
+            known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it says what is wrong
         if known is None:
             continue
         # Another content under a name of the ledger is a new file; lines of the old one say nothing of it.
-        is_old = same is None and known.lines == 0 and (not is_new or file.name <= position.highest)
+        is_old = same is None and known.lines == 0 and (not is_new or place(file.name) <= place(position.highest))
         (doubtful if is_old else fresh).append((file, known))
     if doubtful:
         fresh += _not_applied(doubtful, position, applied_lines)
-    return sorted(fresh, key=lambda entry: entry[0].name)
+    return sorted(fresh, key=lambda entry: place(entry[0].name))
+
+
+def _pieces(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any) -> Iterator[FilePiece]:
+    """The events of a file; what cannot be read is an event that is rejected, where the options say so."""
+    at = known
+    try:
+        for piece in read_file(file, known, options, filesystem):
+            at = piece.after
+            yield piece
+    except SourceError as error:
+        if options.unreadable == STOP:
+            raise
+        yield unreadable_rest(at, str(error))
 
 
 def _known(

@@ -90,7 +90,13 @@ def test_each_run_applies_what_landed_since(project: Project) -> None:
     assert the(second).status == "applied"
 
 
-def test_nothing_landed_is_nothing_new(project: Project) -> None:
+def test_pattern_that_never_matched_a_file_is_no_success_until_one_lands(project: Project) -> None:
+    report = project.run()
+    assert report.exit_code == 1
+    assert "no file matches" in (the(report).error or "")
+    project.land("1.jsonl", [event("c", product(1))])
+    assert project.run().exit_code == 0
+    (project.landing / "1.jsonl").unlink()
     report = project.run()
     assert report.exit_code == 0
     assert report.found_nothing_new

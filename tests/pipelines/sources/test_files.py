@@ -1,5 +1,6 @@
 """Event files as a source: layouts, and late, growing, renamed and re-delivered files."""
 
+import bz2
 import gzip
 import json
 import os
@@ -451,7 +452,82 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         list(discover([str(tmp_path / "none.jsonl")]))
     with pytest.raises(SourceError, match="no folder"):
         list(discover([str(tmp_path / "none" / "*.jsonl")]))
-    assert list(discover([str(tmp_path / "*.jsonl")])) == []
+    with pytest.raises(SourceError, match="no file matches"):
+        list(discover([str(tmp_path / "*.jsonl")]))
+
+
+def test_folder_that_was_emptied_after_it_was_read_has_nothing_new(reader: Reader) -> None:
+    reader.write("a.jsonl", lines(1))
+    assert len(reader.run()) == 1
+    (reader.folder / "a.jsonl").unlink()
+    assert reader.run() == []
+
+
+def test_wildcards_leave_out_files_that_are_no_data_or_not_finished(reader: Reader) -> None:
+    for name in ("_SUCCESS", "1.jsonl", ".1.jsonl.crc", "2.jsonl.tmp", "3.jsonl._COPYING_"):
+        reader.write(name, lines(1))
+    assert [name for name, _, _ in reader.run()] == ["1.jsonl"]
+    for pattern in ("*.tmp", "_*", "_SUCCESS"):
+        assert len(Reader(reader.folder, pattern).run()) == 1
+
+
+def test_full_load_of_dms_comes_before_its_changes_in_every_folder(reader: Reader) -> None:
+    reader.pattern = "**/*.jsonl"
+    for name in (
+        "t/20240101-000000000.jsonl",
+        "t/LOAD00000002.jsonl",
+        "t/LOAD0000000A.jsonl",
+        "s/2.jsonl",
+        "u/1.jsonl",
+    ):
+        reader.write(name, lines(1))
+    assert [name for name, _, _ in reader.run(batch_rows=1)] == [
+        "s/2.jsonl",
+        "t/LOAD00000002.jsonl",
+        "t/LOAD0000000A.jsonl",
+        "t/20240101-000000000.jsonl",
+        "u/1.jsonl",
+    ]
+    assert reader.run() == []
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_full_load_that_was_interrupted_goes_on_in_its_order(reader: Reader, stop_after: int) -> None:
+    for number, name in enumerate(("LOAD00000001.jsonl", "20240101-000000000.jsonl", "20240102-000000000.jsonl")):
+        reader.write(name, lines(number))
+    first = reader.run(stop_after=stop_after, batch_rows=1)
+    assert len([*first, *reader.run(batch_rows=1)]) == 3
+
+
+def test_objects_one_behind_the_other_on_one_line_are_documents(reader: Reader) -> None:
+    reader.write("1", '{"n":1}{"n":2} {"n":3}\n{"n":4}')
+    assert [value for _, _, value in reader.run()] == ['{"n":1}', '{"n":2}', '{"n":3}', '{"n":4}']
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
+def test_kind_and_compression_are_told_by_the_bytes_not_the_name(reader: Reader, compress: Any) -> None:
+    reader.write("1", compress(lines(1).encode()))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [2]}), sink)
+    reader.write("2.jsonl", sink.getvalue().to_pybytes())
+    assert [value for _, _, value in reader.run()] == ['{"n":1}', {"n": 2}]
+
+
+def test_file_that_cannot_be_read_stops_before_later_ones_or_is_rejected_as_a_whole(reader: Reader) -> None:
+    reader.write("1.jsonl", lines(1))
+    reader.write("2.jsonl.gz", gzip.compress(lines(*range(100)).encode())[:-20])
+    reader.write("3.jsonl", lines(3))
+    with pytest.raises(SourceError, match=r"2\.jsonl\.gz"):
+        reader.run()
+    batches = list(discover([str(reader.folder / "*")], None, FileOptions(unreadable="quarantine")))
+    assert [name for b in batches for name, _, _ in events_of(b.raw)] == ["1.jsonl", "3.jsonl"]
+    (rejected,) = [event for b in batches for event in b.raw.rejected.table.to_pylist()]
+    assert rejected["source_file"] == "2.jsonl.gz"
+    assert "Truncated" in rejected["reason"]
+    reader.position = batches[-1].position_after.to_json()
+    reader.write("2.jsonl.gz", gzip.compress(lines(2).encode()))
+    assert [name for name, _, _ in reader.run(unreadable="quarantine")] == ["2.jsonl.gz"]
+    assert reader.run(unreadable="quarantine") == []
 
 
 def test_unreadable_files_are_named(reader: Reader) -> None:
