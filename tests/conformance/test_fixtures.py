@@ -1,22 +1,24 @@
 """Every shared fixture table at every snapshot, read by scan_core, has exactly the expected rows.
 
-The plain reading runs always; the variants (columns, counts, predicates, optimisations off, threads) are slow.
+The plain reading runs always; the matrix (columns, counts, predicates, every optimisation on and off, threads) is slow.
+What Spark reads is compared in `test_spark.py`.
 """
 
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import scan_core
 from scan_core import Scan, ScanOptions
+from tests.conformance.queries import queries
 from tests.fixture_tables import FixtureTable, fixture_tables, snapshots
 from tests.rendering import differences, rendered
 
 SNAPSHOTS = snapshots()
 every_snapshot = pytest.mark.parametrize(("name", "snapshot"), SNAPSHOTS)
 VARIANTS = {
+    "one process": ScanOptions(parallelism=1),
     "plain": ScanOptions.without_optimisations(),
     "threads": ScanOptions(parallelism=4, split_bytes=1024),
     "small batches": ScanOptions(batch_rows=3),
@@ -81,58 +83,21 @@ def test_row_lineage_of_v3_table_is_as_expected(shared_dir: Path) -> None:
 @pytest.mark.slow
 @every_snapshot
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_options_change_no_result(shared_dir: Path, name: str, snapshot: str, variant: str) -> None:
+def test_no_option_changes_a_result(shared_dir: Path, name: str, snapshot: str, variant: str) -> None:
     table, scan = scan_of(name, snapshot, VARIANTS[variant])
-    assert differences(scan.to_table(), expected(table, snapshot)) == []
-    assert scan.count() == _num_rows(expected(table, snapshot))
+    rows = scan.to_table()
+    assert differences(rows, expected(table, snapshot)) == []
+    for query in queries(name, snapshot, rows):
+        asked = query.ask(scan)
+        wanted = rendered(query.answer(rows))
+        assert rendered(asked.to_table()) == wanted, query.name
+        assert asked.count() == len(wanted), query.name
 
 
 @pytest.mark.slow
 @every_snapshot
-def test_each_single_column_and_count_agree_with_all_columns(shared_dir: Path, name: str, snapshot: str) -> None:
+def test_each_single_column_agrees_with_all_columns(shared_dir: Path, name: str, snapshot: str) -> None:
     table, scan = scan_of(name, snapshot)
     rows = scan.to_table()
-    assert scan.count() == rows.num_rows
     for column in table.columns(snapshot):
         assert rendered(scan.select(column).to_table()) == rendered(rows.select([column]))
-
-
-@pytest.mark.slow
-@every_snapshot
-@pytest.mark.parametrize("plain", [False, True], ids=["optimised", "plain"])
-def test_predicates_on_each_column_keep_the_right_rows(
-    shared_dir: Path, name: str, snapshot: str, *, plain: bool
-) -> None:
-    table, scan = scan_of(name, snapshot, ScanOptions.without_optimisations() if plain else None)
-    rows = scan.to_table()
-    for column in table.columns(snapshot)[:6]:
-        nulls = rows.filter(rows.column(column).is_null())
-        others = rows.filter(rows.column(column).is_valid())
-        quoted = "`" + column.replace("`", "``") + "`"
-        assert rendered(scan.where(f"{quoted} is null").to_table()) == rendered(nulls)
-        assert rendered(scan.where(f"{quoted} is not null").to_table()) == rendered(others)
-        literal = _literal(rows, column)
-        if literal is not None:
-            value, text = literal
-            same = pa.compute.equal(rows.column(column), value)
-            assert rendered(scan.where(f"{quoted} = {text}").to_table()) == rendered(rows.filter(same))
-            other = pa.compute.not_equal(rows.column(column), value)
-            assert rendered(scan.where(f"{quoted} <> {text}").to_table()) == rendered(rows.filter(other))
-
-
-def _num_rows(rows: Any) -> int:
-    return int(rows["num_rows"]) if isinstance(rows, dict) else len(rows)
-
-
-def _literal(rows: pa.Table, column: str) -> tuple[pa.Scalar, str] | None:
-    """A value of the column and its SQL, for types whose literals are plain."""
-    values = [v for v in rows.column(column) if v.is_valid]
-    kind = rows.schema.field(column).type
-    if not values:
-        return None
-    value = values[len(values) // 2]
-    if pa.types.is_integer(kind):
-        return value, str(value.as_py())
-    if pa.types.is_string(kind) and value.as_py().isprintable() and "\\" not in value.as_py():
-        return value, "'" + value.as_py().replace("'", "''") + "'"
-    return (value, f"date '{value.as_py().isoformat()}'") if pa.types.is_date(kind) else None
