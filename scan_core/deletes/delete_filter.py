@@ -17,7 +17,7 @@ from scan_core.deletes.equality import (
     find_deleted,
     threshold_of,
 )
-from scan_core.deletes.index_source import equality_index, file_key, may_use_numba
+from scan_core.deletes.index_source import equality_index, file_key
 from scan_core.deletes.positions import (
     PositionDeleteFile,
     combined,
@@ -26,6 +26,7 @@ from scan_core.deletes.positions import (
     read_position_deletes,
 )
 from scan_core.metrics import ScanMetrics
+from scan_core.native.compiled import may_use_numba
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.rows.positions import RowPositions, surviving

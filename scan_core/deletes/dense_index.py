@@ -10,6 +10,8 @@ import pyarrow as pa
 from scan_core.deletes.delete_keys import DeleteKeys, Ranks, rank_of, rank_type
 from scan_core.deletes.key_summary import KeySummary, summarise_table
 from scan_core.index.key_columns import Flags, signed_values
+from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.native.machine_code import Kernels
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""
@@ -38,20 +40,31 @@ class DenseIndex:
         return int(np.count_nonzero(self.ranks)) + int(self.null_rank > 0)
 
     def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
-        """Rows whose key has a rank above the threshold; NumPy is as fast as compiled code here."""
-        del use_numba
+        """Rows whose key has a rank above the threshold."""
         (array,) = keys
         values = signed_values(array)
+        kernels = kernels_if_worthwhile(use_numba=use_numba)
+        with measured(kernels):
+            dead = self._dead(values, threshold, kernels)
+        if array.null_count:
+            dead[array.is_null().to_numpy(zero_copy_only=False)] = self.null_rank > threshold
+        return dead
+
+    def _dead(
+        self, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], threshold: int, kernels: Kernels | None
+    ) -> Flags:
         dead = np.empty(len(values), np.bool_)
         outside = np.uint64(len(self.ranks) - 1)
         lower = np.uint64(self.lower & 0xFFFFFFFFFFFFFFFF)
+        if kernels is not None and self.ranks.itemsize == 1:
+            mark = kernels["mark_close_i64" if values.itemsize == 8 else "mark_close_i32"]
+            mark(values, len(values), lower, self.ranks, outside, threshold, dead.view(np.uint8))
+            return dead
         for begin in range(0, len(values), _BLOCK_ROWS):
             block = values[begin : begin + _BLOCK_ROWS]
             slots = block.astype(np.int64, copy=False).view(np.uint64) - lower
             np.minimum(slots, outside, out=slots)
             np.greater(self.ranks[slots.view(np.int64)], threshold, out=dead[begin : begin + len(block)])
-        if array.null_count:
-            dead[array.is_null().to_numpy(zero_copy_only=False)] = self.null_rank > threshold
         return dead
 
     def covers(self, lower: int, upper: int, threshold: int) -> bool:
@@ -95,7 +108,7 @@ def build_dense_streamed(
         ranks = _grown(ranks, lower, low, high, limit_slots)
         lower, upper = low, high
         ranks[values - lower] = rank  # ascending: the highest rank of a key is written last
-    summary = summarise_table(ranks[:-1] > 0, lower, has_null=null_rank > 0, kind=kind)
+    summary = summarise_table(ranks[:-1], lower, has_null=null_rank > 0, kind=kind)
     return DenseIndex(sequence_numbers, lower, ranks, null_rank, (summary,))
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from scan_core.deletes.delete_keys import DeleteKeys, Ranks, rank_of, ranks_of
 from scan_core.deletes.key_summary import KeySummary, summarise
 from scan_core.errors import ScanError
-from scan_core.index.compiled import kernels_if_worthwhile, measured
 from scan_core.index.hash_table import BuiltTable, HashTable, build_hash_table, scratch
 from scan_core.index.key_columns import (
     DictionaryColumn,
@@ -32,7 +31,8 @@ from scan_core.index.key_columns import (
 )
 from scan_core.index.key_hash import HashSeed, hash_rows, hash_seed, rotated
 from scan_core.index.key_match import KeyRows, same_keys
-from scan_core.index.machine_code import Kernels
+from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.native.machine_code import Kernels
 
 _MAX_SEEDS = 8
 _NO_ROWS = np.empty(0, np.uint32)

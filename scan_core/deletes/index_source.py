@@ -21,14 +21,12 @@ from scan_core.deletes.loader import iterate_keys, key_fields, load_keys
 from scan_core.deletes.simplify import Cover, without_covered
 from scan_core.file_io import fingerprint
 from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
+from scan_core.native.compiled import may_use_numba
 from scan_core.schema import arrow_type
 from scan_core.snapshot import DeleteFile
 from scan_core.split import EqualityDeleteGroup, FileIOConfig, ScanContext
 
 _REMEMBERED_GROUPS = 256
-_NUMBA_LIMIT_BYTES = 512 * 1024**2
-"""Loading Numba takes about 110 MB: below this memory limit NumPy does the work."""
 
 
 def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
@@ -108,11 +106,6 @@ def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
         io.relocate,
         tuple(sorted(io.properties.items())),
     )
-
-
-def may_use_numba(options: ScanOptions) -> bool:
-    """Whether compiled kernels are allowed and fit into memory."""
-    return options.use_numba and options.memory_limit_bytes >= _NUMBA_LIMIT_BYTES
 
 
 class _GroupKeys:

@@ -10,11 +10,12 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.index.key_columns import BytesColumn, DictionaryColumn, Flags, KeyColumn, Words, null_flags
+from scan_core.index.key_columns import BytesColumn, DictionaryColumn, KeyColumn, Words, null_flags
 from scan_core.index.key_hash import row_words
-from scan_core.index.machine_code import Kernels
+from scan_core.native.machine_code import Kernels
 from scan_core.read.file_reader import ColumnStatistics
 
 MAX_BUCKETS = 65_536
@@ -82,7 +83,10 @@ def summarise(
     shift = max((top - base).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
     occupied = np.zeros(((top - base) >> shift) + 1, np.bool_)
     for part in filled:
-        occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
+        if kernels is not None:
+            kernels["occupy"](part, len(part), base, shift, occupied.view(np.uint8))
+        else:
+            occupied[((part - np.uint64(base)) >> np.uint64(shift)).view(np.int64)] = True
     return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
 
 
@@ -106,12 +110,14 @@ def merge_summaries(parts: Sequence[KeySummary]) -> KeySummary:
     return KeySummary(kind, has_null, base, shift, np.flatnonzero(occupied).astype(np.uint64))
 
 
-def summarise_table(occupied: Flags, lower: int, *, has_null: bool, kind: pa.DataType) -> KeySummary:
-    """The summary of the integers `lower` + i for which `occupied[i]`."""
+def summarise_table(
+    occupied: npt.NDArray[np.unsignedinteger], lower: int, *, has_null: bool, kind: pa.DataType
+) -> KeySummary:
+    """The summary of the integers `lower` + i for which `occupied[i]` is not 0."""
     shift = max(len(occupied).bit_length() - (MAX_BUCKETS - 1).bit_length(), 0)
     width = 1 << shift
     whole = len(occupied) // width * width
-    any_in = occupied[:whole].reshape(-1, width).any(axis=1)
+    any_in = occupied[:whole].reshape(-1, width).max(axis=1) > 0 if whole else np.zeros(0, np.bool_)
     if whole < len(occupied):
         any_in = np.append(any_in, occupied[whole:].any())
     return KeySummary(kind, has_null, lower + _SIGN, shift, np.flatnonzero(any_in).astype(np.uint64))
@@ -142,15 +148,16 @@ def _prefixes(column: KeyColumn, kind: pa.DataType, kernels: Kernels | None) -> 
         name = "prefixes32" if column.offsets.itemsize == 4 else "prefixes64"
         kernels[name](column.offsets, column.data, column.num_rows, len(column.data), found)
         return found if flags is None else found[~flags]
-    rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
     if isinstance(column, BytesColumn):
         column = column.with_slack()
+        rows = np.arange(column.num_rows) if flags is None else np.flatnonzero(~flags)
         prefixes = np.zeros(len(rows), np.uint64)
         filled = np.flatnonzero(column.offsets[rows + 1] > column.offsets[rows])
         prefixes[filled] = row_words(column, rows[filled], 0).byteswap()
         return prefixes
     if pa.types.is_floating(kind) or not column.words:
         return None
-    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
-        return column.words[0][rows].byteswap()
-    return column.words[-1][rows] ^ np.uint64(_SIGN)
+    is_binary = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
+    words = column.words[0 if is_binary else -1]
+    words = words if flags is None else words[~flags]
+    return words.byteswap() if is_binary else words ^ np.uint64(_SIGN)

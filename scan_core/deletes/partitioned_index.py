@@ -18,10 +18,10 @@ from scan_core.deletes.hashed_index import HashedIndex, build_hashed, random_see
 from scan_core.deletes.index_file import MappedIndex, write_index
 from scan_core.deletes.key_summary import KeySummary, merge_summaries
 from scan_core.errors import ScanError
-from scan_core.index.compiled import kernels_if_worthwhile, measured
 from scan_core.index.hash_table import may_contain
 from scan_core.index.key_columns import Flags, Words, key_column, null_flags
 from scan_core.index.key_hash import HashSeed, hash_rows, rotated
+from scan_core.native.compiled import kernels_if_worthwhile, measured
 
 MAX_PARTITION_BITS = 8
 """256 spill files are open at a time."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from scan_core.index.key_columns import Flags, Rows, Words
 from scan_core.index.key_hash import splitmix
-from scan_core.index.machine_code import Kernels
+from scan_core.native.machine_code import Kernels
 
 Entries = npt.NDArray[np.uint32]
 
@@ -25,6 +25,8 @@ BLOCK_ROWS = 2048
 _FILTER_BLOCK_ROWS = 16_384
 """The same for NumPy, whose calls cost more: intermediate arrays stay in the L2 cache."""
 _MOST_LEVELS = 32
+_LEAST_PARTITIONED = 100_000
+"""Tables of fewer hashes stay in the L2 cache while they are built."""
 _EMPTY = 0xFFFFFFFF
 _WORD_BITS = 64
 
@@ -150,12 +152,15 @@ def scratch() -> tuple[Words, Words, Entries]:
 
 
 class _CompiledBuild:
-    """Places hashes in the order in which they come."""
+    """Places hashes in the order in which they come, many of them grouped by where they will be placed."""
 
     def __init__(self, hashes: Words, kernels: Kernels) -> None:
         self._kernels = kernels
         self._hashes = hashes
         self._rows = np.arange(len(hashes), dtype=np.uint32)
+        if len(hashes) >= _LEAST_PARTITIONED:
+            self._hashes = np.empty_like(hashes)
+            kernels["partition"](hashes, len(hashes), np.zeros(257, np.uint64), self._hashes, self._rows)
         self._table = np.empty(len(hashes), np.uint64)
         self._table_rows = np.full(len(hashes), _EMPTY, np.uint32)
         self._repeats = np.empty(2 * len(hashes) + 1, np.uint64)

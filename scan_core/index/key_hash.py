@@ -21,7 +21,7 @@ from scan_core.index.key_columns import (
     Rows,
     Words,
 )
-from scan_core.index.machine_code import Kernels
+from scan_core.native.machine_code import Kernels
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""

@@ -16,7 +16,7 @@ from scan_core.index.key_columns import (
     Rows,
 )
 from scan_core.index.key_hash import flat_words, tail_masks
-from scan_core.index.machine_code import Kernels
+from scan_core.native.machine_code import Kernels
 
 
 @dataclass(frozen=True, slots=True)

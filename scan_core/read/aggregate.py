@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.native.machine_code import Kernels
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.row_filter import ValueSource, file_columns_of, values_of
 from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
@@ -25,6 +28,8 @@ Partial: TypeAlias = Number | pa.Scalar | None
 """Of sums and counts the number; of minima and maxima an Arrow scalar; None if there was no value."""
 
 _BLOCK_ROWS = 32_768
+LANES = 64
+"""Partial sums of a float column: what compiled code can add at once, and NumPy in the same order."""
 _WORD_BITS = 64
 _SAFE_ADDEND = 2**47
 """A block of such integers cannot overflow 64 bits."""
@@ -41,7 +46,12 @@ class Call:
 
 
 def aggregate_group(
-    calls: Sequence[Call], sources: Sequence[ValueSource], columns: LazyColumns, selection: RowSelection
+    calls: Sequence[Call],
+    sources: Sequence[ValueSource],
+    columns: LazyColumns,
+    selection: RowSelection,
+    *,
+    use_numba: bool,
 ) -> tuple[Partial, ...]:
     """The calls over the selected rows of one row group.
 
@@ -50,6 +60,7 @@ def aggregate_group(
         sources: of the columns of the projection.
         columns: of the row group.
         selection: the rows that count.
+        use_numba: allow compiled kernels.
     """
     count = selected_count(selection)
     if count == 0:
@@ -62,11 +73,14 @@ def aggregate_group(
         mask, selection = to_mask(selection), All(columns.row_group.num_rows)
     columns.load(indices, selection)  # all at once: one call of the decoder
     results: list[Partial] = []
+    kernels = kernels_if_worthwhile(use_numba=use_numba)
     for call in calls:
         if call.column is None:
             results.append(count)
-        else:
-            results.append(_one(call.function, values_of(sources[call.column], columns, selection), mask))
+            continue
+        array = values_of(sources[call.column], columns, selection)
+        with measured(kernels):
+            results.append(_one(call.function, array, mask, kernels))
     return tuple(results)
 
 
@@ -90,7 +104,7 @@ def _key(scalar: Any) -> Any:
     return (math.isnan(value), value) if isinstance(value, float) else value
 
 
-def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> Partial:
     if array.null_count or (isinstance(array, pa.DictionaryArray) and array.dictionary.null_count):
         valid = np.asarray(array.is_valid())
         mask = valid if mask is None else mask & valid
@@ -99,30 +113,53 @@ def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None
     if mask is not None and not mask.any():
         return None
     if isinstance(array, pa.DictionaryArray):
-        return _extreme(function, _used_values(array, mask), None)
-    return _sum(array, mask) if function == "sum" else _extreme(function, array, mask)
+        return _extreme(function, _used_values(array, mask), None, None)
+    reduce = _sum if function == "sum" else partial(_extreme, function)
+    return reduce(array, mask, kernels)
 
 
-def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> Partial:
     if pt.is_decimal(array.type):
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
     values = _numbers(array)
-    integer, fraction = 0, 0.0
+    if values.dtype.kind == "f":
+        return _sum_floats(values, mask, kernels)
+    if kernels is not None and mask is not None:
+        halves = np.zeros(2, np.int64)
+        kernels["sum_i64" if values.itemsize == 8 else "sum_i32"](values, mask.view(np.uint8), len(values), halves)
+        return (int(halves[0]) << 32) + int(halves[1])
+    integer = 0
     for begin in range(0, len(values), _BLOCK_ROWS):
         block = values[begin : begin + _BLOCK_ROWS]
         if mask is not None:
             block = np.where(mask[begin : begin + _BLOCK_ROWS], block, block.dtype.type(0))
-        if block.dtype.kind == "f":
-            fraction += float(block.sum(dtype=np.float64))
-        elif block.min() >= -_SAFE_ADDEND and block.max() <= _SAFE_ADDEND:
+        if block.min() >= -_SAFE_ADDEND and block.max() <= _SAFE_ADDEND:
             integer += int(block.sum(dtype=np.int64))
         else:
             integer += (int((block >> 32).sum()) << 32) + int((block & 0xFFFFFFFF).sum())
-    return fraction if values.dtype.kind == "f" else integer
+    return integer
 
 
-def _extreme(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> Partial:
+def _sum_floats(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> float:
+    """Value i of a block is added to lane i % LANES; in the end the lanes are added up."""
+    lanes = np.zeros(LANES, np.float64)
+    if kernels is not None and mask is not None and values.dtype == np.float64:
+        kernels["sum_f64"](values, mask.view(np.uint8), len(values), lanes)
+        return float(lanes.sum())
+    for begin in range(0, len(values), _BLOCK_ROWS):
+        block = values[begin : begin + _BLOCK_ROWS]
+        if mask is not None:
+            block = np.where(mask[begin : begin + _BLOCK_ROWS], block, block.dtype.type(0))
+        whole = len(block) // LANES * LANES
+        for row in (block[:whole].reshape(-1, LANES), block[whole:].reshape(1, -1)):
+            np.add.reduce(np.concatenate([lanes[None, : row.shape[1]], row]), axis=0, out=lanes[: row.shape[1]])
+    return float(lanes.sum())
+
+
+def _extreme(
+    function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None
+) -> Partial:
     if pt.is_floating(array.type):
         return _extreme_float(function, _numbers(_chosen(array, mask)), array.type)
     if not (pt.is_integer(array.type) or (pt.is_temporal(array.type) and array.type.bit_width == _WORD_BITS)):
@@ -133,12 +170,17 @@ def _extreme(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | 
     values = _numbers(array)
     limits = np.iinfo(values.dtype)
     reduce = np.min if function == "min" else np.max
-    if mask is not None:
+    if mask is not None and kernels is not None and values.itemsize >= 4:
+        found = np.array([limits.max, limits.min], np.int64)
+        name = "extremes_i64" if values.itemsize == 8 else "extremes_i32"
+        kernels[name](values, mask.view(np.uint8), len(values), found)
+        values = found[:1] if function == "min" else found[1:]
+    elif mask is not None:
         filler = values.dtype.type(limits.max if function == "min" else limits.min)
         size = _BLOCK_ROWS
         blocks = range(0, len(values), size)
         values = np.array([reduce(np.where(mask[b : b + size], values[b : b + size], filler)) for b in blocks])
-    return pa.scalar(int(reduce(values)), pa.from_numpy_dtype(values.dtype)).cast(array.type)
+    return pa.scalar(int(reduce(values)), pa.from_numpy_dtype(limits.dtype)).cast(array.type)
 
 
 def _extreme_float(function: Function, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Scalar:

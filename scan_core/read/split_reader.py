@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from scan_core.metrics import ScanMetrics
+from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.memory_budget import MemoryBudget
@@ -71,6 +72,7 @@ def count_split(split: Split, metrics: ScanMetrics) -> int:
 def aggregate_split(split: Split, calls: Sequence[Call], metrics: ScanMetrics) -> Iterator[tuple[Partial, ...]]:
     """For each row group the calls over the rows that `read_split` would yield of it."""
     metrics.splits_read += 1
+    use_numba = may_use_numba(split.context.options)
     order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
     budget = MemoryBudget(split.context.options)
     for task in split.tasks:
@@ -81,7 +83,7 @@ def aggregate_split(split: Split, calls: Sequence[Call], metrics: ScanMetrics) -
                 for piece, within in reader.pieces(columns, budget):
                     selection = reader.refine(piece, conjuncts, within)
                     metrics.rows_out += selected_count(selection)
-                    yield aggregate_group(calls, output.sources, piece, selection)
+                    yield aggregate_group(calls, output.sources, piece, selection, use_numba=use_numba)
                 reader.count_bytes(columns)
 
 

@@ -11,7 +11,7 @@ from scan_core.deletes.dense_index import DenseIndex
 from scan_core.deletes.equality import EqualityIndex, build_index, find_deleted, threshold_of
 from scan_core.deletes.hashed_index import HashedIndex
 from scan_core.errors import MalformedTableError, UnsupportedError
-from scan_core.index import compiled
+from scan_core.native import compiled
 from tests.scan_core.deletes.key_values import arrays, canonical, cases, delete_keys, oracle
 
 PLENTY = 1 << 30

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scan_core.index import compiled
 from scan_core.index.hash_table import build_hash_table
 from scan_core.index.key_columns import concat, key_column
 from scan_core.index.key_hash import hash_rows, hash_seed
 from scan_core.index.key_match import KeyRows, same_keys
-from scan_core.index.machine_code import Kernels
+from scan_core.native import compiled
+from scan_core.native.machine_code import Kernels
 from tests.scan_core.deletes.key_values import arrays, cases
 
 

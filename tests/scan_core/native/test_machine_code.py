@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scan_core.index import compiled, machine_code
+from scan_core.native import compiled, machine_code
 
 Code = tuple[bytes, dict[str, str]]
 

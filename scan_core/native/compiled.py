@@ -9,12 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scan_core.index.machine_code import Kernels, is_compiled, load_kernels
+from scan_core.native.machine_code import Kernels, is_compiled, load_kernels
+from scan_core.options import ScanOptions
 
 LOAD_SECONDS = 0.05
 """What loading machine code costs that an earlier process has left."""
 COMPILE_SECONDS = 0.5
 """What may be spent before kernels are compiled, which takes eight times as long, once per machine."""
+
+
+_LIMIT_BYTES = 256 * 1024**2
+"""LLVM's loader takes about 50 MB, compiling 100 MB more: below this memory limit NumPy does the work."""
 
 
 class _State:
@@ -26,6 +31,11 @@ class _State:
 
 
 _STATE = _State()
+
+
+def may_use_numba(options: ScanOptions) -> bool:
+    """Whether compiled kernels are allowed and fit into memory."""
+    return options.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES
 
 
 def load() -> Kernels:

@@ -24,12 +24,13 @@ Kernel = Callable[..., int]
 """Takes arrays and numbers as its signature says; releases the GIL."""
 
 _PREFIX = "nevermore_"
-_DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8"}
+_DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8", "f64*": "f8"}
 _DIGEST_BYTES = 32
+_SOURCES = ("arithmetic", "hashes", "machine_code", "numbers", "tables")
 
 
 class Kernels:
-    """The kernels of `kernels.py` by name; `kernels["find"](hashes, len(hashes), ...)`."""
+    """The kernels by name; `kernels["find"](hashes, len(hashes), ...)`."""
 
     def __init__(self, code: bytes, signatures: Mapping[str, str]) -> None:
         import llvmlite.binding as llvm
@@ -90,18 +91,20 @@ def _compiled() -> tuple[bytes, dict[str, str]]:
     import numba
     from numba import types
 
-    from scan_core.index.kernels import SIGNATURES
+    from scan_core.native import hashes, numbers, tables
 
+    signatures = hashes.SIGNATURES | tables.SIGNATURES | numbers.SIGNATURES
     kinds = {
         "u8*": types.CPointer(types.uint8),
         "u32*": types.CPointer(types.uint32),
         "i32*": types.CPointer(types.int32),
         "u64*": types.CPointer(types.uint64),
         "i64*": types.CPointer(types.int64),
+        "f64*": types.CPointer(types.float64),
         "u64": types.uint64,
     }
     whole: Any = None
-    for name, (function, parameters) in SIGNATURES.items():
+    for name, (function, parameters) in signatures.items():
         compiled = numba.cfunc(types.uint64(*(kinds[p] for p in parameters.split())), error_model="numpy")(function)
         part = llvm.parse_assembly(compiled.inspect_llvm())
         # what is called is not the wrapper, which needs Python, but what it wraps
@@ -114,7 +117,7 @@ def _compiled() -> tuple[bytes, dict[str, str]]:
     machine = llvm.Target.from_default_triple().create_target_machine(
         opt=3, cpu=llvm.get_host_cpu_name(), features=_features(), jit=True, reloc="default", codemodel="jitdefault"
     )
-    return machine.emit_object(whole), {name: parameters for name, (_, parameters) in SIGNATURES.items()}
+    return machine.emit_object(whole), {name: parameters for name, (_, parameters) in signatures.items()}
 
 
 def _drop_the_rest(module: Any) -> None:
@@ -190,7 +193,7 @@ def _file_name() -> str:
     """Differs for other kernels, another LLVM and another kind of processor."""
     import llvmlite
 
-    sources = (pkgutil.get_data("scan_core.index", name) or b"" for name in ("kernels.py", "machine_code.py"))
+    sources = (pkgutil.get_data("scan_core.native", f"{name}.py") or b"" for name in _SOURCES)
     version = f"{llvmlite.__version__} {platform.machine()} {_processor()}"
     digest = hashlib.sha256(b"".join(sources) + version.encode()).hexdigest()
     return f"kernels-{digest[:24]}.bin"
