@@ -158,7 +158,8 @@ class Schema:
             raise ColumnNotFoundError(f"column {name!r} is ambiguous: {', '.join(str(m.field_id) for m in matches)}")
         if matches:
             return matches[0]
-        near = get_close_matches(name, [".".join(f.name for f in p) for p in self._by_id.values()], n=3)
+        known = {".".join(f.name for f in p): None for p in self._by_id.values()}
+        near = [k for k in known if k.lower() == name.lower()] or get_close_matches(name, known, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else f"the table has {', '.join(self.names)}"
         raise ColumnNotFoundError(f"no column {name!r}; {hint}")
 

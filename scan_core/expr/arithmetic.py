@@ -25,6 +25,8 @@ from scan_core.expr.vectors import (
 )
 from scan_core.schema import PrimitiveType, Type, arrow_type
 
+_LEAST_ROUNDED = 1e-20
+"""Rounding to at most 15 digits leaves nothing of smaller numbers."""
 DIVISION_BY_ZERO = "division by zero"
 OVERFLOW = "overflow"
 
@@ -254,6 +256,30 @@ def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
     return kernel
 
 
+_WHOLE_FROM = 2.0**53
+
+
+def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    null, digits = nulls_of(arguments[0]), arguments[1].as_py()
+    if name_of(result) == "decimal":
+        return rounded_decimal(arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1])), null, result)
+    values = numbers(arguments[0], types[0])
+    with np.errstate(invalid="ignore"):
+        has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
+    # Spark takes the digits of the shortest text of the number
+    text = pa.array(np.where(has_fraction & (np.abs(values) > _LEAST_ROUNDED), values, 0).astype(values.dtype)).cast(
+        pa.string()
+    )
+    exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")
+    rounded = np.asarray(exact.cast(pa.string()).cast(pa.float64())).astype(values.dtype)
+    return outcome(np.where(has_fraction, rounded, values), null, None, result, "")
+
+
+def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    with np.errstate(invalid="ignore"):
+        return outcome(np.sqrt(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
+
+
 def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     values = numbers(arguments[0], types[0])
     valid = valid_mask(arguments[0])
@@ -268,5 +294,7 @@ KERNELS: Mapping[str, Kernel] = {
     "floor": _floor_or_ceil(np.floor, "down"),
     "ceil": _floor_or_ceil(np.ceil, "up"),
     "isnan": _is_nan,
+    "round": _round,
+    "sqrt": _square_root,
 }
 """By function name; `try ` forms use the same kernels."""

@@ -1,5 +1,6 @@
 """Names to field ids, operators to types: from an expression to the predicate that a scan carries."""
 
+import datetime as dt
 from difflib import get_close_matches
 
 from scan_core.errors import ColumnNotFoundError, PredicateError
@@ -19,6 +20,7 @@ from scan_core.expr.bound import (
     Or,
 )
 from scan_core.expr.caret import point_at
+from scan_core.expr.clock import clock_literal
 from scan_core.expr.coercion import (
     BOOLEAN,
     DATE,
@@ -41,6 +43,7 @@ from scan_core.expr.patterns import check_like_pattern, check_regex
 from scan_core.schema import Schema, Type, parse_type
 
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">=", "<=>"})
+_TESTS = _COMPARISONS | {"in", "between", "like", "ilike", "rlike", "is null"}
 _TYPE_SYNONYMS = {"bigint": "long", "integer": "int", "timestamp_ltz": "timestamptz", "timestamp_ntz": "timestamp"}
 
 
@@ -87,6 +90,7 @@ class _Binder:
     def __init__(self, schema: Schema, sql: str | None, *, case_sensitive: bool) -> None:
         self._sql = sql
         self._names = Names(schema, case_sensitive=case_sensitive)
+        self._now = dt.datetime.now(dt.UTC)
 
     def refuse(self, expression: Expr, message: str) -> PredicateError:
         where = "" if self._sql is not None and span_of(expression) else f" (in {expression})"
@@ -130,6 +134,8 @@ class _Binder:
         try:
             return self._names.resolve(name)
         except ColumnNotFoundError as error:
+            if (known := clock_literal(".".join(name.parts).lower(), self._now)) is not None:
+                return known
             raise self.refuse(name, str(error)) from error
 
     def _member(self, node: BoundExpr, part: str, where: Expr) -> BoundExpr:
@@ -140,6 +146,7 @@ class _Binder:
 
     def _bind_operation(self, operation: Operation) -> BoundExpr:  # noqa: C901, PLR0912  # one flat case per operator
         name, arguments = operation.name, operation.arguments
+        self._refuse_quoted_columns(operation)
         try:
             match name:
                 case "and" | "or":
@@ -169,7 +176,9 @@ class _Binder:
                 case _ if name in _COMPARISONS:
                     return self._compare(name, tuple(self.bind(a) for a in arguments))
                 case _ if name.startswith("extract "):
-                    return self._bind_extract(operation)
+                    return self._bind_extract(operation, name.removeprefix("extract "), arguments[0])
+                case "date_part" | "datepart" if len(arguments) == 2 and isinstance(arguments[0], Constant):
+                    return self._bind_extract(operation, str(arguments[0].value).lower(), arguments[1])
                 case "+" | "-" if (shifted := self._bind_shift(operation)) is not None:
                     return shifted
                 case _:
@@ -180,9 +189,23 @@ class _Binder:
         except ConversionError as error:
             raise self.refuse(operation, str(error)) from error
 
+    def _refuse_quoted_columns(self, operation: Operation) -> None:
+        """`"name" = 'x'` compares two strings in Spark, and was hardly meant."""
+        constants = [a for a in operation.arguments if isinstance(a, Constant)]
+        if operation.name not in _TESTS or len(constants) < len(operation.arguments):
+            return
+        for constant in constants:
+            is_quoted = self._sql is not None and constant.span and self._sql[constant.span[0]] == '"'
+            if is_quoted and isinstance(text := constant.value, str) and self._names.is_column(text):
+                raise self.refuse(
+                    constant, f"{text!r} is a string here; to name the column write `{text}` in backticks"
+                )
+
     def _bind_call(self, operation: Operation) -> BoundExpr:
         function = FUNCTIONS.get(operation.name)
         count = len(operation.arguments)
+        if count == 0 and (known := clock_literal(operation.name, self._now)) is not None:
+            return known
         if function is None:
             near = get_close_matches(operation.name, FUNCTIONS, n=3)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
@@ -260,12 +283,11 @@ class _Binder:
         values, type_ = same_type("case", (*bound[1:-1:2], bound[-1]))
         return Case(tuple(zip(conditions, values[:-1], strict=True)), values[-1], type_)
 
-    def _bind_extract(self, operation: Operation) -> BoundExpr:
-        part = operation.name.removeprefix("extract ")
+    def _bind_extract(self, operation: Operation, part: str, moment: Expr) -> BoundExpr:
         part = {"doy": "dayofyear", "dow": "dayofweek", "week": "weekofyear"}.get(part, part)
         if part not in (*DATE_PARTS, "hour", "minute"):  # extract(second ...) has a fraction, unlike second()
             raise self.refuse(operation, f"extract({part}) is not supported in a filter")
-        return FUNCTIONS[part].bind(part, (self.bind(operation.arguments[0]),))
+        return FUNCTIONS[part].bind(part, (self.bind(moment),))
 
     def _bind_shift(self, operation: Operation) -> BoundExpr | None:
         """A date or timestamp plus or minus days or an interval; None if this is other arithmetic."""

@@ -14,6 +14,13 @@ def size(_: str, arguments: Arguments) -> BoundExpr:
     return Call("size", arguments, INT)
 
 
+def list_size(_: str, arguments: Arguments) -> BoundExpr:
+    """Elements of a list."""
+    if not isinstance(arguments[0].type, ListType):
+        raise ArgumentError(f"array_size takes a list, not {arguments[0].type}", 0)
+    return Call("size", arguments, INT)
+
+
 def subscript(function: str, arguments: Arguments) -> BoundExpr:
     """`[]` (lists from 0), element_at (lists from 1, or from the end) and its try_ form; maps give NULL for no key."""
     operand, key = arguments

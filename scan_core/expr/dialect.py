@@ -25,6 +25,9 @@ BINARY: dict[type[exp.Expression], str] = {
     exp.IntDiv: "div",
     exp.DPipe: "||",
     exp.RegexpLike: "rlike",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
 }
 PLAIN = frozenset({"this", "expression", "expressions"})
 ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
@@ -39,6 +42,7 @@ ARGUMENTS: dict[type[exp.Expression], frozenset[str]] = {
     exp.TryCast: frozenset({"this", "to", "safe", "requires_string"}),
     exp.Column: frozenset({"this", "table", "db", "catalog"}),
     exp.Concat: frozenset({"expressions", "safe", "coalesce"}),
+    exp.In: PLAIN | {"query", "field"},
     exp.Interval: frozenset({"this", "unit"}),
     exp.Literal: frozenset({"this", "is_string"}),
 }

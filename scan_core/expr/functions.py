@@ -13,12 +13,26 @@ from scan_core.expr.argument_rules import (
     condition_of,
     date_argument,
     integer,
+    number,
     same_type,
     string,
 )
+from scan_core.expr.bits import bitwise
 from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Comparison, IsNull, Literal, Not
-from scan_core.expr.coercion import BOOLEAN, DATE, INT, STRING
-from scan_core.expr.collection_rules import contains_element, size, subscript
+from scan_core.expr.coercion import (
+    BINARY,
+    BOOLEAN,
+    BYTES,
+    DATE,
+    DOUBLE,
+    FLOATING,
+    INT,
+    STRING,
+    is_primitive,
+    name_of,
+)
+from scan_core.expr.collection_rules import contains_element, list_size, size, subscript
+from scan_core.expr.constants import coerce
 from scan_core.expr.moment_rules import (
     DATE_PARTS,
     TIME_PARTS,
@@ -26,10 +40,12 @@ from scan_core.expr.moment_rules import (
     date_part,
     date_plus,
     date_trunc,
+    from_epoch,
     time_part,
+    to_epoch,
     trunc,
 )
-from scan_core.expr.number_rules import absolute, arithmetic, is_nan, negative, rounded
+from scan_core.expr.number_rules import absolute, arithmetic, is_nan, negative, rounded, rounded_half_up, square_root
 from scan_core.schema import PrimitiveType, Type
 
 
@@ -88,9 +104,38 @@ def _nullif(name: str, arguments: Arguments) -> BoundExpr:
     return Case(((Comparison("=", left, right), Literal(None, arguments[0].type)),), arguments[0], arguments[0].type)
 
 
+def _length(_: str, arguments: Arguments) -> BoundExpr:
+    if name_of(arguments[0].type) in BYTES:
+        return Call("octet_length", (coerce(arguments[0], BINARY),), INT)
+    return _strings(INT)("length", arguments)
+
+
+def _extreme(name: str, arguments: Arguments) -> BoundExpr:
+    """The largest or smallest argument that is not NULL."""
+    operands, type_ = same_type(name, arguments)
+    if not is_primitive(type_):
+        raise ArgumentError(f"{name} cannot compare {type_}")
+    sign = ">=" if name == "greatest" else "<="
+    result = operands[-1]
+    for operand in reversed(operands[:-1]):
+        branches = ((IsNull(operand), result), (IsNull(result), operand), (Comparison(sign, operand, result), operand))
+        result = Case(branches, result, type_)
+    return result
+
+
+def _nanvl(name: str, arguments: Arguments) -> BoundExpr:
+    (value, default), type_ = same_type(name, arguments)
+    if name_of(type_) not in FLOATING:
+        value, default, type_ = coerce(number(value, name), DOUBLE), coerce(number(default, name, 1), DOUBLE), DOUBLE
+    return Case(((Call("isnan", (value,), BOOLEAN), default),), value, type_)
+
+
 def _cast_call(target: PrimitiveType) -> Callable[[str, Arguments], BoundExpr]:
     return lambda _, arguments: Cast(arguments[0], target)
 
+
+MAX_EXTREMES = 5
+"""Of greatest and least: each argument doubles the work."""
 
 FUNCTIONS: Mapping[str, Function] = {
     **{
@@ -111,9 +156,7 @@ FUNCTIONS: Mapping[str, Function] = {
     **dict.fromkeys(("ceil", "ceiling"), Function(1, 1, _alias("ceil", rounded))),
     **dict.fromkeys(("lower", "lcase"), Function(1, 1, _alias("lower", _strings(STRING)))),
     **dict.fromkeys(("upper", "ucase"), Function(1, 1, _alias("upper", _strings(STRING)))),
-    **dict.fromkeys(
-        ("length", "char_length", "character_length", "len"), Function(1, 1, _alias("length", _strings(INT)))
-    ),
+    **dict.fromkeys(("length", "char_length", "character_length", "len"), Function(1, 1, _length)),
     **dict.fromkeys(("substr", "substring"), Function(2, 3, _alias("substr", _strings(STRING, 2)))),
     "left": Function(2, 2, _strings(STRING, 1)),
     "right": Function(2, 2, _strings(STRING, 1)),
@@ -135,6 +178,17 @@ FUNCTIONS: Mapping[str, Function] = {
     "date_sub": Function(2, 2, date_plus),
     "add_months": Function(2, 2, date_plus),
     **dict.fromkeys(("datediff", "date_diff"), Function(2, 2, date_difference)),
+    **{name: Function(1, 1, to_epoch) for name in ("unix_date", "unix_seconds", "unix_millis", "unix_micros")},
+    **{
+        name: Function(1, 1, from_epoch)
+        for name in ("date_from_unix_date", "timestamp_seconds", "timestamp_millis", "timestamp_micros")
+    },
+    **{name: Function(2, 2, bitwise) for name in ("&", "|", "^")},
+    "~": Function(1, 1, bitwise),
+    "round": Function(1, 2, rounded_half_up),
+    "sqrt": Function(1, 1, square_root),
+    **dict.fromkeys(("greatest", "least"), Function(2, MAX_EXTREMES, _extreme)),
+    "nanvl": Function(2, 2, _nanvl),
     "last_day": Function(1, 1, lambda name, a: Call(name, (date_argument(a[0], name),), DATE)),
     **dict.fromkeys(("coalesce", "ifnull", "nvl"), Function(1, None, _coalesce)),
     **dict.fromkeys(("if", "iff"), Function(3, 3, _if)),
@@ -144,6 +198,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "isnotnull": Function(1, 1, lambda _, a: Not(IsNull(a[0]))),
     "isnan": Function(1, 1, is_nan),
     **dict.fromkeys(("size", "cardinality"), Function(1, 1, size)),
+    "array_size": Function(1, 1, list_size),
     **{name: Function(2, 2, subscript) for name in ("[]", "get", "element_at", "try_element_at")},
     "array_contains": Function(2, 2, contains_element),
     "map_contains_key": Function(2, 2, contains_element),

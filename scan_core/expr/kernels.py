@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.errors import EvaluationError
-from scan_core.expr import arithmetic, conditions, nested, strings, temporal
+from scan_core.expr import arithmetic, bits, conditions, nested, strings, temporal
 from scan_core.expr.bound import (
     And,
     Between,
@@ -56,6 +56,7 @@ from scan_core.schema import arrow_type
 
 _KERNELS: Mapping[str, arithmetic.Kernel] = {
     **arithmetic.KERNELS,
+    **bits.KERNELS,
     **strings.KERNELS,
     **temporal.KERNELS,
     **nested.KERNELS,

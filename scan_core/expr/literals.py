@@ -150,6 +150,32 @@ def _timestamp(parts: Mapping[str, str | None], type_name: str) -> int | None:
     return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
 
 
+_PARTS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
+_SPAN_TEXTS = {"day": r"\d+", "hour": r"\d{1,2}", "minute": r"\d{1,2}", "second": r"\d{1,2}(?:\.\d{1,6})?"}
+
+
+def span_amount(text: str, first: str, last: str) -> tuple[str, str] | None:
+    """What `interval '...' first to last` is as (amount, unit): months or microseconds; None if it is none."""
+    if (first, last) == ("year", "month"):
+        months = re.fullmatch(r"\s*([+-]?)(\d+)-(\d{1,2})\s*", text)
+        if months is None or int(months[3]) > 11:
+            return None
+        return f"{months[1]}{int(months[2]) * 12 + int(months[3])}", "month"
+    units = list(_PARTS)
+    if first not in units or last not in units or units.index(first) >= units.index(last):
+        return None
+    chosen = units[units.index(first) : units.index(last) + 1]
+    pattern = "".join(
+        f"{'' if k == 0 else ' ' if chosen[0] == 'day' and k == 1 else ':'}({_SPAN_TEXTS[u]})"
+        for k, u in enumerate(chosen)
+    )
+    found = re.fullmatch(rf"\s*([+-]?){pattern}\s*", text)
+    if found is None or any(float(found[k + 2]) >= (24 if u == "hour" else 60) for k, u in enumerate(chosen) if k):
+        return None
+    micros = sum(int(decimal.Decimal(found[k + 2]) * _PARTS[u]) for k, u in enumerate(chosen))
+    return f"{found[1]}{micros}", "microsecond"
+
+
 def literal_text(value: Any, type_: Type) -> str:  # noqa: C901  # one flat case per type
     """A constant in the engine's representation as SQL."""
     match value, type_.name if isinstance(type_, PrimitiveType) else "":

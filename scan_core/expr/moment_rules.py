@@ -91,14 +91,36 @@ def plus_interval(moment: BoundExpr, amount: str, unit: str, sign: int) -> Bound
         count = sign * int(amount)
     except ValueError as error:
         raise ArgumentError(f"interval {amount} {unit}: the amount must be a whole number") from error
+    if kind == "date" and unit == "microsecond" and count % _INTERVAL_MICROS["day"] == 0:
+        count, unit = count // _INTERVAL_MICROS["day"], "day"
     if kind == "date" and unit in _INTERVAL_DAYS:
         return Call("date_add", (moment, _constant(count * _INTERVAL_DAYS[unit], INT)), DATE)
     if kind == "date" and unit in _INTERVAL_MONTHS:
         return Call("add_months", (moment, _constant(count * _INTERVAL_MONTHS[unit], INT)), DATE)
+    if kind in TIMESTAMPS and unit in _INTERVAL_MONTHS:
+        return Call("timestamp_add_months", (moment, _constant(count * _INTERVAL_MONTHS[unit], INT)), moment.type)
     if kind in TIMESTAMPS and unit in _INTERVAL_MICROS:
         ticks = count * _INTERVAL_MICROS[unit] * (1000 if kind.endswith("_ns") else 1)
         return Call("timestamp_add", (moment, _constant(ticks, LONG)), moment.type)
     raise ArgumentError(f"interval {amount} {unit} cannot be added to a {moment.type} in a filter")
+
+
+def to_epoch(name: str, arguments: Arguments) -> BoundExpr:
+    """unix_seconds and so on of a timestamp; unix_date of a date."""
+    if name == "unix_date":
+        return Call(name, (date_argument(arguments[0], name),), INT)
+    if name_of(arguments[0].type) not in TIMESTAMPS | {"date", "string", "unknown"}:
+        raise ArgumentError(f"{name} takes a timestamp, not {arguments[0].type}", 0)
+    return Call(name, (coerce(arguments[0], TIMESTAMPTZ),), LONG)
+
+
+def from_epoch(name: str, arguments: Arguments) -> BoundExpr:
+    """timestamp_seconds, timestamp_millis, timestamp_micros of a whole number; date_from_unix_date of days."""
+    if name_of(arguments[0].type) not in {"int", "long", "unknown"}:
+        raise ArgumentError(f"{name} takes a whole number, not {arguments[0].type}", 0)
+    if name == "date_from_unix_date":
+        return Call(name, (integer(arguments[0], name),), DATE)
+    return Call(name, (coerce(arguments[0], LONG),), TIMESTAMPTZ)
 
 
 def _constant(value: int, type_: Type) -> BoundExpr:

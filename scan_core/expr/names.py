@@ -38,6 +38,10 @@ class Names:
             node = self.member(node, part)
         return node
 
+    def is_column(self, name: str) -> bool:
+        """Is this the name of a top-level column?"""
+        return any(self._same(field.name, name) for field in self._schema.fields)
+
     def member(self, node: BoundExpr, part: str) -> BoundExpr:
         """A member of a struct, or the value that a map has for a key.
 

@@ -86,6 +86,32 @@ def rounded(name: str, arguments: Arguments) -> BoundExpr:
     return Call(name, (argument,), decimal_type(min(38, precision - scale + 1), 0))
 
 
+MAX_ROUNDED_DIGITS = 15
+"""More fraction digits than this no double has for certain."""
+
+
+def rounded_half_up(name: str, arguments: Arguments) -> BoundExpr:
+    """Round to a constant number of fraction digits, half away from zero."""
+    value = number(arguments[0], name)
+    digits = arguments[1] if len(arguments) > 1 else Literal(0, INT)
+    if not isinstance(digits, Literal) or not isinstance(digits.value, int) or isinstance(digits.value, bool):
+        raise ArgumentError(f"{name} takes a constant number of digits", 1)
+    if not 0 <= digits.value <= MAX_ROUNDED_DIGITS:
+        raise ArgumentError(f"{name} takes 0 to {MAX_ROUNDED_DIGITS} digits in a filter, not {digits.value}", 1)
+    if name_of(value.type) in {"int", "long"}:
+        return value
+    if name_of(value.type) in FLOATING:
+        return Call(name, (value, coerce(digits, INT)), value.type)
+    precision, scale = decimal_of(value.type)
+    kept = min(scale, digits.value)
+    return Call(name, (value, coerce(digits, INT)), decimal_type(min(38, precision - scale + kept + 1), kept))
+
+
+def square_root(name: str, arguments: Arguments) -> BoundExpr:
+    """The square root as a double; NaN of what is negative."""
+    return Call(name, (coerce(number(arguments[0], name), DOUBLE),), DOUBLE)
+
+
 def is_nan(name: str, arguments: Arguments) -> BoundExpr:
     """Is it NaN; false for NULL."""
     (argument,) = arguments

@@ -10,7 +10,7 @@ from sqlglot.errors import SqlglotError
 from scan_core.errors import PredicateError
 from scan_core.expr.caret import point_at
 from scan_core.expr.dialect import ARGUMENTS, BINARY, COMPARISONS, PLAIN, PREDICATES, TYPE_NAMES, syntax_trees
-from scan_core.expr.literals import from_python, parse_number, parse_text
+from scan_core.expr.literals import from_python, parse_number, parse_text, span_amount
 from scan_core.expr.nodes import CastTo, Constant, Expr, Name, Operation, Span
 from scan_core.schema import PrimitiveType
 
@@ -33,6 +33,8 @@ def parse(sql: str) -> Expr:
     except RecursionError as error:
         raise PredicateError("the filter nests too deeply") from error
     trees = [s for s in statements if s is not None]
+    if len(trees) == 1 and isinstance(trees[0], exp.Select):
+        raise PredicateError(point_at(sql, (0, 5), "write the condition alone, without 'select'"))
     if len(trees) != 1:
         raise PredicateError("the filter is empty" if not trees else point_at(sql, None, "one expression, no ';'"))
     try:
@@ -45,6 +47,9 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     details = getattr(error, "errors", None)
     if not details:
         return point_at(sql, (max(0, len(sql) - 1), len(sql)), f"cannot read the filter: {error}")
+    if (word := sql.split(None, 1)[0].lower()) in {"where", "select"}:
+        start = len(sql) - len(sql.lstrip())
+        return point_at(sql, (start, start + len(word) - 1), f"write the condition alone, without {word!r}")
     first = details[0]
     lines = sql.split("\n")
     line = min(int(first.get("line") or 1), len(lines))
@@ -53,6 +58,10 @@ def _syntax_message(sql: str, error: SqlglotError) -> str:
     description = str(first.get("description"))
     if description.startswith("Required keyword"):
         description = "something is missing after this"
+    elif description.startswith("Invalid expression"):
+        description = "this was not expected here"
+    elif description.startswith("Expecting"):
+        description = f"a {description.removeprefix('Expecting ')} is missing after this"
     return point_at(sql, (max(0, end - width + 1), end), f"syntax error in the filter: {description}")
 
 
@@ -167,6 +176,9 @@ class _Converter:
             return CastTo(self._number(f"-{below.this.this}", node), self._type_name(below), safe=False)
         return self._operation("negative", node, below)
 
+    def _convert_bitwisenot(self, node: exp.BitwiseNot) -> Expr:
+        return self._operation("~", node, node.this)
+
     def _convert_not(self, node: exp.Not) -> Expr:
         return self._operation("not", node, node.this)
 
@@ -191,8 +203,10 @@ class _Converter:
 
     def _convert_in(self, node: exp.In) -> Expr:
         self._forbid_chains(node, node.this)
+        if node.args.get("query"):
+            raise self.refuse(node, "in (subquery) is not supported in a filter")
         if not node.expressions:
-            raise self.refuse(node, "in takes a list of values")
+            raise self.refuse(node, "in takes values in parentheses; array_contains(list, value) looks into a list")
         return self._operation("in", node, node.this, *node.expressions)
 
     def _convert_like(self, node: exp.Like | exp.ILike, escape: str = "\\") -> Expr:
@@ -258,11 +272,21 @@ class _Converter:
 
     def _convert_interval(self, node: exp.Interval) -> Expr:
         unit = node.args.get("unit")
+        if isinstance(node.this, exp.Literal) and isinstance(unit, exp.IntervalSpan):
+            return self._interval_of_parts(node, node.this.this, unit)
         if not isinstance(node.this, exp.Literal) or not isinstance(unit, exp.Var):
-            raise self.refuse(node, "an interval is a number and one unit: interval 3 days")
+            raise self.refuse(
+                node, "an interval is a number and one unit (interval 3 days), or '1 12:00:00' day to second"
+            )
         return self._operation(
             "interval", node, Constant(node.this.this), Constant(unit.name.lower().removesuffix("s"))
         )
+
+    def _interval_of_parts(self, node: exp.Interval, text: str, unit: exp.IntervalSpan) -> Expr:
+        found = span_amount(text, unit.this.name.lower(), unit.expression.name.lower())
+        if found is None:
+            raise self.refuse(node, f"{text!r} is no interval {unit.sql('spark').lower()}")
+        return self._operation("interval", node, *(Constant(part) for part in found))
 
     def _convert_anonymous(self, node: exp.Anonymous) -> Expr:
         return self._operation(node.name.lower(), node, *node.expressions)

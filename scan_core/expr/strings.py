@@ -188,6 +188,7 @@ KERNELS: Mapping[str, Kernel] = {
     "lower": _unary(lower),
     "upper": _unary(upper),
     "length": _unary(_text_length),
+    "octet_length": _unary(lambda array: pc.binary_length(array).cast(pa.int32())),
     "trim": _unary(lambda a: pc.utf8_trim(a, characters=" ")),
     "ltrim": _unary(lambda a: pc.utf8_ltrim(a, characters=" ")),
     "rtrim": _unary(lambda a: pc.utf8_rtrim(a, characters=" ")),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scan_core.expr import epochs
 from scan_core.expr.arithmetic import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.coercion import name_of
 from scan_core.expr.compare import numbers
@@ -121,14 +122,30 @@ def _add_days(sign: int) -> Kernel:
     return kernel
 
 
+def _shifted_by_months(days: Days, added: Any) -> Days:
+    """The same day of another month, or its last one."""
+    year, month, day = civil(days)
+    months = np.asarray((year - 1970) * 12 + month - 1 + added)
+    last = first_day(months + 1) - first_day(months)
+    return np.asarray(first_day(months) + np.minimum(day, last) - 1)
+
+
 def _add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     days, added = (_long(a, t) for a, t in zip(arguments, types, strict=True))
-    year, month, day = civil(np.asarray(days))
-    months = (year - 1970) * 12 + month - 1 + added
-    last = first_day(np.asarray(months) + 1) - first_day(np.asarray(months))
-    shifted = first_day(np.asarray(months)) + np.minimum(day, last) - 1
+    shifted = _shifted_by_months(np.asarray(days), added)
     failed = (shifted < INT_RANGE[0]) | (shifted > INT_RANGE[1])
     return outcome(shifted, nulls_of(*arguments), failed, result, f"{OVERFLOW} of date")
+
+
+def _timestamp_add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    ticks_per_day = DAY_MICROS * (1000 if name_of(result).endswith("_ns") else 1)
+    ticks, added = (_long(a, t) for a, t in zip(arguments, types, strict=True))
+    days, within_day = np.divmod(np.asarray(ticks), ticks_per_day)
+    shifted = _shifted_by_months(days, added)
+    limit = LONG_RANGE[1] // ticks_per_day
+    failed = (shifted >= limit) | (shifted <= -limit)
+    values = np.where(failed, 0, shifted) * ticks_per_day + within_day
+    return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
 
 
 def _difference(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -229,6 +246,7 @@ def timestamps_to_text(array: pa.Array, source: Type) -> pa.Array:
 
 
 KERNELS: Mapping[str, Kernel] = {
+    **epochs.KERNELS,
     **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
     "hour": _time_part("hour", 24),
     "minute": _time_part("minute", 60),
@@ -241,4 +259,5 @@ KERNELS: Mapping[str, Kernel] = {
     "datediff": _difference,
     "last_day": _last_day,
     "timestamp_add": _timestamp_add,
+    "timestamp_add_months": _timestamp_add_months,
 }

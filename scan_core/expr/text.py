@@ -31,10 +31,14 @@ _INFIX = {
     "or": 1,
     "and": 2,
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">=", "<=>"), 4),
-    **dict.fromkeys(("+", "-", "||"), 6),
-    **dict.fromkeys(("*", "/", "%", "div"), 7),
+    "|": 6,
+    "^": 7,
+    "&": 8,
+    **dict.fromkeys(("+", "-", "||"), 9),
+    **dict.fromkeys(("*", "/", "%", "div"), 10),
 }
 _CALL_NAMES = {
+    "octet_length": "length",
     "list_get": "[]",
     "map_get": "[]",
     "list_element_at": "element_at",
@@ -46,7 +50,7 @@ _CALL_NAMES = {
     "try /": "try_divide",
     "try %": "try_mod",
 }
-_NOT, _PREDICATE, _NEGATIVE, _ATOM = 3, 5, 8, 9
+_NOT, _PREDICATE, _NEGATIVE, _ATOM = 3, 5, 11, 12
 
 
 def operation_text(operation: Operation) -> str:
@@ -86,6 +90,8 @@ def _operator(name: str, parts: list[tuple[str, int]]) -> tuple[str, int]:  # no
             return _infix(name, parts)
         case "not":
             return f"not {_wrap(parts[0], _NOT - 1)}", _NOT
+        case "~":
+            return f"~{_wrap(parts[0], _NEGATIVE)}", _NEGATIVE
         case "negative":
             return f"-{_wrap(parts[0], _NEGATIVE)}", _NEGATIVE
         case "is null":

@@ -28,7 +28,9 @@ _MONOTONE_CASTS: dict[str, frozenset[str]] = {
 }
 _MONOTONE = frozenset(
     {"+", "-", "*", "negative", "floor", "ceil", "year", "date_add", "date_sub", "add_months", "last_day", "datediff"}
-    | {"timestamp_add", "date_trunc", "trunc", "left"}
+    | {"timestamp_add", "timestamp_add_months", "date_trunc", "trunc", "left"}
+    | {f"unix_{unit}" for unit in ("date", "seconds", "millis", "micros")}
+    | {"timestamp_seconds", "timestamp_millis", "timestamp_micros", "date_from_unix_date"}
 )
 _RANGES = {
     "quarter": (1, 4),
@@ -42,6 +44,7 @@ _RANGES = {
     "minute": (0, 59),
     "second": (0, 59),
     "length": (0, None),
+    "octet_length": (0, None),
     "size": (0, None),
 }
 _NEVER_FAIL = frozenset(_RANGES) | {
@@ -60,6 +63,7 @@ _NEVER_FAIL = frozenset(_RANGES) | {
         "right",
     ),
     *("trim", "ltrim", "rtrim", "reverse", "startswith", "endswith", "contains", "concat", "replace", "rlike", "size"),
+    *("unix_date", "unix_seconds", "unix_millis", "unix_micros", "&", "|", "^", "~", "sqrt"),
     *("map_get", "array_contains", "map_contains_key"),
 }
 _UNSAFE_AS_CORNER = frozenset({"/", "div", "%"})
