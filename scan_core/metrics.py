@@ -25,6 +25,7 @@ class ScanMetrics:
     row_groups_read: int = 0
     row_groups_pruned: int = 0
     pages_read: int = 0
+    pages_picked: int = 0
     pages_skipped: int = 0
     rows_in_files: int = 0
     rows_removed_by_position_deletes: int = 0

@@ -32,6 +32,7 @@ class ScanOptions:
         prune_files: use file bounds against the predicate.
         prune_row_groups: use row-group statistics against the predicate.
         prune_pages: use the page index against predicate and deletes, and read only pages with surviving rows.
+        pick_values: of few surviving rows take single values out of pages, without decoding the others.
         prune_deletes: use bounds to skip deletes that cannot touch a file.
         use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
         lazy_columns: decode payload columns only where rows survive.
@@ -51,6 +52,7 @@ class ScanOptions:
     prune_files: bool = True
     prune_row_groups: bool = True
     prune_pages: bool = True
+    pick_values: bool = True
     prune_deletes: bool = True
     use_bitmap_indexes: bool = True
     lazy_columns: bool = True

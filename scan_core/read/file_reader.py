@@ -62,10 +62,12 @@ class RowGroup:
 class ReadCounts:
     """What a reader left out below the level of column chunks, and where it could not.
 
-    `bytes_left_out` were neither read nor decoded, though their chunk was asked for.
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for; `pages_picked` are those of
+    `pages_read` of which single values were taken.
     """
 
     pages_read: int = 0
+    pages_picked: int = 0
     pages_left_out: int = 0
     bytes_left_out: int = 0
     fallbacks: int = 0
@@ -124,7 +126,13 @@ class FileReader(Protocol):
 
 
 def open_file(
-    path: str, file_format: FileFormat, io: FileIOConfig, size: int | None = None, *, reads_pages: bool = True
+    path: str,
+    file_format: FileFormat,
+    io: FileIOConfig,
+    size: int | None = None,
+    *,
+    reads_pages: bool = True,
+    picks_values: bool = True,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -134,6 +142,7 @@ def open_file(
         io: how to open paths.
         size: bytes, where the caller knows; saves a request on object stores.
         reads_pages: decode only the pages that hold selected rows, where the file tells which do.
+        picks_values: of few rows take single values out of such pages, where they lie at known places.
 
     Raises:
         MissingFileError: no such file.
@@ -144,7 +153,7 @@ def open_file(
         case FileFormat.PARQUET:
             from scan_core.read.parquet import open_parquet
 
-            return open_parquet(path, io, reads_pages=reads_pages)
+            return open_parquet(path, io, reads_pages=reads_pages, picks_values=picks_values)
         case FileFormat.ORC:
             from scan_core.read.orc import open_orc
 

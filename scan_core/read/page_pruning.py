@@ -18,6 +18,7 @@ _MOST_STRETCHES = 4_096
 """Beyond, looking at bounds costs more than pages do."""
 
 _SAMPLED_PARTS = 16
+_LEAST_SAMPLED_STRETCHES = 64
 _TRIED_ROWS = 2_000_000
 _LEAST_EXCLUDED_SHARE = 0.02
 """What page bounds must exclude of the rows they were tried on to be looked at further."""
@@ -85,6 +86,17 @@ def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> 
         return statistics_of
 
     return Stretches(edges, [known(k) for k in range(len(edges) - 1)])
+
+
+def excludes_some(stretches: Stretches, excludes: Callable[[StatisticsOf], bool]) -> bool:
+    """Whether looking at every stretch is worth it: of many, a few evenly spread ones tell.
+
+    Data that lie in order or in clusters exclude some of them; of values scattered at random none are excluded.
+    """
+    step = max(len(stretches.known) // _SAMPLED_PARTS, 1)
+    if len(stretches.known) < _LEAST_SAMPLED_STRETCHES:
+        return True
+    return any(excludes(known) for known in stretches.known[step // 2 :: step])
 
 
 def has_gaps(whole: StatisticsOf, key_ids: Iterable[int], may_touch: Callable[[StatisticsOf], Match]) -> bool:

@@ -4,15 +4,15 @@ The file is the dictionary page and the wanted pages, copied byte for byte, unde
 all encodings, versions and checksums stay pyarrow's business. Columns with one leaf only.
 """
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, MAGIC, Chunk, Leaf
+from scan_core.read.page_body import Raw, page_header
 from scan_core.read.page_index import PageLocations, Positions
-from scan_core.read.parquet_layout import open_decoder
+from scan_core.read.parquet_layout import check_codes, open_decoder
 from scan_core.read.thrift import (
     BINARY,
     I32,
@@ -20,50 +20,58 @@ from scan_core.read.thrift import (
     I32Value,
     ListValue,
     RawStruct,
-    ThriftError,
-    read_struct,
     write_struct,
 )
 
-ReadAt = Callable[[int, int], bytes]
-"""(offset, length) -> those bytes of the file."""
 
-_BRIDGED_BYTES = 16 * 1024
-"""A gap this small is read over rather than around."""
-_HEADER_BYTES = 512
-"""Longest page header looked at: statistics inside may be long, the counts come first."""
-
-
-def read_pages(
-    read_at: ReadAt, chunk: Chunk, leaf: Leaf, locations: PageLocations, pages: Positions, *, as_dictionary: bool
-) -> tuple[pa.Array, int] | None:
-    """The values of these pages in order, and how many bytes were read for them.
+def decode_pages(
+    chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], row_counts: Positions, *, as_dictionary: bool
+) -> pa.Array | None:
+    """The values of some pages of a chunk, in order.
 
     Args:
-        read_at: reads the file.
         chunk: the column chunk.
         leaf: its leaf column, the only one of its top-level column.
-        locations: of all pages of the chunk.
-        pages: ascending page numbers.
+        content: the dictionary page, which may be empty, and the data pages.
+        row_counts: of the data pages.
         as_dictionary: read strings as a dictionary.
 
     Returns:
         None if the pages do not hold the rows that the index states: the caller reads the whole chunk.
     """
-    ranges = _merged(locations.offsets[pages], locations.lengths[pages])
-    body = [read_at(offset, length) for offset, length in ranges]
-    data = b"".join(body)
-    num_values = _count_values(data, locations.lengths[pages], locations.row_counts[pages], leaf)
+    num_values = _count_values(content[1], row_counts, leaf)
     if num_values is None:
         return None
-    before = int(locations.offsets[0]) - chunk.start
-    dictionary = read_at(chunk.start, before) if before else b""
-    content = _file(chunk, leaf, (dictionary, data), num_values, int(locations.row_counts[pages].sum()))
-    reader = open_decoder(pa.BufferReader(content), None, (0,) if as_dictionary else ())
-    column = reader.read_row_group(0, [0], False).column(0)
-    if len(column) != locations.row_counts[pages].sum():
-        return None
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), len(data) + len(dictionary)
+    num_rows = int(row_counts.sum())
+    column = _decoded(chunk, leaf, content, (num_values, num_rows), as_dictionary=as_dictionary)
+    return column if len(column) == num_rows else None
+
+
+def decode_page(
+    chunk: Chunk, leaf: Leaf, dictionary: Raw, body: bytes, facts: tuple[int, int, int], *, as_dictionary: bool
+) -> pa.Array:
+    """The values, none of them NULL, of a page made by hand.
+
+    Args:
+        chunk: the column chunk whose dictionary it uses.
+        leaf: its leaf column.
+        dictionary: the dictionary page, which may be empty.
+        body: levels and values, not compressed.
+        facts: number of values, length of the levels, encoding of the values.
+        as_dictionary: read strings as a dictionary.
+    """
+    count, levels, encoding = facts
+    details = {
+        1: I32Value(count),
+        2: I32Value(0),
+        3: I32Value(count),
+        4: I32Value(encoding),
+        5: I32Value(levels),
+        6: I32Value(0),
+        7: False,
+    }
+    header = write_struct({1: I32Value(DATA_PAGE_V2), 2: I32Value(len(body)), 3: I32Value(len(body)), 8: details})
+    return _decoded(chunk, leaf, (dictionary, [header, body]), (count, count), as_dictionary=as_dictionary)
 
 
 def pick_rows(
@@ -78,45 +86,14 @@ def pick_rows(
     return array.take(pa.array(positions))
 
 
-def read_together(read_at: ReadAt, ranges: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
-    """The bytes of ranges of a file by their keys; ranges that lie close together are read as one."""
-    found: dict[int, bytes] = {}
-    group: list[int] = []
-    for key in sorted(ranges, key=lambda k: ranges[k]):
-        if group and ranges[key][0] > sum(ranges[group[-1]]) + _BRIDGED_BYTES:
-            found.update(_read_group(read_at, ranges, group))
-            group = []
-        group.append(key)
-    if group:
-        found.update(_read_group(read_at, ranges, group))
-    return found
-
-
-def _read_group(read_at: ReadAt, ranges: Mapping[int, tuple[int, int]], keys: list[int]) -> dict[int, bytes]:
-    start = ranges[keys[0]][0]
-    data = read_at(start, max(sum(ranges[key]) for key in keys) - start)
-    return {key: data[ranges[key][0] - start : sum(ranges[key]) - start] for key in keys}
-
-
-def _merged(offsets: Positions, lengths: Positions) -> list[tuple[int, int]]:
-    """Touching pages as one range."""
-    ends = offsets + lengths
-    breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
-    edges = [0, *breaks.tolist(), len(offsets)]
-    return [(int(offsets[a]), int(ends[b - 1] - offsets[a])) for a, b in pairwise(edges)]
-
-
-def _count_values(data: bytes, lengths: Positions, row_counts: Positions, leaf: Leaf) -> int | None:
+def _count_values(pages: Sequence[Raw], row_counts: Positions, leaf: Leaf) -> int | None:
     """Values in the pages by their own headers; None if a header contradicts the index."""
-    total = position = 0
-    for length, num_rows in zip(lengths.tolist(), row_counts.tolist(), strict=True):
-        try:
-            header, _ = read_struct(data[position : position + min(length, _HEADER_BYTES)])
-        except ThriftError:
-            try:
-                header, _ = read_struct(data[position : position + length])
-            except ThriftError:
-                return None
+    total = 0
+    for page, num_rows in zip(pages, row_counts.tolist(), strict=True):
+        found = page_header(page, 0, len(page))
+        if found is None:
+            return None
+        header, _ = found
         details = (
             header.get(5) if header.get(1) == DATA_PAGE else header.get(8) if header.get(1) == DATA_PAGE_V2 else None
         )
@@ -127,14 +104,21 @@ def _count_values(data: bytes, lengths: Positions, row_counts: Positions, leaf: 
         if leaf.max_repetition_level and header.get(1) == DATA_PAGE_V2 and details.get(3) != num_rows:
             return None
         total += values
-        position += length
     return total
 
 
-def _file(chunk: Chunk, leaf: Leaf, content: tuple[bytes, bytes], num_values: int, num_rows: int) -> bytes:
+def _decoded(
+    chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], counts: tuple[int, int], *, as_dictionary: bool
+) -> pa.Array:
+    reader = open_decoder(pa.BufferReader(_file(chunk, leaf, content, *counts)), None, (0,) if as_dictionary else ())
+    column = reader.read_row_group(0, [0], False).column(0)
+    return check_codes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+
+
+def _file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_values: int, num_rows: int) -> bytes:
     """A Parquet file of one column: the dictionary page, which may be absent, and data pages."""
-    dictionary, data = content
-    size = len(dictionary) + len(data)
+    dictionary, pages = content
+    size = len(dictionary) + sum(len(page) for page in pages)
     metadata = {
         1: I32Value(leaf.physical_type),
         2: ListValue(I32, [I32Value(e) for e in chunk.metadata[2]]),
@@ -158,4 +142,4 @@ def _file(chunk: Chunk, leaf: Leaf, content: tuple[bytes, bytes], num_values: in
             ),
         }
     )
-    return b"".join((MAGIC, dictionary, data, footer, len(footer).to_bytes(4, "little"), MAGIC))
+    return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))

@@ -19,6 +19,8 @@ from scan_core.read.footer import Footer, read_footer
 from scan_core.read.struct_members import Way, leaf_ranges, members_of
 
 _FIRST_BYTE = 4
+_DICTIONARY_BYTES_PER_VALUE = 3
+"""A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
 _REMEMBERED_CHUNKS = 100_000
 """Column chunks whose facts are kept: some 100 MB at most."""
 
@@ -50,6 +52,18 @@ class ParquetLayout:
     string_columns: tuple[int, ...]
     row_groups: tuple[RowGroup, ...]
     has_field_ids: bool
+
+    def keeps_dictionary(self, row_group: int, column: int) -> bool:
+        """Whether this chunk holds strings that are better read as a dictionary.
+
+        The list of encodings does not tell an overflowed dictionary, for the dictionary page itself is PLAIN; the
+        stored width of a value does.
+        """
+        if column not in self.string_columns:
+            return False
+        chunk = self.footer.row_groups[row_group].chunks[self.leaves[column].start]
+        values = chunk.num_values - (chunk.null_count or 0)
+        return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
 
 
 class FooterCache:
@@ -149,3 +163,19 @@ def _has_id(field: pa.Field) -> bool:
 
 def _num_chunks(layout: ParquetLayout) -> int:
     return 1 + len(layout.footer.leaves) * len(layout.row_groups)
+
+
+def check_codes(array: pa.Array) -> pa.Array:
+    """The array, if all codes of a dictionary point into it: pyarrow does not look.
+
+    Raises:
+        ValueError: one does not.
+    """
+    if isinstance(array, pa.DictionaryArray) and len(array):
+        import pyarrow.compute as pc
+
+        extremes = pc.min_max(array.indices)
+        low, high = extremes["min"].as_py(), extremes["max"].as_py()
+        if low is not None and not 0 <= low <= high < len(array.dictionary):
+            raise ValueError(f"code {high if low >= 0 else low} in a dictionary of {len(array.dictionary)} values")
+    return array

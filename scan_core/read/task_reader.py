@@ -21,7 +21,7 @@ from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatist
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
-from scan_core.read.page_pruning import Paging, Stretches, find_stretches, has_gaps
+from scan_core.read.page_pruning import Paging, Stretches, excludes_some, find_stretches, has_gaps
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
@@ -54,6 +54,7 @@ def open_task(
         context.io,
         data_file.file_size_bytes,
         reads_pages=context.options.prune_pages,
+        picks_values=context.options.pick_values,
     )
     try:
         yield TaskReader(task, context, metrics, order, reader)
@@ -184,6 +185,7 @@ class TaskReader:
         self._metrics.bytes_read += read
         self._metrics.bytes_skipped += max(wanted - read, 0)
         self._metrics.pages_read += counts.pages_read
+        self._metrics.pages_picked += counts.pages_picked
         self._metrics.pages_skipped += counts.pages_left_out
         self._metrics.fallbacks += counts.fallbacks
 
@@ -230,6 +232,9 @@ class TaskReader:
             return selection
         stretches = self._stretches(row_group, plan.types)
         if stretches is None:
+            return selection
+        if not excludes_some(stretches, lambda known: plan.undecided(known) is None):
+            self._predicate_paging.record(0, row_group.num_rows)
             return selection
         verdicts = [Match.NEVER if plan.undecided(known) is None else Match.MAYBE for known in stretches.known]
         kept = intersect(selection, stretches.rows(verdicts, Match.MAYBE))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scan_core.errors import ScanError
-from scan_core.read import parquet
+from scan_core.read import paged_chunks
 from scan_core.read.footer import read_footer
 from scan_core.read.page_index import parse_column_index, parse_offset_index
 from scan_core.read.parquet import ParquetFileReader
@@ -50,13 +50,14 @@ PAGED = [n for n in COLUMNS if n != "pair"]
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_LEAST_PAGED_BYTES", 0)
-    monkeypatch.setattr(parquet, "_PAGED_SHARE_OF_BYTES", 1.0)
+    monkeypatch.setattr(paged_chunks, "_LEAST_PAGED_BYTES", 0)
+    monkeypatch.setattr(paged_chunks, "_PAGED_SHARE_OF_BYTES", 1.0)
 
 
-def opened(content: bytes, *, reads_pages: bool = True) -> ParquetFileReader:
+def opened(content: bytes, *, reads_pages: bool = True, picks_values: bool = True) -> ParquetFileReader:
     source = pa.BufferReader(content)
-    return ParquetFileReader("f.parquet", source, read_layout(source, "f.parquet"), reads_pages=reads_pages)
+    layout = read_layout(source, "f.parquet")
+    return ParquetFileReader("f.parquet", source, layout, reads_pages=reads_pages, picks_values=picks_values)
 
 
 def written(**options: Any) -> bytes:
@@ -92,8 +93,10 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("density", [0.0005, 0.01, 0.3])
-def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density: float) -> None:
-    paged, whole = opened(LAYOUTS[layout]), opened(LAYOUTS[layout], reads_pages=False)
+@pytest.mark.parametrize("picks_values", [True, False])
+def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density: float, *, picks_values: bool) -> None:
+    paged = opened(LAYOUTS[layout], picks_values=picks_values)
+    whole = opened(LAYOUTS[layout], reads_pages=False)
     rng = np.random.default_rng(int(density * 10_000))
     indices = list(range(len(COLUMNS)))
     for group in paged.row_groups:
@@ -105,6 +108,7 @@ def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density:
     assert whole.counts.pages_read == 0
     assert paged.counts.fallbacks == 0
     assert density > 0.1 or paged.counts.pages_read >= len(PAGED) - 4
+    assert (paged.counts.pages_picked > 0) == (picks_values and density < 0.1 and layout != "checksums")
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,7 +184,7 @@ def test_index_that_states_wrong_row_counts_is_not_believed() -> None:
     shifted[1:-1] += 3
     lying = type(locations)(locations.offsets, locations.lengths, shifted)
     reader = opened(content)
-    reader._locations[0, 0] = lying
+    reader._pages._locations[0, 0] = lying
     mask = np.zeros(ROWS, np.bool_)
     mask[[70, 5_000]] = True
     assert reader.read(reader.row_groups[0], [0], Mask(mask))[0].to_pylist() == [
