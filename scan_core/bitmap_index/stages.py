@@ -114,7 +114,7 @@ class _Chooser:
         return combine(type(node).__name__.lower(), operands)
 
     def parts(self, node: BoundExpr) -> dict[BoundExpr, Answer]:
-        """The largest parts of an expression that bitmaps answer."""
+        """The largest operands of AND, OR and NOT that bitmaps answer; elsewhere values are needed, not truths."""
         if (answer := self.answer(node, nulls=True)) is not None:
             return {node: answer}
         if not isinstance(node, And | Or | Not):

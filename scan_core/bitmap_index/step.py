@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scan_core.bitmap_index.answers import Answer
-from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, walk
+from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, children, walk
 from scan_core.expr.kernels import evaluation_error, judge
 from scan_core.expr.logic import not_false
 from scan_core.expr.nodes import leaf_ids
@@ -106,9 +106,9 @@ def _ids_of_values(node: BoundExpr, answers: Mapping[BoundExpr, Answer]) -> froz
     """Ids of the columns and members that must be read beside the answers."""
     if node in answers:
         return frozenset()
-    if isinstance(node, And | Or):
-        return frozenset().union(*(_ids_of_values(o, answers) for o in node.operands))
-    return leaf_ids(node)
+    if not any(part in answers for part in walk(node)):
+        return leaf_ids(node)
+    return frozenset().union(*(_ids_of_values(child, answers) for child in children(node)))
 
 
 def _reordered(node: BoundExpr, answers: Mapping[BoundExpr, Answer]) -> BoundExpr:
