@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from scan_core.plan.delete_index import DeleteFileIndex
+from scan_core.plan.partition_text import partition_text
 from scan_core.plan.trace import PlanTrace, Pruned, total
 from scan_core.snapshot import Snapshot
 from scan_core.split import EqualityDeleteGroup, ScanContext
@@ -31,36 +32,52 @@ def _lines(
             f"{snapshot.operation or 'unknown operation'}"
         )
     yield f"  columns: {', '.join(context.projection.names) or 'none'}"
-    yield f"  filter: {context.predicate.sql if context.predicate else 'none'}"
+    yield from _filter(context)
     yield f"  manifests: {trace.manifests_read} read, {total(trace.manifests)} left out"
     yield from _pruned(trace.manifests)
     size = sum(task.data_file.file_size_bytes for task in index.tasks)
-    yield f"  data files: {len(index.tasks)} of {trace.data_files_seen} seen, {_bytes(size)}, {num_splits} splits"
+    yield (
+        f"  data files: {len(index.tasks)} to read of {trace.data_files_seen} listed, {_bytes(size)}, "
+        f"in {_count(num_splits, 'split')}"
+    )
     yield from _pruned(trace.data_files)
     yield from _partitions(context, index)
     yield from _deletes(context, index, trace)
+
+
+def _filter(context: ScanContext) -> Iterator[str]:
+    if context.predicate is None:
+        yield "  filter: none"
+        return
+    from scan_core.expr.text import bound_text
+
+    yield f"  filter: {context.predicate.sql}"
+    conjuncts = [bound_text(c) for c in context.predicate.conjuncts]
+    if conjuncts != [context.predicate.sql]:
+        yield "    every row of the result fulfils, whatever is left out by statistics:"
+        yield from (f"      {text}" for text in conjuncts or ["true: the filter keeps every row"])
 
 
 def _partitions(context: ScanContext, index: DeleteFileIndex) -> Iterator[str]:
     counts = Counter((t.data_file.spec_id, t.data_file.partition) for t in index.tasks if t.data_file.partition)
     for (spec_id, partition), count in counts.most_common(_MOST_PARTITIONS):
         spec = context.specs[spec_id]
-        values = ", ".join(f"{f.name}={v!r}" for f, v in zip(spec.fields, partition, strict=False))
-        yield f"    partition {values} (spec {spec_id}): {count} files"
+        values = partition_text(spec, partition, context.field_paths)
+        yield f"    partition {values} (spec {spec_id}): {_count(count, 'file')}"
     if len(counts) > _MOST_PARTITIONS:
         yield f"    and {len(counts) - _MOST_PARTITIONS} more partitions"
 
 
 def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> Iterator[str]:
     yield (
-        f"  delete files: {index.num_delete_files} of {trace.delete_files_seen} seen "
+        f"  delete files: {index.num_delete_files} apply of {trace.delete_files_seen} listed "
         f"({sum(len(g.files) for g in index.groups)} equality, {len(index.position_files)} position, "
-        f"{len(index.vectors)} deletion vectors)"
+        f"{_count(len(index.vectors), 'deletion vector')})"
     )
     yield from _pruned(trace.delete_files)
     touched = Counter(id(g) for task in index.tasks for g in task.equality_deletes)
     for group in index.groups[:_MOST_GROUPS]:
-        yield f"    {_group(context, group)}: touches {touched[id(group)]} data files"
+        yield f"    {_group(context, group)}: may touch {_count(touched[id(group)], 'data file')}"
     if len(index.groups) > _MOST_GROUPS:
         yield f"    and {len(index.groups) - _MOST_GROUPS} more equality-delete groups"
     positioned = sum(bool(task.position_deletes) for task in index.tasks)
@@ -84,14 +101,13 @@ def _group(context: ScanContext, group: EqualityDeleteGroup) -> str:
     if spec.is_unpartitioned:
         scope = "everywhere"
     else:
-        values = ", ".join(f"{f.name}={v!r}" for f, v in zip(spec.fields, first.partition, strict=False))
-        scope = f"in partition {values} (spec {spec.spec_id})"
+        scope = f"in partition {partition_text(spec, first.partition, context.field_paths)} (spec {spec.spec_id})"
     rows = sum(f.record_count for f in group.files)
     numbers = sorted({f.data_sequence_number for f in group.files})
     since = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     return (
-        f"equality deletes on ({', '.join(names)}) {scope}: {len(group.files)} files, {rows} keys stated, "
-        f"sequence number {since}; a key removes rows of data files with a lower number"
+        f"equality deletes on ({', '.join(names)}) {scope}: {_count(len(group.files), 'file')} with "
+        f"{_count(rows, 'key')}, sequence number {since}; a key removes rows of data files with a lower number"
     )
 
 
@@ -99,6 +115,10 @@ def _pruned(pruned: dict[str, Pruned]) -> Iterator[str]:
     for reason, what in pruned.items():
         more = ", ..." if what.count > len(what.examples) else ""
         yield f"    left out by {reason}: {what.count} ({', '.join(map(_short, what.examples))}{more})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _short(path: str) -> str:

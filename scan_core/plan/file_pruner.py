@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
     from scan_core.prune.domain import Domain
 
-BY_SUMMARY = "partition summaries against the filter"
-BY_PARTITION = "partition against the filter"
-BY_BOUNDS = "column bounds against the filter"
+BY_SUMMARY = "the filter, from the ranges of their partitions"
+BY_PARTITION = "the filter, from their partitions"
+BY_BOUNDS = "the filter, from the least and greatest values of their columns"
 
 
 class FilePruner:

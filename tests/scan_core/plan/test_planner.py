@@ -79,7 +79,7 @@ def test_manifests_are_pruned_by_partition_summaries_before_they_are_opened(part
     planned = plan(partitioned.metadata_path, where="name = 'a'")
     assert {t.data_file.partition for t in planned.tasks} == {("a",)}
     assert (planned.metrics.manifests_read, planned.metrics.manifests_pruned) == (2, 4)
-    assert "left out by partition summaries against the filter: 4" in planned.explain()
+    assert "left out by the filter, from the ranges of their partitions: 4" in planned.explain()
     unpruned = plan(partitioned.metadata_path, where="name = 'a'", options=ScanOptions.without_optimisations())
     assert unpruned.metrics.manifests_pruned == 0
 
@@ -119,8 +119,8 @@ def test_explain_names_what_was_left_out_and_by_what(partitioned: TableBuilder) 
     text = plan(partitioned.metadata_path, where="name = 'b' and id > 5").explain()
     assert "filter: name = 'b' and id > 5" in text
     assert "left out by" in text
-    assert "partition name='b' (spec 0): 1 files" in text
-    assert "equality deletes on (id) in partition name='b' (spec 0): 1 files, 2 keys stated" in text
+    assert "partition name = 'b' (spec 0): 1 file" in text
+    assert "equality deletes on (id) in partition name = 'b' (spec 0): 1 file with 2 keys" in text
 
 
 def test_explain_shows_every_kind_of_delete(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_explain_shows_every_kind_of_delete(tmp_path: Path) -> None:
         table.equality_delete(rows(99), ids=[1]),
     )
     text = plan(table.metadata_path).explain()
-    assert "delete files: 2 of 3 seen (0 equality, 1 position, 1 deletion vectors)" in text
+    assert "delete files: 2 apply of 3 listed (0 equality, 1 position, 1 deletion vector)" in text
     assert "left out by key bounds: 1" in text
     assert "position deletes by path and row position: touch 1 data files" in text
     assert "deletion vectors by row position: touch 1 data files" in text
