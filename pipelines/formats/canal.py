@@ -37,6 +37,24 @@ _NAMES = (
     "ts",
     "type",
 )
+_NO_ROWS = dict.fromkeys(
+    [
+        "CREATE",
+        "ALTER",
+        "ERASE",
+        "QUERY",
+        "RENAME",
+        "CINDEX",
+        "DINDEX",
+        "GTID",
+        "XACOMMIT",
+        "XAROLLBACK",
+        "MHEARTBEAT",
+        "INIT-DDL",
+    ],
+    "x",
+)
+"""Canal's other event types: DDL, and what has no rows."""
 _OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
 
@@ -54,8 +72,10 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     """The changes of a batch of Canal JSON, one per row of a message."""
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _NAMES, learn=False)
-    op_of_message = op_codes(strings(messages.column("type")), _OPS)
-    ddl = messages.is_object & (messages.column("isDdl").kind == kernels.TRUE) & (op_of_message != ord("t"))
+    kinds = strings(messages.column("type"))
+    op_of_message = op_codes(kinds, _OPS)
+    said = (messages.column("isDdl").kind == kernels.TRUE) & (op_of_message != ord("t"))
+    ddl = messages.is_object & (said | (op_codes(kinds, _NO_ROWS) != 0))
     data = scan_arrays(messages.column("data").documents(kernels.ARRAY))
     old = scan_arrays(messages.column("old").documents(kernels.ARRAY))
     truncate = messages.is_object & (op_of_message == ord("t"))

@@ -12,25 +12,34 @@ from numpy.typing import NDArray
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
-from pipelines.formats.events import Declared, Events, strings
+from pipelines.formats.events import Declared, Events
 from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import SpanColumn, from_binary
 from pipelines.formats.op_names import op_codes
+from pipelines.formats.span_text import json_text
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
-USUAL_OP_COLUMNS = ("op", "_op", "__op", "Op", "OP", "operation", "_change_type", "row_kind")
+SQL_SERVER_OPERATION = "__$operation"
+USUAL_OP_COLUMNS = (
+    *("op", "_op", "__op", "Op", "OP", "operation", "_operation", "Operation", "OPERATION"),
+    *("op_type", "cdc_op", "cdc_operation", "_cdc_operation", "change_type", "_change_type", "_CHANGE_TYPE"),
+    *("row_kind", "rowkind", "_row_kind", "METADATA$ACTION", SQL_SERVER_OPERATION),
+)
+SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "x", "4": "u", "5": "u"}
+"""The numbers of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
 USUAL_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("r", "read", "snapshot", "load"), "r"),
-    **dict.fromkeys(("c", "i", "create", "insert", "+i"), "c"),
-    **dict.fromkeys(("u", "update", "upsert", "update_postimage", "update_after", "+u"), "u"),
-    **dict.fromkeys(("d", "delete", "-d"), "d"),
-    **dict.fromkeys(("t", "truncate"), "t"),
+    **dict.fromkeys(("r", "read", "snapshot", "load", "initial", "bootstrap-insert"), "r"),
+    **dict.fromkeys(("c", "i", "create", "created", "insert", "inserted", "ins", "new", "+i"), "c"),
+    **dict.fromkeys(("u", "update", "updated", "upd", "upsert", "upserted", "modify", "modified"), "u"),
+    **dict.fromkeys(("merge", "replace", "update_postimage", "update_after", "+u"), "u"),
+    **dict.fromkeys(("d", "delete", "deleted", "del", "remove", "removed", "-d"), "d"),
+    **dict.fromkeys(("t", "truncate", "truncated"), "t"),
     # The row before an update says nothing that the row after it does not.
     **dict.fromkeys(("-u", "update_preimage", "update_before"), "x"),
 }
@@ -83,7 +92,8 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     extra = (options.ts_column,) if options.ts_column else ()
     rows = scan_objects(documents, (*names, *extra), learn=False)
     given = [name for name in names if rows.column(name).has_value.any()]
-    op = _ops(strings(rows.column(given[0])) if given else None, rows.is_object, options)
+    words = json_text(rows.column(given[0]))[0] if given else None
+    op = _ops(words, rows.is_object, options, _usual(given))
     times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
     usable = documents.where(rows.is_object)
     deleted = op == ord("d")
@@ -109,7 +119,7 @@ def _from_table(table: pa.Table, options: RowChangeOptions) -> Events:
     given = [name for name in names if name in table.column_names]
     every = np.ones(table.num_rows, np.bool_)
     words = cast_each(_single(table.column(given[0])), pa.string())[0] if given else None
-    op = _ops(words, every, options)
+    op = _ops(words, every, options, _usual(given))
     columns = {name: _single(table.column(name)) for name in table.column_names if name not in given[:1]}
     times = pa.nulls(len(op), TIMESTAMP)
     if options.ts_column is not None:
@@ -152,13 +162,19 @@ def _events(
     }
 
 
-def _ops(words: pa.StringArray | None, present: NDArray[np.bool_], options: RowChangeOptions) -> NDArray[np.uint8]:
+def _usual(given: list[str]) -> Mapping[str, str]:
+    return SQL_SERVER_WORDS if given[:1] == [SQL_SERVER_OPERATION] else USUAL_WORDS
+
+
+def _ops(
+    words: pa.StringArray | None, present: NDArray[np.bool_], options: RowChangeOptions, known: Mapping[str, str]
+) -> NDArray[np.uint8]:
     if words is None:
         if options.no_op is None and present.any():
-            wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS)}"
+            wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS[:8])} ..."
             raise SourceError(f"the rows have no column {wanted} that says what happened: op_column, or no_op: u")
         return np.where(present, np.uint8(ord(options.no_op or "u")), np.uint8(0))
-    usual = op_codes(pc.utf8_lower(pc.utf8_trim_whitespace(words)), USUAL_WORDS)
+    usual = op_codes(pc.utf8_lower(pc.utf8_trim_whitespace(words)), known)
     own = op_codes(words, options.ops)
     codes = np.where(own != 0, own, usual)
     if options.no_op is not None:

@@ -101,6 +101,7 @@ def _enveloped(
     message = op == ord("m")
     unknown = enveloped & ~_OPS[op] & ~message
     odd = members.is_object & ~enveloped & ~control
+    documents = enveloped & members.column("after").of_kind(kernels.STRING, kernels.ESCAPED)
     after: ImageSource
     before: ImageSource
     if nested is None:
@@ -113,7 +114,7 @@ def _enveloped(
     declared_of, declared = _declared(payloads, keys, ("after", "before"))
     return Events(
         raw=np.arange(len(op)),
-        op=np.where(_OPS[op], op, np.uint8(0)),
+        op=np.where(_OPS[op] & ~documents, op, np.uint8(0)),
         table_of=table_of,
         tables=tables,
         source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
@@ -125,6 +126,7 @@ def _enveloped(
         order=paths_of(payloads.documents),
         refusals=(
             *broken_documents(members),
+            *refusal(documents, "after is text, as of MongoDB: let ExtractNewDocumentState make rows of it"),
             *refusal(unknown, "unknown op: r, c, u, d, t are known"),
             *refusal(odd, "no change event: neither op with before or after, nor a known control event"),
         ),

@@ -14,6 +14,10 @@ from pipelines.formats.value_type import ValueType
 
 LONGEST_EXACT_DOUBLE = 17
 """Sign, point and 15 digits."""
+SAFE_DIGITS = 15
+"""Integers of so many characters are doubles exactly."""
+SHORTEST_UNDERFLOW = 5
+"""No number of so few characters is other than zero and becomes zero: 1e-400 has six."""
 
 
 def integers(column: SpanColumn) -> tuple[NDArray[np.int64], Mask]:
@@ -94,7 +98,11 @@ def _odd_whole_numbers(column: SpanColumn, candidates: Mask) -> tuple[NDArray[np
 
 
 def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
-    """Doubles and floats to the nearest value, also from text (NaN, Infinity)."""
+    """Doubles and floats to the nearest value, also from text (NaN, Infinity); none where that is another number.
+
+    Fractions are rounded as doubles always are. Integers that no double holds, and numbers that would become infinite
+    or zero, are other numbers.
+    """
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     values = np.empty(len(column), np.float64)
     # Longer numbers have more digits than one exact multiplication can take.
@@ -107,9 +115,38 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
         parsed, wrong = cast_each(words, pa.float64())
         values[rows] = np.asarray(parsed.fill_null(0.0))
         bad[rows[wrong]] = True
-        usable = usable & ~bad
+    if wanted.arrow == pa.float32():
+        with np.errstate(over="ignore"):
+            bad |= usable & np.isfinite(values) & ~np.isfinite(values.astype(np.float32))
+    bad |= _other_numbers(column, values, usable & ~bad)
+    usable = usable & ~bad
     array = pa.array(values, mask=inverse(usable))
     return (array if wanted.arrow == pa.float64() else array.cast(wanted.arrow, safe=False)), bad
+
+
+def _other_numbers(column: SpanColumn, values: NDArray[np.float64], usable: Mask) -> Mask:
+    """Where the nearest double is another number than the digits say."""
+    lengths = column.end - column.start
+    large = usable & column.of_kind(kernels.INT) & (lengths > SAFE_DIGITS)
+    strange = usable & (np.isinf(values) | ((values == 0) & (lengths > SHORTEST_UNDERFLOW)))
+    result: Mask = large | strange
+    rows = np.flatnonzero(result)
+    if not len(rows):
+        return result
+    words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
+    nearest = pa.array(values[rows])
+    said = pc.match_substring_regex(words, r"(?i)^[+-]?inf|^[+-]?[0.]+(e|$)")
+    # Writers print whole doubles by their shortest digits: those are right too, though their value differs a little.
+    digits, unknown = cast_each(words, pa.decimal128(38, 0))
+    shown, _ = cast_each(nearest.cast(pa.string()), pa.decimal128(38, 0))
+    same = true_mask(pc.equal(digits, shown)) & ~unknown
+    exact, too_large = cast_each(digits, pa.int64())
+    as_double = np.asarray(exact.fill_null(0)).astype(np.float64)
+    whole = np.abs(as_double) < 2.0**63
+    back = np.where(whole, as_double, 0.0).astype(np.int64)
+    same |= whole & ~too_large & ~unknown & (back == np.asarray(exact.fill_null(0)))
+    result[rows] = np.where(strange[rows], ~true_mask(said), ~same)
+    return result
 
 
 def temporals(column: SpanColumn, wanted: ValueType) -> Decoded:

@@ -106,10 +106,11 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         ConfigError: unknown format or option, a type or order that the feed cannot give.
         SourceError: the feed carries several tables and the config does not tell which.
     """
+    named = None if feed.format is None else lookup(feed.format)
     if not raw.num_events:
         nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
         return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
-    chosen = lookup(sniff(raw) if feed.format is None else feed.format)
+    chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
     events = chosen.decode(readable, options)

@@ -1,34 +1,36 @@
 """Which format a feed has, from its first events: names the format, or says what is in doubt."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.change_rows import USUAL_OP_COLUMNS
 from pipelines.formats.debezium_columns import is_envelope
+from pipelines.formats.events import letters
+from pipelines.formats.json_events import blank, tombstones
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members, from_binary
+from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary
 from pipelines.sources.raw_events import RawEvents
 
 SNIFFED_EVENTS = 200
-_MARKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "debezium-json": (
-        ("op", "before"),
-        ("op", "after"),
-        ("schema", "payload"),
-        ("op", "source"),
-        ("__deleted",),
-        ("__op",),
-    ),
-    "canal-json": (("isDdl", "data", "type"), ("mysqlType", "data", "type")),
-    "maxwell-json": (("database", "table", "type", "ts", "data"),),
-    "dms": (("data", "metadata"), ("metadata",)),
-    "wal2json": (("action", "columns"), ("action", "xid"), ("action", "lsn"), ("action",), ("change",)),
-}
-_NAMES = tuple(dict.fromkeys(name for marks in _MARKS.values() for mark in marks for name in mark))
+
+Mask = NDArray[np.bool_]
+
+_DEBEZIUM = (
+    *(("op", "before"), ("op", "after"), ("op", "source"), ("schema", "payload"), ("__deleted",)),
+    # What shares files with changes: transaction markers and schema changes.
+    *(("status", "id", "event_count"), ("ddl", "databaseName"), ("ddl", "tableChanges")),
+)
+_CANAL = (("isDdl", "data", "type"), ("mysqlType", "data", "type"), ("isDdl", "sql", "type"))
+_MAXWELL = (("database", "table", "type", "ts", "data"), ("database", "type", "ts", "def"), ("database", "type", "sql"))
+_NAMES = tuple(dict.fromkeys(name for mark in (*_DEBEZIUM, *_CANAL, *_MAXWELL) for name in mark))
+_WAL2JSON = ("action", "change", "table", "message")
+_DMS = ("data", "metadata")
+_TRANSACTION_MEMBERS = frozenset(
+    {"action", "xid", "timestamp", "lsn", "nextlsn", "origin", "transactional", "prefix", "content", "message"}
+)
 
 
 def sniff(raw: RawEvents) -> str:
@@ -39,31 +41,73 @@ def sniff(raw: RawEvents) -> str:
     """
     if raw.rows is not None:
         return "debezium-avro" if is_envelope(raw.rows) else _sniff_columns(raw.rows.column_names)
-    documents = from_binary(raw.documents.slice(0, SNIFFED_EVENTS)) if raw.documents is not None else None
-    if documents is None:
+    if raw.documents is None:
         raise SourceError("nothing to tell the format by: state it (format: ...)")
-    if raw.documents is not None and pc.any(pc.starts_with(raw.documents.slice(0, SNIFFED_EVENTS), b"\0")).as_py():
+    first = raw.documents.slice(0, SNIFFED_EVENTS)
+    if pc.any(pc.starts_with(first, b"\0")).as_py():
         return "debezium-avro"
-    events = scan_objects(documents, (*_NAMES, *USUAL_OP_COLUMNS), learn=False)
-    counts = {name: int(_looks_like(events, marks).sum()) for name, marks in _MARKS.items()}
-    # Canal's messages have all that Maxwell's have.
-    if counts["canal-json"]:
-        counts["maxwell-json"] = 0
-    found = [name for name, count in counts.items() if count]
+    documents = from_binary(first)
+    events = scan_objects(documents, (*_NAMES, *_WAL2JSON, *_DMS, "__op", *USUAL_OP_COLUMNS), learn=False)
+    canal = _has_any(events, _CANAL)
+    marks = {
+        "debezium-json": _has_any(events, _DEBEZIUM) | _is_op(events.column("__op")) | _is_heartbeat(documents, events),
+        "canal-json": canal,
+        "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all that Maxwell's have
+        "dms": _is_dms(events),
+        "wal2json": _is_wal2json(documents, events),
+    }
+    found = [name for name, mask in marks.items() if mask.any()]
     if len(found) == 1:
         return found[0]
     if not found and any(events.column(name).has_value.any() for name in USUAL_OP_COLUMNS):
         return "rows"
-    shown = raw.documents[0].as_py() if raw.documents is not None and len(raw.documents) else b""
+    if not found and (blank(events) | tombstones(events)).all():
+        return "debezium-json"  # tombstones alone, which it leaves out
+    shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
     looks = f"look like {' and '.join(found)}" if found else "look like no known format"
-    raise SourceError(f"the events {looks}; state the format (format: ...). The first is {(shown or b'')[:120]!r}")
+    raise SourceError(f"the events {looks}; state the format (format: ...). The first is {shown[:120]!r}")
 
 
-def _looks_like(events: Members, marks: tuple[tuple[str, ...], ...]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _has_any(events: Members, marks: tuple[tuple[str, ...], ...]) -> Mask:
     found = np.zeros(len(events), np.bool_)
     for names in marks:
         found |= events.is_object & np.all([events.column(name).kind != kernels.MISSING for name in names], axis=0)
     return found
+
+
+def _is_op(column: SpanColumn) -> Mask:
+    return _is_one_of(column, b"rcudt")
+
+
+def _is_heartbeat(documents: Documents, events: Members) -> Mask:
+    """Objects of nothing but `ts_ms`."""
+    every = scan_objects(documents, ("ts_ms",), learn=True)
+    result: Mask = events.is_object & every.of_names({"ts_ms"}) & every.column("ts_ms").of_kind(kernels.INT)
+    return result
+
+
+def _is_dms(events: Members) -> Mask:
+    inside = scan_objects(
+        events.column("metadata").documents(kernels.OBJECT), ("record-type", "operation", "table-name"), learn=False
+    )
+    return inside.column("operation").has_value & (
+        inside.column("record-type").has_value | inside.column("table-name").has_value
+    )
+
+
+def _is_wal2json(documents: Documents, events: Members) -> Mask:
+    """Transactions of version 1, changes of version 2, or what stands around them and around pgcopydb's messages."""
+    action = events.column("action")
+    change = _is_one_of(action, b"IUDT") & (events.column("table").has_value | events.column("message").has_value)
+    around = _is_one_of(action, b"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
+        set(_TRANSACTION_MEMBERS)
+    )
+    return events.column("change").of_kind(kernels.ARRAY) | change | around
+
+
+def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
+    """Strings of one character, one of these."""
+    return np.isin(letters(column), np.frombuffer(words, np.uint8))
 
 
 def _sniff_columns(names: list[str]) -> str:

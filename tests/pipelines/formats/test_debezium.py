@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -346,6 +347,18 @@ def test_source_time_is_that_of_the_source_or_of_the_connector_during_snapshots(
     decoded = read(event("r", {"id": 1}, ts_ms=0), event("c", {"id": 2}))
     times = [row["source_ts"].timestamp() for row in changes(decoded, "source_ts")]
     assert times == [1_700_000_000.001, 1_700_000_000.0]
+
+
+def test_documents_of_mongodb_are_refused_with_what_to_do() -> None:
+    decoded = read(event("c", None) | {"after": '{"_id": {"$oid": "5f"}}'})
+    assert "ExtractNewDocumentState" in decoded.rejected.table.column("reason")[0].as_py()
+
+
+def test_decimals_that_each_state_their_scale_need_no_schema() -> None:
+    feed = TableFeed(name=TABLE, key=("id",), types={"n": "decimal(10, 2)"})
+    rows = [{"id": 1, "n": {"scale": 2, "value": "ANY="}}, {"id": 2, "n": {"scale": 0, "value": "Aw=="}}]
+    decoded = read(*(event("c", row) for row in rows), tables=(feed,))
+    assert [r["after"]["n"] for r in changes(decoded, "after")] == [Decimal("2.14"), Decimal("3.00")]
 
 
 def test_unknown_options_and_formats_name_the_nearest() -> None:

@@ -91,6 +91,13 @@ def test_canal_ddl_is_skipped_truncate_applied_and_the_rest_refused() -> None:
     assert ["data is missing" in r or "type is none of" in r for r in reasons(decoded)] == [True, True]
 
 
+@pytest.mark.parametrize("kind", ["QUERY", "CINDEX", "ERASE", "XACOMMIT", "GTID"])
+def test_canal_events_without_rows_are_skipped_whether_or_not_they_say_that_they_are_ddl(kind: str) -> None:
+    decoded = read("canal-json", canal(kind, None, isDdl=False, sql="x"))
+    assert decoded.skipped == {"DDL": 1}
+    assert reasons(decoded) == []
+
+
 def test_canal_values_that_do_not_fit_their_mysql_type_reject_the_message() -> None:
     decoded = read("canal-json", canal("INSERT", [{"id": "1", "n": "a"}, {"id": "one", "n": "b"}]))
     assert changes(decoded, "after") == [{"after": {"id": 1, "n": "a"}}]
@@ -189,6 +196,39 @@ def test_rows_with_the_usual_words_decode() -> None:
     assert [c["op"] for c in changes(decoded)] == ["c", "u", "u", "u", "d", "r"]
     assert decoded.skipped == {"row before an update": 1}
     assert decoded.tables[TABLE].row_type == pa.struct([("id", pa.int64())])
+
+
+def test_rows_say_what_happened_in_many_spellings() -> None:
+    words = [
+        "I",
+        "ins",
+        "Created",
+        "+I",
+        "UPSERT",
+        "upd",
+        "Modified",
+        "+U",
+        "-U",
+        "del",
+        "REMOVED",
+        "-D",
+        "update_preimage",
+    ]
+    decoded = read(None, *({"id": i, "Operation": word} for i, word in enumerate(words)))
+    assert [r["op"] for r in changes(decoded, "op")] == [*"ccccuuuuddd"]
+    assert decoded.skipped == {"row before an update": 2}
+    assert reasons(decoded) == []
+
+
+def test_rows_of_sql_servers_change_tables_have_numbers() -> None:
+    decoded = read(None, *({"id": 1, "__$operation": number} for number in (2, 3, 4, 1, 5)))
+    assert [r["op"] for r in changes(decoded, "op")] == ["c", "u", "d", "u"]
+
+
+def test_rows_with_a_flag_for_deletes_decode() -> None:
+    options = {"op_column": "gone", "ops": {"true": "d", "false": "u"}}
+    decoded = read("rows", {"id": 1, "gone": False}, {"id": 1, "gone": True}, options=options)
+    assert [r["op"] for r in changes(decoded, "op")] == ["u", "d"]
 
 
 def test_rows_with_own_words_and_column_decode() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -217,9 +218,32 @@ def test_integers_decode_exactly(values: list[int | None]) -> None:
 def test_doubles_decode_to_the_nearest_value(values: list[float]) -> None:
     column = scan(*[json.dumps({"a": v}).encode() for v in values]).column("a")
     got, bad = decode(column, ValueType(pa.float64()))
-    assert got.to_pylist() == [float(v) for v in values]
-    assert [math.copysign(1, v) for v in got.to_pylist()] == [math.copysign(1, v) for v in values]
+    # Whole numbers between doubles are none; their shortest digits are.
+    right = [isinstance(v, float) or v in {int(float(v)), int(Decimal(repr(float(v))))} for v in values]
+    assert got.to_pylist() == [float(v) if ok else None for v, ok in zip(values, right, strict=True)]
+    signs = [math.copysign(1, v) for v, ok in zip(values, right, strict=True) if ok]
+    assert [math.copysign(1, v) for v in got.drop_null().to_pylist()] == signs
+    assert bad.tolist() == [not ok for ok in right]
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e400", "1e-400", "0.0000001e-400", "9007199254740993", "1" + "0" * 39])
+def test_numbers_that_would_become_other_numbers_are_no_doubles(text: str) -> None:
+    got, bad = decode(scan(f'{{"a": {text}}}'.encode()).column("a"), ValueType(pa.float64()))
+    assert (got.to_pylist(), bad.tolist()) == ([None], [True])
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0", "-0", "0e999", "1e308", "12345678901234567000", "1152921504606846976", '"-Infinity"']
+)
+def test_numbers_at_the_edge_of_doubles_are_kept(text: str) -> None:
+    got, bad = decode(scan(f'{{"a": {text}}}'.encode()).column("a"), ValueType(pa.float64()))
+    assert got.to_pylist() == [float(text.strip('"'))]
     assert not bad.any()
+
+
+def test_number_beyond_float_is_no_float() -> None:
+    got, bad = decode(scan(b'{"a": 1e39}', b'{"a": 1e38}').column("a"), ValueType(pa.float32()))
+    assert (got.is_null().to_pylist(), bad.tolist()) == ([True, False], [True, False])
 
 
 @pytest.mark.parametrize(
