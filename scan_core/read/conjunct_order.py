@@ -3,10 +3,15 @@
 All adaptivity of filtering lives here. Any order gives the same rows, for each step only removes some.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from scan_core.split import ScanContext
 
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""
@@ -40,16 +45,60 @@ class _Measured:
         return self.seconds / self.rows_in * ((self.rows_out + 1) / (self.rows_in + 1))
 
 
+class OrderHints:
+    """What earlier splits of the same table and filter measured, in this process; the least recently used are dropped."""
+
+    def __init__(self, max_filters: int) -> None:
+        self._max_filters = max_filters
+        self._measured: OrderedDict[Hashable, Mapping[object, _Measured]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> dict[object, _Measured]:
+        """The measurements under `key`, to be added to."""
+        with self._lock:
+            if key in self._measured:
+                self._measured.move_to_end(key)
+            return {step: replace(found) for step, found in self._measured.get(key, {}).items()}
+
+    def put(self, key: Hashable, measured: Mapping[object, _Measured]) -> None:
+        """Remember measurements; those of the split that ends last are kept."""
+        with self._lock:
+            self._measured[key] = {step: replace(found) for step, found in measured.items()}
+            self._measured.move_to_end(key)
+            while len(self._measured) > self._max_filters:
+                self._measured.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._measured.clear()
+
+
+_REMEMBERED_FILTERS = 256
+HINTS = OrderHints(_REMEMBERED_FILTERS)
+
+
 class ConjunctOrder:
     """Measures steps over the row groups of one split and orders them for the next one.
 
     Args:
         adaptive: False keeps the first guess.
+        hint_key: what is measured is remembered under it, for the next split to begin with; None for nothing.
     """
 
-    def __init__(self, *, adaptive: bool) -> None:
+    def __init__(self, *, adaptive: bool, hint_key: Hashable = None) -> None:
         self._adaptive = adaptive
-        self._measured: dict[object, _Measured] = {}
+        self._hint_key = hint_key if adaptive else None
+        self._measured = HINTS.get(hint_key) if self._hint_key is not None else {}
+
+    @classmethod
+    def of(cls, context: "ScanContext") -> "ConjunctOrder":
+        """The order for a split of this scan."""
+        predicate = context.predicate
+        return cls(
+            adaptive=context.options.adaptive_order,
+            hint_key=(context.table, None if predicate is None else predicate.sql),
+        )
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.
@@ -78,3 +127,5 @@ class ConjunctOrder:
         measured.seconds = measured.seconds * _FORGET + seconds
         measured.rows_in = measured.rows_in * _FORGET + rows_in
         measured.rows_out = measured.rows_out * _FORGET + rows_out
+        if self._hint_key is not None:
+            HINTS.put(self._hint_key, self._measured)

@@ -85,7 +85,7 @@ class DeleteStep:
     @property
     def first_guess(self) -> float:
         """Behind conjuncts, which mostly let fewer rows pass."""
-        return 10.0 * len(self.sources)
+        return 16.0 * len(self.sources)
 
     def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""

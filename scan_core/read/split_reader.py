@@ -35,7 +35,7 @@ def read_split(split: Split, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
         EvaluationError: the predicate fails on a row that nothing else drops.
     """
     metrics.splits_read += 1
-    order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    order = ConjunctOrder.of(split.context)
     budget = MemoryBudget(split.context.options)
     for task in split.tasks:
         with open_task(task, split.context, metrics, order) as reader:
@@ -53,7 +53,7 @@ def read_split(split: Split, metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
 def count_split(split: Split, metrics: ScanMetrics) -> int:
     """How many rows `read_split` would yield, decoding nothing that is not needed to tell."""
     metrics.splits_read += 1
-    order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    order = ConjunctOrder.of(split.context)
     budget = MemoryBudget(split.context.options)
     total = 0
     for task in split.tasks:
@@ -73,7 +73,7 @@ def aggregate_split(split: Split, calls: Sequence[Call], metrics: ScanMetrics) -
     """For each row group the calls over the rows that `read_split` would yield of it."""
     metrics.splits_read += 1
     use_numba = may_use_numba(split.context.options)
-    order = ConjunctOrder(adaptive=split.context.options.adaptive_order)
+    order = ConjunctOrder.of(split.context)
     budget = MemoryBudget(split.context.options)
     for task in split.tasks:
         with open_task(task, split.context, metrics, order) as reader:

@@ -1,0 +1,90 @@
+"""The order of steps: cheap and selective ones first, as guessed, as measured, and as other splits measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+import scan_core
+from scan_core.expr.bind import bind
+from scan_core.read.conjunct_order import HINTS, ConjunctOrder, OrderHints
+from scan_core.read.predicate_step import PredicateStep
+from scan_core.read.projection import Constant
+from tests.iceberg_json import Column
+from tests.random_predicates import SCHEMA
+from tests.table_builder import TableBuilder
+
+
+@dataclass(frozen=True)
+class Step:
+    key: object
+    first_guess: float
+
+
+STEPS = [Step("dear", 1.0), Step("cheap", 2.0), Step("selective", 3.0)]
+
+
+@pytest.fixture(autouse=True)
+def _without_hints() -> Iterator[None]:
+    HINTS.clear()
+    yield
+    HINTS.clear()
+
+
+def measure(order: ConjunctOrder) -> None:
+    for step, milliseconds, rows_out in zip(STEPS, (50, 1, 1), (900, 900, 10), strict=True):
+        order.record(step, perf_counter() - milliseconds / 1000, 1000, rows_out)
+
+
+def test_order_follows_the_guess_until_something_is_measured() -> None:
+    order = ConjunctOrder(adaptive=True)
+    assert order.order(STEPS) == [0, 1, 2]
+    measure(order)
+    assert order.order(STEPS) == [2, 1, 0]
+    fixed = ConjunctOrder(adaptive=False)
+    measure(fixed)
+    assert fixed.order(STEPS) == [0, 1, 2]
+
+
+def test_measurements_are_a_hint_for_other_splits_of_the_same_scan_alone() -> None:
+    measure(ConjunctOrder(adaptive=True, hint_key=("table", "a > 1")))
+    assert ConjunctOrder(adaptive=True, hint_key=("table", "a > 1")).order(STEPS) == [2, 1, 0]
+    assert ConjunctOrder(adaptive=True, hint_key=("table", "a > 2")).order(STEPS) == [0, 1, 2]
+    assert ConjunctOrder(adaptive=False, hint_key=("table", "a > 1")).order(STEPS) == [0, 1, 2]
+
+
+def test_hints_are_bounded() -> None:
+    hints = OrderHints(2)
+    measured = ConjunctOrder(adaptive=True, hint_key="x")
+    measure(measured)
+    for key in ("a", "b", "c"):
+        hints.put(key, HINTS.get("x"))
+    assert [bool(hints.get(key)) for key in ("a", "b", "c")] == [False, True, True]
+
+
+def test_first_guess_prefers_cheap_conjuncts_and_those_on_one_column() -> None:
+    texts = ["s rlike 'a.*b'", "i + l > 5", "lower(s) like '%x%'", "i > 5"]
+    conjuncts = [bind(text, SCHEMA).conjuncts[0] for text in texts]
+    columns = [1, 2, 1, 1]
+    steps = [
+        PredicateStep(c, dict.fromkeys(range(n), Constant(None)), k)
+        for k, (c, n) in enumerate(zip(conjuncts, columns, strict=True))
+    ]
+    assert ConjunctOrder(adaptive=True).order(steps)[:2] == [3, 1]
+
+
+def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "name", "string")])
+    count = 20_000
+    table.commit(
+        table.data({"id": range(count), "name": [f"n{k % 7} {k}" for k in range(count)]}, row_group_size=count // 4)
+    )
+    table.commit(table.equality_delete({"id": range(0, count, 2)}, ids=[1]))
+    scan = scan_core.open_table(table.metadata_path).scan().where("name rlike '^n[0-6] .*[13579]$'")
+    assert scan.count() == count // 2
+    measured = next(iter(HINTS._measured.values()))
+    assert set(measured) == {("deletes", (1,)), ("predicate", 0)}
+    later = scan.metrics.rows_removed_by_filter
+    assert later + scan.metrics.rows_removed_by_equality_deletes == count // 2
