@@ -18,6 +18,7 @@ import pyarrow as pa
 from pipelines.catalog import open_catalog
 from pipelines.change_batch import ChangeBatch, change_schema
 from pipelines.change_log import ChangeLog
+from pipelines.collector import settle
 from pipelines.config import TableConfig, change_log_name, parse
 from pipelines.mirror import Mirror
 from scan_core import open_table
@@ -76,6 +77,7 @@ def main(commits: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         catalog = open_catalog(parse("tables: {}", Path(folder) / "nevermore.yaml"))
         measure(catalog, "shop.warm_up", 3)
+        settle()  # as `nevermore ingest` and `nevermore run` do
         logged, applied, mirror = measure(catalog, "shop.t", commits)
         print(f"{commits} commits of {ROWS} changes")
         show("change log", logged)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.config import Config
 from pipelines.errors import ConfigError, SourceError
+from pipelines.positions import current_snapshot
 from pipelines.schema_document import schema_document
 from pipelines.sql_pointer import current_location
 from pipelines.storage import Storage
@@ -82,7 +83,7 @@ def open_current(table: Any) -> Table:
         raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
     location, properties = facts
     metadata = table.metadata
-    current = metadata.current_snapshot()
+    current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
     text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
     return Table(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))

@@ -208,5 +208,5 @@ def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
 
 
 def _has_rows(table: Any) -> bool:
-    snapshot = table.current_snapshot()
+    snapshot = positions.current_snapshot(table)
     return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")

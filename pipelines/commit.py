@@ -160,7 +160,7 @@ class RowDelta:
         metadata = self.table.metadata
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
-        base = metadata.snapshot_by_id(self.base_snapshot_id) if self.base_snapshot_id is not None else None
+        base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
         kept, removed, records = self._carried_manifests(base, remove, snapshot_id, sequence_number)
         records = [*self._added_manifests(added, snapshot_id, sequence_number), *records, *kept]
         change = Change.of(added, removed)

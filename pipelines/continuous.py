@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from pipelines.collector import collect
 from pipelines.config import Config
 from pipelines.ingest import run_once, sources
 from pipelines.ingest_report import IngestReport
@@ -49,7 +50,9 @@ def run_continuously(
             break
         began = time.monotonic()
         on_report(run_once(config, tables=groups[turn], stopping=stop.is_set))
-        interval = interval_seconds or min(config.tables[name].commit_interval for name in groups[turn])
+        entries = {**config.tables, **config.patterns}
+        interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
         due[turn] = began + interval
+        collect()
         rounds += 1
     return rounds

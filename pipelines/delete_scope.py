@@ -16,6 +16,7 @@ from pipelines.commit import RowDelta
 from pipelines.errors import GlobalDeleteError
 from pipelines.live_keys import LiveKeys
 from pipelines.mirror_lookup import SPEC_ID, find_rows
+from pipelines.positions import current_snapshot
 from scan_core.snapshot import PartitionSpec
 
 AFFORDABLE_ROWS = 5_000_000
@@ -98,7 +99,7 @@ def _base_columns(delta: RowDelta) -> list[str]:
 
 
 def _is_affordable(table: Any, keys: int) -> bool:
-    snapshot = table.current_snapshot()
+    snapshot = current_snapshot(table)
     total = snapshot.summary["total-records"] if snapshot is not None and snapshot.summary is not None else None
     return total is not None and int(total) <= max(AFFORDABLE_ROWS, AFFORDABLE_RATIO * keys)
 

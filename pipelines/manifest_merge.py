@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from pipelines.manifest_avro import Record
 
-FAN_IN = 10
-MOST_ENTRIES = 500
+FAN_IN = 8
+MOST_ENTRIES = 300
 """Of one merge: some tens of milliseconds."""
 MOST_MANIFESTS = 100
 """Beyond this, as Iceberg's `commit.manifest.min-count-to-merge`, readers matter more than one slow commit."""

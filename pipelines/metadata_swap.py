@@ -33,6 +33,11 @@ class _Document:
     rest: Mapping[str, Any]
     snapshots: Mapping[int, bytes]
 
+    def printed(self) -> bytes:
+        """The whole document; copied together once, for a thousand snapshots are a megabyte."""
+        head = orjson.dumps({**self.rest, "snapshots": []}).removesuffix(b"]}")
+        return b"".join((head, b",".join(self.snapshots.values()), b"]}"))
+
 
 _documents: OrderedDict[str, _Document] = OrderedDict()
 
@@ -57,8 +62,7 @@ def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, fol
     expired = _expired(document, table, snapshot)
     changed = _with_snapshot(document, snapshot, base, expired)
     location = f"{folder}/{_version(base) + 1:05d}-{uuid.uuid4()}{SUFFIX}"
-    printed = b"[" + b",".join(changed.snapshots.values()) + b"]"
-    storage.write(location, orjson.dumps({**changed.rest, "snapshots": orjson.Fragment(printed)}))
+    storage.write(location, changed.printed())
     if not swap_location(table.catalog, table.name(), base, location):
         storage.remove([location])
         return False
@@ -107,7 +111,9 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, 
         "snapshot-log": history,
         "metadata-log": files[-kept:],
     }
-    snapshots = {i: text for i, text in document.snapshots.items() if i not in expired}
+    snapshots = document.snapshots
+    if expired:
+        snapshots = {i: text for i, text in snapshots.items() if i not in expired}
     return _Document({**rest, **changes}, {**snapshots, number: orjson.dumps(snapshot)})
 
 
@@ -151,6 +157,7 @@ def _shown(metadata: Any, document: _Document, snapshot: Mapping[str, Any], expi
     added = Snapshot.model_validate(snapshot)
     head = SnapshotRef.model_validate(rest["refs"]["main"])
     logged = len(rest["snapshot-log"])
+    kept = [s for s in metadata.snapshots if s.snapshot_id not in expired] if expired else metadata.snapshots
     log = [
         *metadata.snapshot_log,
         SnapshotLogEntry.model_validate(rest["snapshot-log"][-1]),
@@ -162,7 +169,7 @@ def _shown(metadata: Any, document: _Document, snapshot: Mapping[str, Any], expi
             "last_updated_ms": added.timestamp_ms,
             "current_snapshot_id": added.snapshot_id,
             "refs": {**metadata.refs, "main": head},
-            "snapshots": [*(s for s in metadata.snapshots if s.snapshot_id not in expired), added],
+            "snapshots": [*kept, added],
             "snapshot_log": log[-logged:],
             "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
         }

@@ -44,12 +44,26 @@ def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
 
 
 def ancestors(table: Any) -> Iterator[Any]:
-    """The current snapshot and its ancestors, as far as the table still has them, newest first."""
-    by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-    current = table.metadata.current_snapshot_id
-    while current is not None and (snapshot := by_id.get(current)) is not None:
-        yield snapshot
-        current = snapshot.parent_snapshot_id
+    """The current snapshot and its ancestors, as far as the table still has them, newest first.
+
+    Whoever looks at the newest only does not pay for all that are kept: parents stand before their children.
+    """
+    wanted = table.metadata.current_snapshot_id
+    passed: dict[int, Any] = {}
+    for snapshot in reversed(table.metadata.snapshots):
+        if snapshot.snapshot_id == wanted:
+            yield snapshot
+            wanted = snapshot.parent_snapshot_id
+        else:
+            passed[snapshot.snapshot_id] = snapshot
+    while wanted is not None and (found := passed.get(wanted)) is not None:
+        yield found
+        wanted = found.parent_snapshot_id
+
+
+def current_snapshot(table: Any) -> Any | None:
+    """The current snapshot; PyIceberg looks for it from the oldest on."""
+    return next(ancestors(table), None)
 
 
 def newest_property(table: Any, name: str) -> str | None:

@@ -120,7 +120,7 @@ def _position(log: Any | None) -> str | None:
 
 
 def _summary(table: Any | None) -> Mapping[str, str]:
-    snapshot = None if table is None else table.current_snapshot()
+    snapshot = None if table is None else positions.current_snapshot(table)
     return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
 
 

@@ -28,10 +28,12 @@ def ingest(
     Exit code 0: all applied; 3: applied, something quarantined; 1: a table failed, nothing of its failing batch was
     applied; 2: usage or config.
     """
+    from pipelines.collector import settle
     from pipelines.config import load
     from pipelines.ingest import run_once
 
     settings = load(config)
+    settle()
     for name in tables or ():
         settings.table(name)
     report = run_once(settings, progress=None if as_json else _progress(), tables=tables or None)

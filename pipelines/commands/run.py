@@ -30,10 +30,12 @@ def run(
     import signal
     import threading
 
+    from pipelines.collector import settle
     from pipelines.config import load
     from pipelines.continuous import run_continuously
 
     settings = load(config)
+    settle()
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
