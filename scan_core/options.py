@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from scan_core.errors import OptionError
 
@@ -39,6 +39,8 @@ class ScanOptions:
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
         trust_record_counts: let `count()` believe manifest record counts (rule 19).
+        normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out, as long as that makes
+            few clauses: each of them may prune where the whole does not.
         case_sensitive: match column names exactly.
     """
 
@@ -60,11 +62,14 @@ class ScanOptions:
     use_numba: bool = True
     trust_record_counts: bool = False
     case_sensitive: bool = True
+    normalize: Literal["compact", "cnf"] = "compact"
 
     def __post_init__(self) -> None:
         for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.normalize not in {"compact", "cnf"}:
+            raise OptionError(f"normalize must be compact or cnf, not {self.normalize!r}")
         if self.delete_cache_bytes < 0:
             raise OptionError(f"delete_cache_bytes must not be negative, not {self.delete_cache_bytes}")
 

@@ -321,13 +321,13 @@ class Scan:
         from scan_core.expr.bind import bind
 
         try:
-            return bind(predicate, schema, case_sensitive=self.options.case_sensitive)
+            return bind(predicate, schema, self.options.case_sensitive, self.options.normalize)
         except (PredicateError, ColumnNotFoundError):
             extra = tuple(f for f in self._metadata_fields().values() if f.name not in schema.names)
             if not any(f.name in str(predicate) for f in extra):
                 raise
             widened = Schema(schema.schema_id, (*schema.fields, *extra))
-            return bind(predicate, widened, case_sensitive=self.options.case_sensitive)
+            return bind(predicate, widened, self.options.case_sensitive, self.options.normalize)
 
 
 def _count_one(split: Split, metrics: ScanMetrics) -> Iterator[int]:
