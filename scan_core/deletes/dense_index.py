@@ -12,6 +12,7 @@ from scan_core.deletes.key_summary import KeySummary, summarise_table
 from scan_core.index.key_columns import Flags, signed_values
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.native.machine_code import Kernels
+from scan_core.rows.buffers import validity
 
 MAX_SLOTS_PER_KEY = 64
 """Above, the table costs more memory and cache misses than hashing saves."""
@@ -46,8 +47,8 @@ class DenseIndex:
         kernels = kernels_if_worthwhile(use_numba=use_numba)
         with measured(kernels):
             dead = self._dead(values, threshold, kernels)
-        if array.null_count:
-            dead[array.is_null().to_numpy(zero_copy_only=False)] = self.null_rank > threshold
+        if (valid := validity(array)) is not None:
+            dead[~valid] = self.null_rank > threshold
         return dead
 
     def _dead(

@@ -14,6 +14,7 @@ from scan_core.deletes.dense_index import DenseIndex, build_dense, build_dense_s
 from scan_core.deletes.hashed_index import HashedIndex, build_hashed
 from scan_core.deletes.partitioned_index import PartitionedIndex, build_partitioned
 from scan_core.index.key_columns import Flags, is_integer_like
+from scan_core.rows.buffers import numbers
 
 EqualityIndex = DenseIndex | HashedIndex | PartitionedIndex
 
@@ -45,7 +46,7 @@ def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int,
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Flags = index.deleted([values], threshold, use_numba=use_numba)[codes.to_numpy()]
+    dead: Flags = index.deleted([values], threshold, use_numba=use_numba)[numbers(codes)]
     return dead
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.rows.buffers import numbers, validity
 
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
@@ -94,7 +95,7 @@ def key_column(array: pa.Array) -> KeyColumn:
         return _dictionary_column(array)
     if pa.types.is_null(array.type):
         return FixedColumn((np.zeros(len(array), np.uint64),), np.zeros(len(array), np.bool_), len(array))
-    valid = _validity(array)
+    valid = validity(array)
     if _is_byte_string(array.type):
         return _bytes_column(array, valid)
     words = tuple(_words(array))
@@ -191,7 +192,7 @@ def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
     plain = key_column(values)
     if isinstance(plain, DictionaryColumn):
         raise UnsupportedError(f"a key of type {array.type} cannot be matched against deletes")
-    return DictionaryColumn(codes.to_numpy(zero_copy_only=False), plain, len(array))
+    return DictionaryColumn(numbers(codes), plain, len(array))
 
 
 def _is_byte_string(kind: pa.DataType) -> bool:
@@ -224,13 +225,6 @@ def _bytes_column(array: pa.Array, valid: Flags | None, flags: Flags | None = No
     if valid is not None and np.diff(offsets)[~valid].any():
         return _bytes_column(array.fill_null(b"" if _is_binary(array.type) else ""), None, valid)
     return BytesColumn(offsets, data, valid if flags is None else flags, num_rows)
-
-
-def _validity(array: pa.Array) -> Flags | None:
-    if array.null_count == 0:
-        return None
-    flags: Flags = array.is_valid().to_numpy(zero_copy_only=False)
-    return flags
 
 
 def _words(array: pa.Array) -> list[Words]:
@@ -273,7 +267,7 @@ def _decimal_words(array: pa.Array) -> list[Words]:
     if array.type.precision > _ONE_WORD_DECIMAL_DIGITS:
         return [low, high]
     fits = low.view(np.int64) >> 63 == high.view(np.int64)
-    if not fits.all() and (valid := _validity(array)) is not None:
+    if not fits.all() and (valid := validity(array)) is not None:
         fits |= ~valid
     if not fits.all():
         raise MalformedTableError(f"a key value has more digits than its type {array.type} allows")

@@ -20,6 +20,7 @@ from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.native.machine_code import Kernels
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.row_filter import ValueSource, file_columns_of, values_of
+from scan_core.rows.buffers import boolean_array, index_array, numbers, validity
 from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
 
 Function = Literal["count", "min", "max", "sum"]
@@ -105,8 +106,10 @@ def _key(scalar: Any) -> Any:
 
 
 def _one(function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None) -> Partial:
-    if array.null_count or (isinstance(array, pa.DictionaryArray) and array.dictionary.null_count):
+    valid = validity(array)
+    if isinstance(array, pa.DictionaryArray) and array.dictionary.null_count:
         valid = np.asarray(array.is_valid())
+    if valid is not None:
         mask = valid if mask is None else mask & valid
     if function == "count":
         return len(array) if mask is None else int(np.count_nonzero(mask))
@@ -122,7 +125,7 @@ def _sum(array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels |
     if pt.is_decimal(array.type):
         total = _chosen(array, mask).cast(pa.decimal256(76, array.type.scale)).sum().as_py()
         return total if isinstance(total, Decimal) else None
-    values = _numbers(array)
+    values = numbers(array, _stored(array.type))
     if values.dtype.kind == "f":
         return _sum_floats(values, mask, kernels)
     if kernels is not None and mask is not None:
@@ -161,13 +164,13 @@ def _extreme(
     function: Function, array: pa.Array, mask: npt.NDArray[np.bool_] | None, kernels: Kernels | None
 ) -> Partial:
     if pt.is_floating(array.type):
-        return _extreme_float(function, _numbers(_chosen(array, mask)), array.type)
+        return _extreme_float(function, numbers(_chosen(array, mask), _stored(array.type)), array.type)
     if not (pt.is_integer(array.type) or (pt.is_temporal(array.type) and array.type.bit_width == _WORD_BITS)):
         import pyarrow.compute as pc
 
         found: pa.Scalar = pc.min_max(_chosen(array, mask))[function]
         return found
-    values = _numbers(array)
+    values = numbers(array, _stored(array.type))
     limits = np.iinfo(values.dtype)
     reduce = np.min if function == "min" else np.max
     if mask is not None and kernels is not None and values.itemsize >= 4:
@@ -193,22 +196,19 @@ def _used_values(array: pa.DictionaryArray, mask: npt.NDArray[np.bool_] | None) 
     """Those values of the dictionary that a chosen row has."""
     unused = len(array.dictionary)
     used = np.zeros(unused + 1, np.bool_)
-    codes = np.asarray(array.indices.fill_null(0) if array.indices.null_count else array.indices)
+    codes = numbers(array.indices.fill_null(0) if array.indices.null_count else array.indices)
     for begin in range(0, len(codes), _BLOCK_ROWS):
         block = codes[begin : begin + _BLOCK_ROWS]
         used[block if mask is None else np.where(mask[begin : begin + _BLOCK_ROWS], block, unused)] = True
         if used[:unused].all():
             break
-    return array.dictionary.take(pa.array(np.flatnonzero(used[:unused]))).drop_null()
+    return array.dictionary.take(index_array(np.flatnonzero(used[:unused]))).drop_null()
 
 
 def _chosen(array: pa.Array, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
-    return array if mask is None else array.filter(pa.array(mask))
+    return array if mask is None else array.filter(boolean_array(mask))
 
 
-def _numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values as they are stored; what lies under a NULL is arbitrary."""
-    width = array.type.bit_width // 8
-    code = f"f{width}" if pt.is_floating(array.type) else f"i{width}"
-    buffer = array.buffers()[1]
-    return np.frombuffer(buffer, np.dtype(code), count=len(array), offset=array.offset * width)
+def _stored(kind: pa.DataType) -> str:
+    """How NumPy sees values of a type."""
+    return f"{'f' if pt.is_floating(kind) else 'i'}{kind.bit_width // 8}"

@@ -17,6 +17,7 @@ from scan_core.errors import MalformedTableError
 from scan_core.read.file_reader import RowGroup, field_id_of, refusing_malformed
 from scan_core.read.footer import Footer, read_footer
 from scan_core.read.struct_members import Way, leaf_ranges, members_of
+from scan_core.rows.buffers import numbers, validity
 
 _FIRST_BYTE = 4
 _DICTIONARY_BYTES_PER_VALUE = 3
@@ -172,10 +173,10 @@ def check_codes(array: pa.Array) -> pa.Array:
         ValueError: one does not.
     """
     if isinstance(array, pa.DictionaryArray) and len(array):
-        import pyarrow.compute as pc
-
-        extremes = pc.min_max(array.indices)
-        low, high = extremes["min"].as_py(), extremes["max"].as_py()
-        if low is not None and not 0 <= low <= high < len(array.dictionary):
+        codes = numbers(array.indices)
+        if (valid := validity(array.indices)) is not None:
+            codes = codes[valid]
+        low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
+        if len(codes) and not 0 <= low <= high < len(array.dictionary):
             raise ValueError(f"code {high if low >= 0 else low} in a dictionary of {len(array.dictionary)} values")
     return array

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scan_core.rows.buffers import boolean_array, index_array
 from scan_core.rows.selection import All, Mask, Ranges, RowSelection, row_count, selected_count, to_indices, to_mask
 
 _TAKE_BELOW = 16
@@ -81,9 +82,9 @@ def select_rows(arrays: Sequence[pa.Array], selection: RowSelection) -> list[pa.
     if run := _single_run(selection):
         return [array.slice(run[0], run[1] - run[0]) for array in arrays]
     if count * _TAKE_BELOW < row_count(selection):
-        indices = pa.array(to_indices(selection))
+        indices = index_array(to_indices(selection))
         return [array.take(indices) for array in arrays]
-    mask = pa.array(to_mask(selection))
+    mask = boolean_array(to_mask(selection))
     if len(arrays) == 1:
         return [arrays[0].filter(mask)]
     columns: list[pa.Array] = pa.RecordBatch.from_arrays(arrays, [""] * len(arrays)).filter(mask).columns

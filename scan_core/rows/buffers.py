@@ -1,0 +1,52 @@
+"""NumPy views of Arrow arrays, and Arrow arrays over NumPy's memory, by their buffers.
+
+`to_numpy`, `np.asarray` and `pa.array` do the same but import pandas wherever it is installed, which takes longer than
+counting millions of rows.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Flags = npt.NDArray[np.bool_]
+
+
+def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
+    """The values of an array of fixed width as they are stored, garbage under NULL included.
+
+    Args:
+        array: of integers, unless `dtype` says how to see what is stored.
+        dtype: of one element.
+    """
+    kind = np.dtype(dtype or array.type.to_pandas_dtype())
+    if len(array) == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(array.buffers()[1], kind, count=len(array), offset=array.offset * kind.itemsize)
+
+
+def validity(array: pa.Array) -> Flags | None:
+    """True for rows that are not NULL; None if no row is NULL."""
+    if array.null_count == 0:
+        return None
+    bitmap = array.buffers()[0]
+    if bitmap is None or pa.types.is_null(array.type):  # NULL by its type, or by what it points to
+        flags: Flags = np.asarray(array.is_valid())
+        return flags
+    first = array.offset // 8
+    packed = np.frombuffer(bitmap, np.uint8)[first : (array.offset + len(array) + 7) // 8]
+    skipped = array.offset - 8 * first
+    return np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
+
+
+def boolean_array(flags: Flags) -> pa.BooleanArray:
+    """The flags as an Arrow array without NULLs."""
+    packed = np.packbits(flags, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(packed)], null_count=0)
+
+
+def index_array(places: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """The places as an Arrow array over the same memory."""
+    plain = np.ascontiguousarray(places, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)], null_count=0)
