@@ -4,6 +4,7 @@ A full collection walks every object that lives: what imports left, snapshots, c
 of its choosing. Here that moment is between rounds.
 """
 
+import atexit
 import gc
 
 RARELY = 1_000
@@ -14,6 +15,7 @@ def settle() -> None:
     """Leave what is there now out of all collections to come; for the owner of a process, after its imports."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, RARELY)
 
