@@ -8,7 +8,7 @@ class ScanMetrics:
     """Counters of one split, thread or scan; `a + b` adds every one of them.
 
     Planning fills the first block, reading the others. Rows removed are counted once, by the first cause:
-    position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
+    sampling, position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
     of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps are among
     those removed by the filter.
     """
@@ -28,6 +28,7 @@ class ScanMetrics:
     pages_picked: int = 0
     pages_skipped: int = 0
     rows_in_files: int = 0
+    rows_removed_by_sampling: int = 0
     rows_removed_by_position_deletes: int = 0
     rows_removed_by_equality_deletes: int = 0
     rows_removed_by_filter: int = 0

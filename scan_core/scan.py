@@ -19,6 +19,7 @@ from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
 from scan_core.read.public_types import public_batch, public_schema
 from scan_core.read.split_reader import count_split, read_split
+from scan_core.rows.sample import RowSample
 from scan_core.schema import NestedField, Schema, StructType, arrow_type
 from scan_core.snapshot import Snapshot
 from scan_core.split import ScanContext, Split
@@ -58,6 +59,7 @@ class Scan:
         ref: read this branch or tag.
         options: limits and switches.
         row_limit: most rows of the result, None for all.
+        row_sample: which rows to look at, None for all.
     """
 
     table: "Table"
@@ -68,6 +70,7 @@ class Scan:
     ref: str | None = None
     options: ScanOptions = field(default_factory=ScanOptions)
     row_limit: int | None = None
+    row_sample: RowSample | None = None
     _last: _LastRun = field(default_factory=_LastRun, repr=False, compare=False)
 
     def select(self, *names: str) -> "Scan":
@@ -123,6 +126,19 @@ class Scan:
             raise OptionError(f"limit must not be negative, not {num_rows}")
         return self._with(row_limit=num_rows if self.row_limit is None else min(num_rows, self.row_limit))
 
+    def sample(self, fraction: float, seed: int = 0) -> "Scan":
+        """A random part of the rows: each with probability `fraction`, decided before any column is read.
+
+        The same seed takes the same rows of a data file, whatever is deleted from it later. Filters apply to the rows
+        taken. Large files are sampled by block of rows, then by row, so that only some of their pages are read.
+
+        Raises:
+            OptionError: a fraction outside of 0 to 1, a negative seed, or a scan that is sampled already.
+        """
+        if self.row_sample is not None:
+            raise OptionError("this scan is sampled already; give one fraction")
+        return self._with(row_sample=RowSample(fraction, seed))
+
     @property
     def snapshot(self) -> Snapshot | None:
         """The snapshot that will be read; None for a table without snapshots."""
@@ -170,6 +186,8 @@ class Scan:
         Raises:
             SnapshotNotFoundError: there is no such snapshot, or the later one does not descend from the earlier one.
         """
+        if self.row_sample is not None:
+            raise OptionError("changes between snapshots cannot be sampled: rewritten rows have other places")
         from scan_core.changes.request import Changes
         from scan_core.changes.stretches import earlier_snapshot
 
@@ -270,6 +288,7 @@ class Scan:
             name_mapping=metadata.name_mapping,
             io=self.table.io,
             options=self.options,
+            sample=self.row_sample,
         )
 
     def _metadata_fields(self) -> Mapping[str, NestedField]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scan_core.options import ScanOptions
+from scan_core.rows.sample import RowSample
 from scan_core.schema import NestedField, Schema
 from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 
@@ -46,6 +47,7 @@ class ScanContext:
             looked up here, dropped ones included (rules 13 and 14).
         specs: partition specs by id, for identity-partition values of columns a file lacks (rule 16).
         name_mapping: `schema.name-mapping.default` as parsed JSON, or None.
+        sample: which rows to look at; None for all.
     """
 
     table: str
@@ -56,6 +58,7 @@ class ScanContext:
     name_mapping: tuple[Any, ...] | None
     io: FileIOConfig
     options: ScanOptions
+    sample: RowSample | None = None
 
 
 @dataclass(frozen=True, slots=True)

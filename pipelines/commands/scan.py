@@ -29,6 +29,11 @@ def scan(
     columns: Annotated[str | None, COLUMNS] = None,
     where: Annotated[str | None, WHERE] = None,
     limit: Annotated[int | None, LIMIT] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option("--sample", metavar="FRACTION", help="A random part, such as 0.01.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sample: the same seed takes the same rows.")] = 0,
     output_format: Annotated[OutputFormat | None, FORMAT] = None,
     output: Annotated[Path | None, OUTPUT] = None,
     count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
@@ -50,6 +55,8 @@ def scan(
         as_of=as_of,
         ref=ref,
         limit=limit,
+        sample=sample,
+        seed=seed,
     )
     if count and (output is not None or output_format is not None):
         raise ConfigError("--count prints one number; leave out --output and --format")

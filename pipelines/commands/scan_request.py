@@ -19,6 +19,8 @@ def build_scan(
     as_of: str | None,
     ref: str | None,
     limit: int | None = None,
+    sample: float | None = None,
+    seed: int = 0,
 ) -> "Scan":
     """The scan that these options ask for.
 
@@ -46,6 +48,8 @@ def build_scan(
         scan = scan.select(*split_names(columns))
     if where is not None:
         scan = scan.where(where)
+    if sample is not None:
+        scan = scan.sample(sample, seed)
     return scan if limit is None else scan.limit(limit)
 
 

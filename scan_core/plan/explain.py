@@ -33,6 +33,8 @@ def _lines(
         )
     yield f"  columns: {', '.join(context.projection.names) or 'none'}"
     yield from _filter(context)
+    if context.sample is not None:
+        yield f"  sample: {100 * context.sample.fraction:g} % of the rows, by row position, seed {context.sample.seed}"
     yield f"  manifests: {trace.manifests_read} read, {total(trace.manifests)} left out"
     yield from _pruned(trace.manifests)
     size = sum(task.data_file.file_size_bytes for task in index.tasks)

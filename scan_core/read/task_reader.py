@@ -91,6 +91,7 @@ class TaskReader:
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
         self._predicate = _plan_predicate(context, task, self.projection)
         self._bitmaps = _open_bitmaps(context, task, self._predicate, metrics)
+        self._last_taken: tuple[int, RowSelection] | None = None
         self._predicate_paging = Paging(context.options.prune_pages)
         self._delete_paging: dict[object, Paging] = {}
         self._delete_steps = [
@@ -113,7 +114,7 @@ class TaskReader:
             if not self._owns(row_group):
                 continue
             self._metrics.rows_in_files += row_group.num_rows
-            if row_group.num_rows == 0:
+            if row_group.num_rows == 0 or self._sample_leaves_out(row_group):
                 continue
             steps = self._undecided(row_group)
             if steps is None:
@@ -149,6 +150,8 @@ class TaskReader:
             within: look no further than at these rows.
         """
         num_rows = columns.row_group.num_rows
+        if self._context.sample is not None:
+            within = self._sampled(columns.row_group, within or All(num_rows))
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
             selection = self._by_bitmaps(columns.row_group, within or All(num_rows))
@@ -214,6 +217,30 @@ class TaskReader:
             self._metrics.rows_removed_by_bitmaps += row_group.num_rows
             return None
         return bitmaps.remaining(steps)
+
+    def _sample_leaves_out(self, row_group: RowGroup) -> bool:
+        """Whether a sample takes no row of a row group."""
+        if self._context.sample is None or selected_count(self._taken(row_group)):
+            return False
+        self._metrics.row_groups_pruned += 1
+        self._metrics.rows_removed_by_sampling += row_group.num_rows
+        return True
+
+    def _sampled(self, row_group: RowGroup, within: RowSelection) -> RowSelection:
+        """The rows of `within` that the sample takes."""
+        kept = intersect(within, self._taken(row_group))
+        self._metrics.rows_removed_by_sampling += selected_count(within) - selected_count(kept)
+        return kept
+
+    def _taken(self, row_group: RowGroup) -> RowSelection:
+        """The rows of a row group that the sample takes; those of the last one are remembered."""
+        sample, data_file = self._context.sample, self._task.data_file
+        if sample is None:
+            return All(row_group.num_rows)
+        if self._last_taken is None or self._last_taken[0] != row_group.index:
+            rows = sample.rows(data_file.path, data_file.record_count, row_group.first_row_position, row_group.num_rows)
+            self._last_taken = row_group.index, rows
+        return self._last_taken[1]
 
     def _by_bitmaps(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
         """The rows of `selection` that stage 1 of the filter keeps."""
