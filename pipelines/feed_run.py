@@ -6,7 +6,7 @@ the feed first carries them. What one table does with its changes is `table_inge
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from pipelines.change_batch import Rejected
 from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
 from pipelines.feeds import Feed, claims_in
+from pipelines.formats.event_order import Reached
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import FAILED, TableReport
 from pipelines.quarantine import quarantine
@@ -60,13 +61,14 @@ class FeedRun:
         stopped: Exception | None = None
         try:
             claims = claims_in(position)
+            ordered: Mapping[str, Reached] = {}
             for batch in feed.batches(position, tables, self._left_out):
-                decoded = decode(batch.raw, feed.config(running, claims))
+                decoded = decode(batch.raw, feed.config(running, claims, ordered))
                 if found := feed.found(decoded.untaken, running):
                     running += [t for name, entry in found.items() for t in self._started(name, *entry)]
                     feed = feed.with_tables({name: settings for name, (settings, _) in found.items()})
-                    decoded = decode(batch.raw, feed.config(running, claims))
-                claims = decoded.claims
+                    decoded = decode(batch.raw, feed.config(running, claims, ordered))
+                claims, ordered = decoded.claims, decoded.reached
                 self.skipped.update(decoded.skipped)
                 self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_read)
                 reached = replace(batch.position_after, claims=claims).to_json()

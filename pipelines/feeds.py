@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipelines.change_batch import Rejected
 from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
@@ -25,6 +25,9 @@ PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
 READ_SHARE = 16
 """Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
+ORDER_SHARE = 8
+"""The same where a run's events must be put in order before any is applied."""
+MAX_ORDERED_ROWS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Feed:
     def file_options(self) -> FileOptions:
         """How files are read: no batch larger than the smallest table can take."""
         options, _ = FileOptions.split(self.source.options)
+        if any(settings.order_by != POSITION for settings in self.settings):
+            # What is to be sorted is read at once, as far as memory allows.
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=self.memory_limit_bytes // ORDER_SHARE)
         return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
 
     @property
@@ -83,10 +89,15 @@ class Feed:
         namespace, _, name = quarantine_name(first).partition(".")
         return f"{namespace}.feed_of_{name}"
 
-    def config(self, running: Sequence[TableIngest], claims: Mapping[str, str]) -> FeedConfig:
+    def config(
+        self,
+        running: Sequence[TableIngest],
+        claims: Mapping[str, str],
+        reached: Mapping[str, tuple[Any, ...]] | None = None,
+    ) -> FeedConfig:
         """What the decoder is told: all tables of the feed, so that no table takes the events of another.
 
-        `claims` are those of the position that is read from, or of the batch before.
+        `claims` are those of the position that is read from, or of the batch before; `reached` is of the batch before.
         """
         active = {table.name: table for table in running}
         return FeedConfig(
@@ -95,6 +106,7 @@ class Feed:
             claims=claims,
             tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
             is_open=bool(self.patterns),
+            reached=reached or {},
         )
 
     def found(self, untaken: Sequence[str], running: Sequence[TableIngest]) -> dict[str, tuple[TableConfig, str]]:

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
-from pipelines.errors import ConfigError
 from pipelines.formats.column_types import resolve_types, widened
 from pipelines.formats.completion import filled_from_before, filled_from_key, unchanged_columns, with_sparse_updates
 from pipelines.formats.events import Events, distinct, reject
-from pipelines.formats.feed import POSITION, TableFeed
+from pipelines.formats.feed import TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
 from pipelines.formats.image import Image, typed
 from pipelines.formats.image_sources import is_whole
@@ -41,20 +39,19 @@ class Reading:
 def assemble(
     events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading
 ) -> tuple[ChangeBatch, Rejected]:
-    """The changes at `rows` as the change batch of one table, and those of them that are rejected.
+    """The changes at `rows`, in order, as the change batch of one table, and those of them that are rejected.
 
     Raises:
-        ConfigError: `order_by` or `types` name what the feed does not have.
+        ConfigError: `types` names what the feed does not have.
     """
-    ordered = rows if feed.order_by == POSITION else rows[_order(events, rows, feed.order_by)]
-    declared_of = events.declared_of[ordered]
+    declared_of = events.declared_of[rows]
     part_of, first_places = distinct(declared_of)
     parts: list[Part] = []
     rejected: list[Rejected] = []
     for number in range(len(first_places)):
         places = np.flatnonzero(part_of == number)
         known = _after(feed, parts) if feed.on_conflict == "new_column" else feed
-        part, refused = _assemble_part(events, ordered[places], places, feed=known, raw=raw, reading=reading)
+        part, refused = _assemble_part(events, rows[places], places, feed=known, raw=raw, reading=reading)
         rejected.append(refused)
         parts += [] if part is None else [part]
     batch, conflicts = merge_parts(parts, feed, raw)
@@ -69,18 +66,6 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
             wider = widened(known.get(column.name, pa.null()), column.type)
             known[column.name] = known[column.name] if wider is None else wider
     return replace(feed, known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)})
-
-
-def _order(events: Events, rows: Rows, order_by: Sequence[str]) -> Rows:
-    """A stable order of `rows` by values of the events; those without a value (snapshots) come first."""
-    columns = {}
-    for number, path in enumerate(order_by):
-        try:
-            columns[str(number)] = events.order(path).take(pa.array(rows))
-        except KeyError as error:
-            raise ConfigError(f"order_by: events of this format have no {path}") from error
-    sort_keys = [(name, "ascending", "at_start") for name in columns]
-    return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys)).astype(np.int64)
 
 
 def _assemble_part(

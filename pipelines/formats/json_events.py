@@ -66,7 +66,10 @@ def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Cal
             inner = scan_objects(inner, (step,), learn=False).column(step).documents(kernels.OBJECT)
         column = scan_objects(inner, steps[-1:], learn=False).column(steps[-1])
         if not column.has_value.any():
-            raise KeyError(path)
+            if not column.of_kind(kernels.NULL).any():
+                raise KeyError(path)
+            # Events of a snapshot may have no place in the log.
+            return pa.nulls(len(column if rows is None else rows), pa.int64())
         array, bad = decode(column, infer(column, InferenceOptions(objects_as_text=True)))
         if bad.any():
             raise KeyError(path)

@@ -17,6 +17,7 @@ from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.debezium import DebeziumOptions, decode_debezium
 from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
 from pipelines.formats.dms import DmsOptions, decode_dms
+from pipelines.formats.event_order import Reached, in_order
 from pipelines.formats.events import Events, reject
 from pipelines.formats.feed import FeedConfig
 from pipelines.formats.image import placeholder_patterns
@@ -41,6 +42,7 @@ class DecodedFeed:
         claims: by target, the table of the feed that it takes though their full names differ; to be given to the
             decoding of later batches.
         untaken: tables of the feed that carried changes and that no target takes.
+        reached: by target, its last change by `order_by`; to be given to the decoding of later batches of a run.
     """
 
     tables: Mapping[str, ChangeBatch]
@@ -49,6 +51,7 @@ class DecodedFeed:
     source_tables: tuple[str, ...] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
     untaken: tuple[str, ...] = ()
+    reached: Mapping[str, Reached] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     named = None if feed.format is None else lookup(feed.format)
     if not raw.num_events:
         nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
-        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
+        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims, reached=feed.reached)
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
@@ -123,6 +126,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     for reason, count in events.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
+    reached = dict(feed.reached)
     is_change = events.op != 0
     codes, claims = route(events, feed.tables, feed.claims, is_open=feed.is_open)
     nameless = is_change & (codes[events.table_of] == NO_TABLE)
@@ -130,6 +134,8 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         refused.append(reject(readable, np.unique(events.raw[nameless]), "names no table, and the feed fills several"))
     for number, table in enumerate(feed.tables):
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
+        rows, last = in_order(events, rows, table, feed.reached.get(table.name))
+        reached |= {} if last is None else {table.name: last}
         tables[table.name], part = assemble(events, rows, table, readable, reading)
         refused.append(part)
     unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
@@ -137,7 +143,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     if untaken:
         skipped["other table"] = int(unwanted.sum())
     seen = tuple(t for t in events.tables if t)
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken)
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken, reached)
 
 
 def lookup(name: str | None) -> Format:
