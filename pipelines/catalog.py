@@ -41,13 +41,22 @@ def open_catalog(config: Config) -> Any:
     from pyiceberg.catalog import load_catalog
 
     properties = config.catalog.properties
-    uri = properties.get("uri", "")
-    if uri.startswith("sqlite:////"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    if (file := _sqlite_file(config)) is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
     try:
         return load_catalog(config.catalog.name, **properties)
     except Exception as error:
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
+
+
+def has_catalog(config: Config) -> bool:
+    """Whether there is a catalog to open: `open_catalog` makes an SQLite one, which whoever only looks must not do."""
+    return (file := _sqlite_file(config)) is None or file.exists()
+
+
+def _sqlite_file(config: Config) -> Path | None:
+    uri = config.catalog.properties.get("uri", "")
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:////") else None
 
 
 def find_table(catalog: Any, name: str) -> Any | None:

@@ -11,6 +11,8 @@ from typing import Any
 from pipelines import positions
 from pipelines.catalog import find_table, storage_of
 from pipelines.config import Config, change_log_name, quarantine_name
+from pipelines.errors import PositionLostError
+from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 
 SHOWN_COMMITS = 3
 
@@ -57,6 +59,11 @@ class TableStatus:
     commits: tuple[CommitFacts, ...]
 
     @property
+    def place(self) -> str | None:
+        """The position in words."""
+        return None if self.position is None else describe_position(self.position)
+
+    @property
     def waiting(self) -> int | None:
         """Changes in the log and not in the mirror."""
         return None if self.applied is None else self.logged - self.applied
@@ -76,8 +83,8 @@ class TableStatus:
         return self.delete_rows / self.rows_written if self.rows_written else 0.0
 
 
-def status(catalog: Any, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
-    """The status of the tables of a config, in its order.
+def status(catalog: Any | None, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
+    """The status of the tables of a config, in its order; None for a catalog that is not there yet.
 
     Raises:
         ConfigError: an unknown table.
@@ -87,9 +94,31 @@ def status(catalog: Any, config: Config, tables: Sequence[str] | None = None) ->
     return [_status(catalog, name) for name in config.tables if not tables or name in tables]
 
 
-def _status(catalog: Any, name: str) -> TableStatus:
-    log = find_table(catalog, change_log_name(name))
-    mirror = find_table(catalog, name)
+def describe_position(text: str) -> str:
+    """A position in words; one of a source that is not known here as it is."""
+    try:
+        position = FilePosition.from_json(text)
+    except PositionLostError:
+        return text
+    if not position.named:
+        return "no file yet"
+    last = position.named[-1]
+    files = len(position.named) + len(position.fingerprints)
+    unit = "line" if last.lines == 1 else "lines"
+    words = f"{last.name}, {last.lines:,} {unit}" + ("" if last.finished else ", not to its end yet")
+    if files > 1:
+        at_least = "at least " if len(position.fingerprints) >= MAX_FINGERPRINTS else ""
+        words += f"; {at_least}{files:,} files in all"
+    if position.settled_ns >= 0:
+        words += f"; all that landed by {datetime.fromtimestamp(position.settled_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return words
+
+
+def _status(catalog: Any | None, name: str) -> TableStatus:
+    log, mirror, held = (
+        None if catalog is None else find_table(catalog, table)
+        for table in (change_log_name(name), name, quarantine_name(name))
+    )
     summary = _summary(mirror)
     applied = None if mirror is None else positions.newest_property(mirror, positions.LOG_ORDINAL)
     commits = _commits(mirror)
@@ -103,7 +132,7 @@ def _status(catalog: Any, name: str) -> TableStatus:
         data_files=int(summary.get("total-data-files", 0)),
         delete_files=int(summary.get("total-delete-files", 0)),
         delete_rows=int(summary.get("total-equality-deletes", 0)),
-        quarantined=int(_summary(find_table(catalog, quarantine_name(name))).get("total-records", 0)),
+        quarantined=int(_summary(held).get("total-records", 0)),
         commits=commits,
     )
 

@@ -8,8 +8,6 @@ import typer
 if TYPE_CHECKING:
     from pipelines.status import TableStatus
 
-LONGEST_POSITION = 80
-
 
 def status(
     tables: Annotated[
@@ -20,23 +18,28 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
 ) -> None:
     """Show how far each table is: changes logged and applied, deletes carried, quarantine, last commits."""
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import has_catalog, open_catalog
     from pipelines.config import load
     from pipelines.status import status as status_of
     from pipelines.table_patterns import expanded
 
     settings = load(config)
-    catalog = open_catalog(settings)
-    found = status_of(catalog, expanded(settings, catalog), tables)
+    catalog = open_catalog(settings) if has_catalog(settings) else None
+    found = status_of(catalog, settings if catalog is None else expanded(settings, catalog), tables)
     if as_json:
         from dataclasses import asdict
 
         import orjson
 
-        more = [{"waiting": s.waiting, "lag_seconds": s.lag_seconds, "delete_debt": s.delete_debt} for s in found]
+        more = [
+            {"waiting": s.waiting, "lag_seconds": s.lag_seconds, "delete_debt": s.delete_debt, "place": s.place}
+            for s in found
+        ]
         documents = [asdict(s) | extra for s, extra in zip(found, more, strict=True)]
         typer.echo(orjson.dumps(documents))
         return
+    if not found:
+        typer.echo(f"no table of {config} was found in its feeds yet; nevermore ingest looks")
     for table in found:
         typer.echo("\n".join(_lines(table)))
 
@@ -46,11 +49,10 @@ def _lines(table: "TableStatus") -> list[str]:
         return [f"{table.table}: nothing ingested yet"]
     applied = "unknown: no snapshot of the mirror tells it" if table.applied is None else f"{table.applied:,}"
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
-    where = table.position if len(table.position) <= LONGEST_POSITION else table.position[:LONGEST_POSITION] + "..."
     carried = f"{table.delete_rows:,} delete rows in {table.delete_files:,} files"
     lines = [
         f"{table.table}: {table.logged:,} changes logged, applied {applied}{behind}",
-        f"  position    {where}",
+        f"  position    {table.place}",
         f"  delete debt {carried} on {table.rows_written:,} rows in {table.data_files:,} files ({table.delete_debt:.0%})",
     ]
     if table.quarantined:

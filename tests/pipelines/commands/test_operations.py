@@ -84,8 +84,22 @@ BROKEN = "{ no json\n"
 # -- status ---------------------------------------------------------------------------------------------------------
 
 
-def test_status_tells_positions_debt_and_commits(project: Project) -> None:
+def test_status_of_a_project_that_was_never_run_makes_nothing(project: Project) -> None:
+    before = sorted(project.folder.rglob("*"))
     assert project.call("status")[1][0]["position"] is None
+    assert project.run("status", "--config", project.config)[:2] == (0, "shop.products: nothing ingested yet\n")
+    assert sorted(project.folder.rglob("*")) == before
+
+
+def test_status_tells_where_the_source_is_in_words(project: Project) -> None:
+    project.ingest(event("c", {"id": 1, "price": "1.00"}), event("c", {"id": 2, "price": "1.00"}))
+    project.ingest(event("c", {"id": 3, "price": "1.00"}), name="2.jsonl")
+    (table,) = project.call("status")[1]
+    assert table["place"].startswith("2.jsonl, 1 line; 2 files in all; all that landed by 20")
+    assert "position    2.jsonl, 1 line" in project.run("status", "--config", project.config)[1]
+
+
+def test_status_tells_positions_debt_and_commits(project: Project) -> None:
     project.ingest(event("c", product(1)), event("c", product(2)))
     project.ingest(event("u", product(1, "2.00")), event("d", product(2)), name="2.jsonl")
     code, (table,), _ = project.call("status", "shop.products")
