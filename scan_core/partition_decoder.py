@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scan_core.avro.container import AvroError
-from scan_core.avro.schema import field_schema
-from scan_core.avro.values import Decoder, compile_any
+from scan_core.avro.schema import NamedTypes, field_schema, resolve
+from scan_core.avro.values import Decoder, any_decoder
 from scan_core.partition import normalise_value
 from scan_core.schema import PrimitiveType, Type
 from scan_core.single_value import decimal_of
@@ -49,6 +49,7 @@ def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...
     Raises:
         AvroError: the schema's partition struct does not have the fields of the spec, in types that fit.
     """
+    named = NamedTypes(document)
     struct = field_schema(document, (_DATA_FILE, _PARTITION), ("data_file", "partition"))
     if struct is None:
         if spec.fields:
@@ -57,12 +58,12 @@ def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...
     stored = struct.get("fields") if isinstance(struct, Mapping) else None
     if not isinstance(stored, list) or not all(isinstance(f, Mapping) and "type" in f for f in stored):
         raise AvroError("partition (102): expected a record")
-    decode = compile_any(struct)
+    decode = any_decoder(struct, named, 0)
     if not spec.fields:
         return lambda buffer, position: ((), decode(buffer, position)[1])
     order = [_index_of(f, i, stored, spec) for i, f in enumerate(spec.fields)]
     converts = [
-        _conversion(stored[at]["type"], iceberg_type, f.name)
+        _conversion(_value_branch(stored[at]["type"], named), iceberg_type, f.name)
         for at, iceberg_type, f in zip(order, types, spec.fields, strict=True)
     ]
     steps = list(zip(order, converts, strict=True))
@@ -91,7 +92,6 @@ def _index_of(wanted: PartitionField, index: int, stored: list[Mapping[str, Any]
 
 
 def _conversion(schema: Any, iceberg_type: Type, name: str) -> Convert:
-    schema = _value_branch(schema)
     kind = schema if isinstance(schema, str) else schema.get("type")
     target = iceberg_type.name if isinstance(iceberg_type, PrimitiveType) else ""
     expected = _STORED_AS.get(target)
@@ -110,13 +110,13 @@ def _conversion(schema: Any, iceberg_type: Type, name: str) -> Convert:
     return lambda value: normalise_value(value, iceberg_type)
 
 
-def _value_branch(schema: Any) -> Any:
-    if isinstance(schema, list):
-        values = [s for s in schema if s != "null"]
-        return _value_branch(values[0]) if len(values) == 1 else "null"
-    if isinstance(schema, Mapping) and isinstance(schema.get("type"), Mapping | list):
-        return _value_branch(schema["type"])
-    return schema
+def _value_branch(schema: Any, named: NamedTypes) -> Any:
+    """The type of the values of a field that may be null; a type used before stands there by its name."""
+    schema = resolve(schema, named)
+    if not isinstance(schema, list):
+        return schema
+    values = [s for s in schema if s != "null"]
+    return _value_branch(values[0], named) if len(values) == 1 else "null"
 
 
 def _decimal_conversion(scale: int) -> Convert:

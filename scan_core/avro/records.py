@@ -43,7 +43,7 @@ class Wanted:
         field_id: its Iceberg id.
         names: what it is called where a schema has no ids; the first is for messages.
         kind: integer, text, bytes, boolean, integers (array), pairs (int to integer or bytes), record (see `fields`)
-            or any (whatever the schema says, through `compile_any`).
+            or any (whatever the schema says, through `any_decoder`).
         slot: index in the result.
         required: malformed if the schema lacks it.
     """

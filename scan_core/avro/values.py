@@ -14,11 +14,6 @@ Decoder = Callable[[bytes, int], tuple[Any, int]]
 Skipper = Callable[[bytes, int], int]
 
 
-def compile_any(schema: Any) -> Decoder:
-    """A decoder of any Avro type to plain Python values; records to tuples."""
-    return any_decoder(schema, NamedTypes(schema), 0)
-
-
 def any_decoder(schema: Any, named: NamedTypes, depth: int) -> Decoder:
     """A decoder of values of this type; records become tuples."""
     if depth > MAX_SCHEMA_DEPTH:

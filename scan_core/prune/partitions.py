@@ -31,6 +31,7 @@ _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_00
 
 
 _FITS = {"int": INT_RANGE, "date": INT_RANGE}
+_INTEGER_ENDS = (INT_RANGE[1], 2**63 - 1)
 
 
 class Summary(Protocol):
@@ -184,6 +185,8 @@ def _of_summary(transform: Transform, source: Type, summary: Summary) -> Domain:
     if transform.kind == "bucket":
         excludes = _bucket_test(transform, source, low, high)
         return Domain(may_be_null=summary.contains_null, may_be_nan=False, excludes=excludes)
+    if transform.kind == "truncate" and _may_have_wrapped(source, transform.parameter, high):
+        return Domain(may_be_null=summary.contains_null, may_be_nan=may_be_nan)
     lower, upper = _of_value(transform, source, low).lower, _of_value(transform, source, high).upper
     return Domain(lower, upper, may_be_null=summary.contains_null, may_be_nan=may_be_nan)
 
@@ -202,13 +205,21 @@ def _bucket(transform: Transform, source: Type, value: Any) -> int:
 def _of_truncated(width: int, source: Type, value: Any) -> Domain:
     match source:
         case PrimitiveType("int" | "long"):
-            return Domain(value, value + width - 1)
+            return Domain() if _may_have_wrapped(source, width, value) else Domain(value, value + width - 1)
         case PrimitiveType("decimal", (_, scale)):
             return Domain(value, decimal_of(unscaled_value(value, scale) + width - 1, scale))
         case PrimitiveType("string" | "binary"):
             return Domain(value, value if len(value) < width else prefix_end(value))
         case _:
             return Domain()
+
+
+def _may_have_wrapped(source: Type, width: int, value: Any) -> bool:
+    """Writers truncate the smallest integers to below the smallest, which wraps around to the largest.
+
+    A column may have been promoted since, so that of both integer types the ends count.
+    """
+    return name_of(source) in {"int", "long"} and any(value <= end < value + width - 1 for end in _INTEGER_ENDS)
 
 
 def _of_time(kind: str, source: Type, value: Any) -> Domain:

@@ -19,7 +19,11 @@ Identity = tuple[str, int]
 KeyPaths = Sequence[tuple[NestedField, ...]]
 """Of the columns that a delete file compares: the fields on the way to each."""
 
-REFUSED = {"orc_default": "ORC cannot read default value for field"}
+REFUSED = {
+    "orc_default": "ORC cannot read default value for field",
+    # partition values of promoted columns, and times: constants come in a class that the column does not have
+    "constant_class": "cannot be cast to class java.",
+}
 """Faults by which Java refuses to read, and what it says."""
 
 

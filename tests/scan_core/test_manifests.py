@@ -1,7 +1,9 @@
 """Manifests: inheritance, formats v1 to v3, and entries that break the specification."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -13,6 +15,7 @@ from scan_core.manifests import read_data_manifest, read_delete_manifest
 from scan_core.metadata import TableMetadata
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat
 from scan_core.split import FileIOConfig
+from tests.agreed_rows import rows_of
 from tests.avro_edit import rewrite_avro
 from tests.iceberg_json import Column, Partition
 from tests.plans import read
@@ -227,6 +230,31 @@ def test_partition_values_are_decoded_by_type(tmp_path: Path, kind: str, value: 
     table = TableBuilder(tmp_path, [Column(1, "k", kind)], partitions=[Partition("k", 1, "identity")])
     table.commit(table.data({"k": []}, partition={"k": value}))
     assert data_files(table)[0].partition == (stored,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("decimal(9,2)", Decimal("1.50"), Decimal("-0.05")),
+        ("uuid", UUID(int=1), UUID(int=2)),
+        ("fixed[2]", b"ab", b"cd"),
+    ],
+)
+def test_partition_fields_of_a_type_named_once(tmp_path: Path, kind: str, first: Any, second: Any) -> None:
+    columns = [Column(1, "a", kind), Column(2, "b", kind)]
+    table = TableBuilder(tmp_path, columns, partitions=[Partition("a", 1), Partition("b", 2)])
+    table.commit(table.data({"a": [first], "b": [second]}, partition={"a": first, "b": second}))
+    _, manifests = current(table)
+
+    def name_again(_: list[Any], schema: dict[str, Any]) -> None:
+        record = next(f["type"] for f in schema["fields"] if f["name"] == "data_file")
+        fields = next(f["type"]["fields"] for f in record["fields"] if f["name"] == "partition")
+        fields[1]["type"] = ["null", fields[0]["type"][1]["name"]]
+
+    before = data_files(table)[0].partition
+    rewrite_avro(manifests[0].path, name_again)
+    assert data_files(table)[0].partition == before
+    assert rows_of(table) == [(first.bytes if kind == "uuid" else first, second.bytes if kind == "uuid" else second)]
 
 
 def test_equal_partitions_are_one_object(tmp_path: Path) -> None:

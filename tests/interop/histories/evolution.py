@@ -99,7 +99,11 @@ def _change(history: "History", update: Any) -> str:
     rng, fields = history.rng, history.table.fields()
     columns = [f["name"] for f in fields]
     members = [
-        (f["name"], way, names) for f in fields if isinstance(f["type"], dict) for way, names in _members(f["type"])
+        (f["name"], way, names)
+        for f in fields
+        if isinstance(f["type"], dict)
+        for way, names in _members(f["type"])
+        if names
     ]
     kinds = ["rename", "drop", "promote", "promote", "add", "add", "move"] + (["member"] * 3 if members else [])
     match rng.choice(kinds):

@@ -71,8 +71,11 @@ class History:
         ]
 
     def step(self) -> dict[str, str]:
-        """Take a random step. Java may refuse it: then nothing has happened."""
-        chosen = self.rng.choices(list(STEPS), list(STEPS.values()))[0]
+        """Take a random step."""
+        return self.attempt(self.rng.choices(list(STEPS), list(STEPS.values()))[0])
+
+    def attempt(self, chosen: Callable[["History"], str]) -> dict[str, str]:
+        """Take this step. Java may refuse it: then nothing has happened."""
         try:
             return {"step": chosen.__name__, "did": chosen(self)}
         except Py4JJavaError as error:
@@ -87,7 +90,9 @@ def write_history(java: Java, seed: int, folder: Path) -> dict[str, Any]:
     table, formats = creation.create(java, rng, folder)
     history = History(rng, java, table, formats)
     created = f"version {table.version}, {formats}, spec {table.table.spec()}"
-    log = [{"step": "create", "did": created}, {"step": "append", "did": commits.append(history)}]
+    log = [{"step": "create", "did": created}, history.attempt(commits.append)]
+    while "refused" in log[-1]:  # the smallest decimals, truncated, are too small
+        log.append(history.attempt(commits.append))
     log += [history.step() for _ in range(rng.randint(4, 12))]
     table.table.refresh()
     return {

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from scan_core.avro.container import AvroError, read_blocks, read_header
 from scan_core.avro.pairs import LazyPairs
 from scan_core.avro.records import Wanted, compile_record
-from scan_core.avro.values import compile_any
+from scan_core.avro.schema import NamedTypes
+from scan_core.avro.values import Decoder, any_decoder
 
 LONGS = {"type": "array", "items": "long"}
+
+
+def compile_any(schema: Any) -> Decoder:
+    return any_decoder(schema, NamedTypes(schema), 0)
 
 
 def pairs_type(value: str) -> dict[str, Any]:

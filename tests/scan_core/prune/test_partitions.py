@@ -53,6 +53,9 @@ def spec(*fields: tuple[str, str]) -> PartitionSpec:
         ("cast(ts as date) = date '2020-01-01'", "ts", "day", 18262, "ALWAYS"),
         ("hour(ts) = 5", "ts", "day", 18262, "MAYBE"),
         ("ts >= timestamp '2020-01-01 01:00:00'", "ts", "hour", 18262 * 24, "NEVER"),
+        ("i = -2147483648", "i", "truncate[3]", 2147483647, "MAYBE"),  # wrapped around below the smallest
+        ("i < 0", "i", "truncate[3]", 2147483646, "MAYBE"),
+        ("i < 0", "i", "truncate[3]", 2147483643, "NEVER"),
         ("i = 1", "i", "void", None, "MAYBE"),
         ("i = 1", "i", "zorder[3]", 5, "MAYBE"),
         ("l = 1", "i", "identity", 5, "MAYBE"),
@@ -123,3 +126,14 @@ def test_partition_and_bounds_decide_an_or_together() -> None:
     assert match_file(predicate, domains, bounds.get) is Match.NEVER
     assert match_file(predicate, domains, {}.get) is Match.MAYBE
     assert match_file(predicate, {}, bounds.get) is Match.MAYBE
+
+
+@pytest.mark.parametrize(("column", "end"), [("i", 2**31 - 1), ("l", 2**31 - 1), ("l", 2**63 - 1)])
+def test_manifests_whose_truncated_values_may_have_wrapped_are_kept(column: str, end: int) -> None:
+    kind = SCHEMA.find(column).type
+    assert isinstance(kind, PrimitiveType)
+    summary = PartitionSummary(False, False, encode_bound(0, kind), encode_bound(end, kind))
+    for text in (f"{column} < 0", f"{column} > 0", f"{column} is null"):
+        expected = Match.NEVER if "null" in text else Match.MAYBE
+        found = match_manifest(bind(text, SCHEMA), spec((column, "truncate[3]")), [summary], SCHEMA)
+        assert found is expected, text
