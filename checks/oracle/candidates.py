@@ -97,6 +97,8 @@ def key_paths(table: TableFacts) -> dict[int, list[Mapping[str, Any]]]:
 
     for _, schema in sorted(table.schemas.items()):
         walk(schema["fields"], [])
+    # a file that was written after a column was dropped may lack it, whatever the column once promised
+    found = {i: [*path[:-1], {**path[-1], "required": False}] for i, path in found.items()}
     walk(table.current_schema["fields"], [])
     return found
 

@@ -23,6 +23,7 @@ REFUSED = {
     "orc_default": "ORC cannot read default value for field",
     # partition values of promoted columns, and times: constants come in a class that the column does not have
     "constant_class": "cannot be cast to class java.",
+    "orc_partition_member": "Missing ORC reader for field",
 }
 """Faults by which Java refuses to read, and what it says."""
 
@@ -45,6 +46,11 @@ def _has_fixed_key(file: FileFacts, paths: KeyPaths) -> bool:
     return file.format != "orc" and "fixed" in _types(paths)
 
 
+def _has_float_key_in_orc(file: FileFacts, paths: KeyPaths) -> bool:
+    """Once promoted, -0.0 is 0.0 when read from ORC."""
+    return file.format == "orc" and not _types(paths).isdisjoint({"float", "double"})
+
+
 def _has_member_as_key(_: FileFacts, paths: KeyPaths) -> bool:
     """A struct that is NULL and one whose member is NULL are different keys."""
     return any(len(path) > 1 for path in paths)
@@ -63,7 +69,7 @@ LOST_DELETES = {
     "fixed_keys": LostDelete(_has_fixed_key, _any_row),
     "null_struct": LostDelete(_has_member_as_key, _has_null),
 }
-WRONG_DELETES = {"fixed_keys": _has_fixed_key}
+WRONG_DELETES = {"fixed_keys": _has_fixed_key, "zero_in_orc": _has_float_key_in_orc}
 """Faults by which Java takes keys for others and deletes rows that are alive, and the delete files that have them."""
 
 LAST_UPDATED = "_last_updated_sequence_number"
