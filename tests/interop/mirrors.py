@@ -10,6 +10,8 @@ from unittest.mock import patch
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import load
 from pipelines.ingest import run_once
+from pipelines.maintenance.bitmap_indexes import build_indexes
+from pipelines.maintenance.statistics_target import CatalogTarget
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\
@@ -79,7 +81,7 @@ class Proof:
 
 
 def make_mirrors(folder: Path) -> list[Proof]:
-    """Ingest all feeds in two rounds: inserts, then updates, deletes, key changes and re-inserts."""
+    """Ingest all feeds in two rounds: inserts, then updates, deletes, key changes and re-inserts; index after each."""
     config = folder / "nevermore.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     config.write_text(
@@ -103,7 +105,10 @@ def make_mirrors(folder: Path) -> list[Proof]:
             reports = [run_once(load(config), tables=["proof.global_deletes"])]
         reports.append(run_once(load(config)))
         assert [t.error for report in reports for t in report.tables if t.error] == []
-    catalog = open_catalog(load(config))
+        catalog = open_catalog(load(config))
+        for feed in FEEDS:
+            columns = [name for name, kind in feed.types.items() if not kind.startswith("decimal")]
+            build_indexes(CatalogTarget(find_table(catalog, f"proof.{feed.name}")), columns)
     return [
         Proof(feed.name, str(table.metadata_location).removeprefix("file://"), snapshot.snapshot_id)
         for feed in FEEDS

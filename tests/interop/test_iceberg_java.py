@@ -6,11 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import scan_core
 from checks.reference import live_rows
+from tests.bitmap_indexes import bitmaps_for_nothing
 from tests.interop.mirrors import FEEDS, Proof, make_mirrors
 from tests.rendering import rendered
 
@@ -44,6 +46,20 @@ def test_iceberg_java_reads_the_rows_of_scan_core_and_duckdb(read_by_java: dict[
         reference = live_rows(proof.metadata, snapshot_id=proof.snapshot_id)
         assert rendered(ours) == rendered(by_java) == rendered(reference)
         assert ours.num_rows > 50
+
+
+def test_filters_by_bitmap_keep_the_rows_that_iceberg_java_reads_of_the_same_tables(
+    read_by_java: dict[Proof, pa.Table],
+) -> None:
+    for proof, by_java in read_by_java.items():
+        if "note" not in by_java.column_names:
+            continue
+        with bitmaps_for_nothing():
+            scan = scan_core.open_table(proof.metadata).scan().as_of_snapshot(proof.snapshot_id).where("note = 'v0'")
+            ours = scan.to_table()
+        assert scan.metrics.bitmap_indexes_used > 0, proof.name
+        assert rendered(ours) == rendered(by_java.filter(pc.field("note") == "v0"))
+        assert ours.num_rows > 20
 
 
 def test_the_proof_covers_scoped_and_global_deletes(read_by_java: dict[Proof, pa.Table]) -> None:
