@@ -5,7 +5,7 @@ A block's records are decoded by one call, as an array of records. The container
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from operator import itemgetter
@@ -107,6 +107,11 @@ class AvroFileReader:
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """Avro files have none."""
+        del row_group, column_index
+        return None
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """There are none that are read."""
         del row_group, column_index
         return None
 

@@ -1,7 +1,7 @@
 """Parquet's Bloom filters: split-block filters over xxHash64 of plain-encoded values.
 
-Only the test of single values lives here: which values a predicate asks for is the business of `prune/`, where in the
-file a filter lies that of the reader. Specification: parquet-format, BloomFilter.md.
+Only the test of single values lives here: which values a predicate asks for is the business of `prune/`, which filters
+are worth reading that of `task_reader.py`. Specification: parquet-format, BloomFilter.md.
 """
 
 import struct
@@ -19,6 +19,8 @@ from scan_core.read.thrift import ThriftError, read_struct
 MAX_BITSET_BYTES = 128 * 1024**2
 """The specification's own limit."""
 
+_LONGEST_HEADER_BYTES = 64
+"""Four small fields; 17 bytes as writers encode them."""
 _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 1, 2, 4, 5, 6, 7
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], dtype=np.uint32
@@ -61,6 +63,47 @@ def parse_bloom_filter(data: bytes) -> BloomFilter | None:
         return None
     words = np.frombuffer(data, dtype="<u4", count=num_bytes // 4, offset=start)
     return BloomFilter(words.reshape(-1, 8))
+
+
+def read_bloom_filter(
+    read_at: Callable[[int, int], bytes], place: tuple[int, int | None], most_bytes: int
+) -> tuple[BloomFilter, int] | None:
+    """The filter at a place of a file, and how many bytes were read for it; None if it is none, or too large.
+
+    Args:
+        read_at: (offset, length) -> those bytes of the file, fewer where it ends.
+        place: offset, and length if it is known.
+        most_bytes: a larger one is not read.
+    """
+    offset, length = place
+    if length is None:
+        try:
+            header, start = read_struct(read_at(offset, _LONGEST_HEADER_BYTES))
+        except ThriftError:
+            return None
+        num_bytes = header.get(1)
+        if not isinstance(num_bytes, int) or num_bytes <= 0:
+            return None
+        length = start + num_bytes
+    if length > min(most_bytes, MAX_BITSET_BYTES + _LONGEST_HEADER_BYTES):
+        return None
+    found = parse_bloom_filter(read_at(offset, length))
+    return None if found is None else (found, length)
+
+
+def is_comparable(file_type: pa.DataType, table_type: pa.DataType) -> bool:
+    """Whether a value of the table's type is encoded in the file as if it were of the file's type.
+
+    Promotions keep integers, decimals and floats what they are, but turn dates into timestamps and change units.
+    """
+    if pa.types.is_temporal(table_type) or pa.types.is_temporal(file_type):
+        if pa.types.is_date32(table_type):
+            return bool(pa.types.is_date32(file_type))
+        is_kind = pa.types.is_timestamp if pa.types.is_timestamp(table_type) else pa.types.is_time
+        return bool(is_kind(file_type) and is_kind(table_type) and table_type.unit == "us")
+    if pa.types.is_floating(table_type) or pa.types.is_integer(table_type):
+        return bool(pa.types.is_floating(file_type) == pa.types.is_floating(table_type))
+    return True
 
 
 def exclusion_test(filter_: BloomFilter, file_type: pa.DataType, physical_type: int) -> Callable[[Any], bool]:

@@ -4,7 +4,7 @@
 of the file; `projection.py` turns them into those of the table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
@@ -69,6 +69,8 @@ class ReadCounts:
     pages_read: int = 0
     pages_picked: int = 0
     pages_left_out: int = 0
+    bloom_filters_read: int = 0
+    bloom_bytes_read: int = 0
     bytes_left_out: int = 0
     fallbacks: int = 0
 
@@ -110,6 +112,13 @@ class FileReader(Protocol):
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """Of the pages of a primitive column; None where the file has no index of them."""
+        ...
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """Whether a value, as statistics represent it in the file's type, is certainly not in a primitive column.
+
+        None where the file has no such test, or one that costs more to read than the column.
+        """
         ...
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:

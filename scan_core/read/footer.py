@@ -75,6 +75,14 @@ class Chunk:
         return None if self.start == self.metadata[9] else self.start
 
     @property
+    def bloom_filter(self) -> tuple[int, int | None] | None:
+        """Offset of its Bloom filter, and the length if the footer states one."""
+        offset, length = self.metadata.get(14), self.metadata.get(15)
+        if not isinstance(offset, int) or offset <= 0:
+            return None
+        return offset, length if isinstance(length, int) and length > 0 else None
+
+    @property
     def null_count(self) -> int | None:
         """Of its statistics, where they tell and it can be."""
         found = (self.statistics or {}).get(3)

@@ -4,8 +4,9 @@ Field ids come from the attribute `iceberg.id`, types that ORC has no name for f
 and statistics are parsed by `orc_tail.py`, values are decoded by pyarrow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc as po
@@ -102,6 +103,11 @@ class OrcFileReader:
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """The indexes of ORC files lie in the stripes and are not read."""
+        del row_group, column_index
+        return None
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """There are none that are read."""
         del row_group, column_index
         return None
 

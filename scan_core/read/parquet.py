@@ -4,7 +4,7 @@ Columns are found by their place in the file's schema, never by name: names may 
 arrays mean for the table is the business of `projection.py`; reading single pages that of `page_reader.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
+from scan_core.read.bloom_filter import BloomFilter, exclusion_test, read_bloom_filter
 from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk
 from scan_core.read.paged_chunks import PagedChunks
@@ -80,6 +81,7 @@ class ParquetFileReader:
         self._ranges = dict(zip(self._layout.ways, self._leaves, strict=True))
         self._reads_pages = reads_pages
         self._pages = PagedChunks(path, source, layout, picks_values=picks_values)
+        self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
         self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
         self.arrow_schema = self._layout.arrow_schema
@@ -130,6 +132,24 @@ class ParquetFileReader:
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """Of the pages of a primitive column; bounds in the file's type."""
         return self._pages.statistics(row_group, column_index, self.counts)
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
+        field_type, leaf = self.field(column_index).type, self._leaves[column_index].start
+        chunk, key = self._chunk(row_group, column_index), (row_group.index, leaf)
+        if pt.is_nested(field_type) or (place := chunk.bloom_filter) is None:
+            return None
+        if key not in self._bloom_filters:
+            with refusing_malformed(self.path, "Bloom filter"):
+                found = read_bloom_filter(
+                    lambda offset, length: self._source.read_at(length, offset), place, row_group.num_bytes
+                )
+            self.counts.bloom_filters_read += 1
+            self.counts.bloom_bytes_read += 0 if found is None else found[1]
+            self.counts.fallbacks += found is None
+            self._bloom_filters[key] = None if found is None else found[0]
+        filter_ = self._bloom_filters[key]
+        return None if filter_ is None else exclusion_test(filter_, field_type, self._footer.leaves[leaf].physical_type)
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether all of them can be read by page."""

@@ -5,9 +5,9 @@ Loaded only where there is a predicate: expressions and their kernels are a quar
 
 from collections.abc import Callable, Mapping, Sequence
 
-from scan_core.expr.bound import BoundExpr, Column, Member, walk
+from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
 from scan_core.expr.nodes import BoundPredicate, leaf_ids
-from scan_core.prune.bounds import match_conjuncts
+from scan_core.prune.bounds import ExcludesOf, match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, metadata_fields, partition_member
@@ -40,14 +40,25 @@ class PredicatePlan:
             and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
         }
 
+        self.equated_types: Mapping[int, Type] = {
+            node.field_id: self.types[node.field_id]
+            for conjunct in self._predicate.conjuncts
+            for part in walk(conjunct)
+            if isinstance(part, InSet) or (isinstance(part, Comparison) and part.operator in {"=", "<=>"})
+            for node in walk(part)
+            if isinstance(node, Column | Member) and node.field_id in self.types
+        }
+
     def undecided(
-        self, statistics_of: Callable[[int], ColumnStatistics | None]
+        self, statistics_of: Callable[[int], ColumnStatistics | None], excludes_of: ExcludesOf | None = None
     ) -> tuple[Sequence[PredicateStep], Sequence[PredicateStep]] | None:
         """The conjuncts that may be untrue for some row so described, and those true for all.
 
+        `excludes_of` gives tests of single values, where bounds leave an equality or IN list open.
+
         None if one of them is true for no row.
         """
-        verdicts = match_conjuncts(self._predicate, statistics_of)
+        verdicts = match_conjuncts(self._predicate, statistics_of, excludes_of)
         if Match.NEVER in verdicts:
             return None
         pairs = list(zip(self.steps, verdicts, strict=True))

@@ -6,7 +6,7 @@ survivors become batches in `output.py`.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
 from scan_core.errors import UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.prune.match import Match
+from scan_core.read.bloom_filter import is_comparable
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
 from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, ReadCounts, RowGroup, open_file
@@ -27,7 +28,7 @@ from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, r
 from scan_core.read.statistics import table_statistics
 from scan_core.rows.algebra import nothing
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
-from scan_core.schema import Type
+from scan_core.schema import Type, arrow_type
 from scan_core.split import FileScanTask, ScanContext
 
 if TYPE_CHECKING:
@@ -207,16 +208,44 @@ class TaskReader:
             return []
         steps = plan.steps
         if self._context.options.prune_row_groups:
-            found = plan.undecided(self._statistics_of(row_group, plan.types))
+            statistics_of = self._statistics_of(row_group, plan.types)
+            found = plan.undecided(statistics_of)
             if found is None:
                 return None
             steps = found[0]
+            if self._context.options.use_bloom_filters and plan.equated_types:
+                excluded = plan.undecided(statistics_of, self._excludes_of(row_group, plan.equated_types)) is None
+                self._count_bloom_filters()
+                if excluded:
+                    self._metrics.row_groups_pruned_by_bloom_filters += 1
+                    return None
         if bitmaps is None:
             return steps
         if selected_count(bitmaps.rows(row_group)) == 0:
             self._metrics.rows_removed_by_bitmaps += row_group.num_rows
             return None
         return bitmaps.remaining(steps)
+
+    def _excludes_of(
+        self, row_group: RowGroup, types: Mapping[int, Type]
+    ) -> Callable[[int], Callable[[Any], bool] | None]:
+        """Tests of single values of the table's types, by field id."""
+
+        def excludes_of(field_id: int) -> Callable[[Any], bool] | None:
+            index = self.projection.index_of(field_id)
+            if index is None or field_id not in types:
+                return None
+            if not is_comparable(self._reader.field(index).type, arrow_type(types[field_id])):
+                return None
+            return self._reader.exclusion_test(row_group, index)
+
+        return excludes_of
+
+    def _count_bloom_filters(self) -> None:
+        counts = self._reader.counts
+        self._metrics.bloom_filters_read += counts.bloom_filters_read
+        self._metrics.bloom_bytes_read += counts.bloom_bytes_read
+        counts.bloom_filters_read = counts.bloom_bytes_read = 0
 
     def _sample_leaves_out(self, row_group: RowGroup) -> bool:
         """Whether a sample takes no row of a row group."""
