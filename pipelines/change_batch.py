@@ -6,7 +6,7 @@ A row is one change in application order. Folding many changes into the last sta
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,13 +101,19 @@ class Rejected:
     @classmethod
     def none(cls) -> "Rejected":
         """No rejected event."""
-        return cls(REJECTED_SCHEMA.empty_table())
+        return cls(_no_rejected())
 
     @classmethod
     def concat(cls, parts: Iterable["Rejected"]) -> "Rejected":
         """All events of `parts`, in order."""
         tables = [part.table for part in parts if part.num_rows]
         return cls(pa.concat_tables(tables)) if tables else cls.none()
+
+
+@cache
+def _no_rejected() -> pa.Table:
+    """One for all: sources hand on one per file."""
+    return REJECTED_SCHEMA.empty_table()
 
 
 def count_ops(ops: pa.ChunkedArray) -> dict[str, int]:

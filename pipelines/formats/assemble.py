@@ -38,8 +38,8 @@ class Reading:
 
 def assemble(
     events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading
-) -> tuple[ChangeBatch, Rejected]:
-    """The changes at `rows`, in order, as the change batch of one table, and those of them that are rejected.
+) -> tuple[ChangeBatch, Rejected, int]:
+    """The changes of one table at `rows`, in order; those that are rejected; how many of their times were cut.
 
     Raises:
         ConfigError: `types` names what the feed does not have.
@@ -55,7 +55,7 @@ def assemble(
         rejected.append(refused)
         parts += [] if part is None else [part]
     batch, conflicts = merge_parts(parts, feed, raw)
-    return batch, Rejected.concat([*rejected, *conflicts])
+    return batch, Rejected.concat([*rejected, *conflicts]), sum(part.num_cut for part in parts)
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
@@ -110,10 +110,11 @@ def _assemble_part(
         events, rows, raw, row_type, key, parts=(keys, before, after, unchanged), schema_version=feed.schema_version
     )
     if not rejections.any():
-        return Part(table, row_type, key, places, events.raw[rows]), Rejected.none()
+        return Part(table, row_type, key, places, events.raw[rows], after.num_cut), Rejected.none()
     bad, good = rejections.mask, ~rejections.mask
     refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
-    return Part(table.filter(pa.array(good)), row_type, key, places[good], events.raw[rows[good]]), refused
+    kept = table.filter(pa.array(good))
+    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut), refused
 
 
 def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:

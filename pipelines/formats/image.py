@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipelines.formats import arrow_columns, text_kernels
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.fine_times import count_cut
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
@@ -35,6 +36,7 @@ class Image:
         missing: by column, events whose image lacks it; no entry means none does.
         unavailable: by column, events that say the value was not sent; no entry means none.
         wrong: by column, events whose value does not fit, with the reason; no entry means none.
+        num_cut: times that were finer than their column.
     """
 
     present: Mask
@@ -42,6 +44,7 @@ class Image:
     missing: Mapping[str, Mask] = field(default_factory=dict)
     unavailable: Mapping[str, Mask] = field(default_factory=dict)
     wrong: Mapping[str, tuple[Mask, str]] = field(default_factory=dict)
+    num_cut: int = 0
 
     def __len__(self) -> int:
         return len(self.present)
@@ -56,6 +59,7 @@ class Image:
             {names.get(name, name): value for name, value in self.missing.items()},
             {names.get(name, name): value for name, value in self.unavailable.items()},
             {names.get(name, name): value for name, value in self.wrong.items()},
+            self.num_cut,
         )
 
     def has(self, name: str) -> Mask:
@@ -150,6 +154,7 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
     unavailable: dict[str, Mask] = {}
     wrong: dict[str, tuple[Mask, str]] = {}
     present = columns.is_object
+    num_cut = 0
     for name in columns.names:
         if name not in types:
             continue
@@ -171,7 +176,8 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
             arrays[name], bad = arrow_columns.decode(column, types[name])
         if bad.any():
             wrong[name] = (bad, _reason(name, column, bad, types[name]))
-    return Image(present, arrays, missing, unavailable, wrong)
+        num_cut += count_cut(column, types[name])
+    return Image(present, arrays, missing, unavailable, wrong, num_cut)
 
 
 def inferred(

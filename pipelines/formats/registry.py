@@ -29,6 +29,9 @@ from pipelines.formats.table_parts import merge_parts
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
 from pipelines.sources.raw_events import RawEvents, from_documents
 
+CUT = "digits below a microsecond"
+"""What times of nanoseconds lose: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
+
 
 @dataclass(frozen=True)
 class DecodedFeed:
@@ -136,8 +139,10 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
         rows, last = in_order(events, rows, table, feed.reached.get(table.name))
         reached |= {} if last is None else {table.name: last}
-        tables[table.name], part = assemble(events, rows, table, readable, reading)
+        tables[table.name], part, num_cut = assemble(events, rows, table, readable, reading)
         refused.append(part)
+        if num_cut:
+            skipped[CUT] = skipped.get(CUT, 0) + num_cut
     unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
     untaken = tuple(events.tables[code] for code in np.unique(events.table_of[unwanted]).tolist())
     if untaken:

@@ -25,6 +25,7 @@ class Part:
     key: tuple[str, ...]
     places: Rows
     raw_rows: Rows
+    num_cut: int = 0
 
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:

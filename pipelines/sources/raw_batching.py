@@ -113,8 +113,9 @@ def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
 def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:
     full = [p for p in pending.pieces if len(p.piece.offsets)]
     counts = [len(p.piece.offsets) for p in full]
-    names = list(dict.fromkeys(p.after.name for p in full))
-    codes = np.repeat(np.array([names.index(p.after.name) for p in full], np.int32), counts)
+    places = {name: place for place, name in enumerate(dict.fromkeys(p.after.name for p in full))}
+    names = list(places)
+    codes = np.repeat(np.array([places[p.after.name] for p in full], np.int32), counts)
     offsets = np.concatenate([p.piece.offsets for p in full]) if full else np.zeros(0, np.int64)
     skipped: dict[str, int] = {}
     for p in pending.pieces:

@@ -372,3 +372,21 @@ def test_no_events_give_empty_batches() -> None:
     decoded = read()
     assert decoded.tables[TABLE].num_rows == 0
     assert decoded.tables[TABLE].key == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("value", "cut"),
+    [(1_600_000_000_000_001_000, 0), (1_600_000_000_000_001_001, 1), ("2020-01-01T00:00:00.1234567", 1)],
+)
+def test_times_finer_than_a_microsecond_are_cut_and_counted(value: Any, cut: int) -> None:
+    feed = TableFeed(name=TABLE, key=("id",), types={"at": "timestamp"})
+    decoded = read(event("c", {"id": 1, "at": value}), tables=(feed,))
+    assert decoded.skipped.get("digits below a microsecond", 0) == cut
+    assert changes(decoded, "after")[0]["after"]["at"] is not None
+
+
+def test_declared_nanoseconds_are_kept_as_numbers_where_config_says_long() -> None:
+    feed = TableFeed(name=TABLE, key=("id",), types={"at": "long"})
+    decoded = read(event("c", {"id": 1, "at": 1_600_000_000_000_001_001}), tables=(feed,))
+    assert changes(decoded, "after")[0]["after"]["at"] == 1_600_000_000_000_001_001
+    assert decoded.skipped == {}
