@@ -199,6 +199,13 @@ def metadata_location(table: Any) -> str:
     return str(table.properties.get("write.metadata.path") or f"{table.location().rstrip('/')}/metadata").rstrip("/")
 
 
+def upgrade(table: Any, version: int) -> None:
+    """Bring a table to a later format version."""
+    with table.transaction() as change:
+        change.upgrade_table_version(version)
+    table.refresh()
+
+
 def check_writable(table: Any) -> None:
     """Refuse tables whose format version the writer does not know.
 

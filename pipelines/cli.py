@@ -26,6 +26,7 @@ _PANELS = {
     "quarantine": "Change events to tables",
     "replay": "Change events to tables",
     "resync": "Change events to tables",
+    "adopt": "Change events to tables",
     "materialize": "Change events to tables",
     "simulate": "Change events to tables",
 }

@@ -78,7 +78,8 @@ class Mirror:
         if text is None and self.table.metadata.current_snapshot_id is not None:
             raise PositionLostError(
                 f"{self.name} has snapshots but none tells which changes of its log are in it; it was not made by this "
-                "pipeline, or the snapshot that told it has expired. Rebuild it from its change log, or adopt it"
+                "pipeline, or the snapshot that told it has expired. Make it anew from its log (`nevermore resync`), or "
+                "let it be kept from here on (`nevermore adopt`)"
             )
         return int(text or 0)
 

@@ -9,15 +9,17 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines import crash_points
-from pipelines.catalog import find_table
+from pipelines.catalog import current_schema, find_table
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.change_log import Appended, ChangeLog
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
 from pipelines.mirror import Mirror, makes_rows
 from pipelines.quarantine import check_ratio, quarantine
+from pipelines.soft_delete import DELETED
 from pipelines.table_patterns import SOURCE_TABLE
-from pipelines.table_shape import check_shape, check_unchanged
+from pipelines.table_shape import ADOPTED, check_shape, check_unchanged
+from scan_core.schema import arrow_type
 
 FLUSH_SHARE = 8
 """Decoded changes may take this part of the memory limit: fold, files and sort need several times as much."""
@@ -49,6 +51,7 @@ class TableIngest:
         self._pending: list[ChangeBatch] = []
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
+        self._adopted_types: dict[str, pa.DataType] = {}
 
     @property
     def position(self) -> str | None:
@@ -68,7 +71,7 @@ class TableIngest:
     @property
     def known_types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column so far, those of changes not yet committed included."""
-        types = self._log.row_types
+        types = self._adopted_types | self._log.row_types
         for batch in self._pending:
             types |= {f.name: f.type for f in batch.row_type if not pa.types.is_null(f.type)}
         return types
@@ -94,6 +97,9 @@ class TableIngest:
         if source_table is not None:
             self._log.create({SOURCE_TABLE: source_table})
         mirror = find_table(self._catalog, self.name)
+        if mirror is not None and ADOPTED in mirror.metadata.properties:
+            columns = current_schema(mirror).fields
+            self._adopted_types = {f.name: arrow_type(f.type) for f in columns if f.name != DELETED}
         check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
         self._catch_up(None)
         self.report.log_snapshot_id = self._log.snapshot_id

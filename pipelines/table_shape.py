@@ -18,6 +18,8 @@ from scan_core.transforms import parse_transform
 
 PARTITION_BY = "nevermore.partition_by"
 """Table property: what config said when the table was made."""
+ADOPTED = "nevermore.adopted"
+"""Table property: others made the table, so its own types count where the feed does not tell."""
 
 
 def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: Mapping[str, pa.DataType]) -> None:

@@ -1,0 +1,40 @@
+"""`nevermore adopt`: an existing Iceberg table as a mirror."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def adopt(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    skip_log: Annotated[
+        bool, typer.Option("--skip-log", help="The rows hold all that the change log has by now.")
+    ] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Bring a table of format version 1 to version 2.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
+) -> None:
+    """Make a table that Spark, Flink or PyIceberg wrote a mirror; its rows stay, changes are applied from now on.
+
+    Refused, with nothing changed: a key that is not unique, another partitioning than config says, format version 3.
+    """
+    from pipelines.adoption import adopt as make_mirror
+    from pipelines.catalog import open_catalog
+    from pipelines.config import load
+
+    settings = load(config)
+    settings.table(table)
+    done = make_mirror(open_catalog(settings), settings, table, skip_log=skip_log, upgrade_format=upgrade)
+    if as_json:
+        from dataclasses import asdict
+
+        import orjson
+
+        typer.echo(orjson.dumps(asdict(done)))
+        return
+    key = f"key ({', '.join(done.key)})" if done.key else "no key"
+    typer.echo(
+        f"{table}: {done.num_rows:,} rows, {key}, changes after {done.applied_ordinal:,} will be applied; "
+        f"snapshot {done.snapshot_id}"
+    )
