@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""
+_NARROW_BELOW = 0.5
+"""Of fewer rows pages may be left out when columns are read."""
+_COPY_COST = 24.0
+"""Of cutting a column, per row that is left, in the units of `first_guess`."""
 _LEAST_ROWS = 256
 """Too few rows measure only the clock."""
 
@@ -113,6 +117,15 @@ class ConjunctOrder:
             return False, measured.cost
 
         return sorted(range(len(steps)), key=rank)
+
+    def narrows(self, step: Costed, rows_left: int, num_rows: int) -> bool:
+        """Is it cheaper to cut columns to the rows that are left than to run the step on all `num_rows` rows?
+
+        Rows that are dead already may be judged again: what a step says of them is not asked for.
+        """
+        if not self._adaptive or rows_left < _NARROW_BELOW * num_rows:
+            return True
+        return rows_left * _COPY_COST < (num_rows - rows_left) * step.first_guess
 
     def start(self) -> float:
         """The clock, for `record`."""

@@ -123,21 +123,26 @@ def refine_rows(
         EvaluationError: a conjunct fails on a row that every other step keeps.
     """
     failures: list[tuple[RowSelection, EvaluationError]] = []
+    alive: Keep = np.ones(selected_count(selection), np.bool_)
+    rows_in = len(alive)
     for index in order.order(steps):
-        if selected_count(selection) == 0:
+        if rows_in == 0:
             break
-        step = steps[index]
-        started, rows_in = order.start(), selected_count(selection)
+        step, started = steps[index], order.start()
+        if rows_in < len(alive) and order.narrows(step, rows_in, len(alive)):
+            selection, alive = refine(selection, alive), np.ones(rows_in, np.bool_)
         verdict = step.judge(columns, selection)
         if verdict.failed is not None and verdict.error is not None:
             failures.append((refine(selection, verdict.failed), verdict.error))
-        selection = refine(selection, verdict.keep)
-        rows_out = selected_count(selection)
+        alive = verdict.keep if rows_in == len(alive) else verdict.keep & alive
+        rows_out = int(np.count_nonzero(alive))
         order.record(step, started, rows_in, rows_out)
         if step.is_delete:
             metrics.rows_removed_by_equality_deletes += rows_in - rows_out
         else:
             metrics.rows_removed_by_filter += rows_in - rows_out
+        rows_in = rows_out
+    selection = refine(selection, alive)
     for failed, error in failures:
         if selected_count(intersect(failed, selection)):
             raise error

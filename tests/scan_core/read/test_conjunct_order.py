@@ -88,3 +88,12 @@ def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
     assert set(measured) == {("deletes", (1,)), ("predicate", 0)}
     later = scan.metrics.rows_removed_by_filter
     assert later + scan.metrics.rows_removed_by_equality_deletes == count // 2
+
+
+def test_columns_are_cut_to_the_rows_left_only_where_that_is_cheaper() -> None:
+    order = ConjunctOrder(adaptive=True)
+    cheap, dear = Step("cheap", 5.0), Step("dear", 500.0)
+    assert not order.narrows(cheap, 900, 1000)
+    assert order.narrows(dear, 900, 1000)
+    assert order.narrows(cheap, 400, 1000)
+    assert ConjunctOrder(adaptive=False).narrows(cheap, 900, 1000)

@@ -1,0 +1,164 @@
+"""Filters in memory and in scans, each beside the figure of its seed: what do vectors, compact form and order gain?
+
+The seed (ORC's benchmarks of HIVE filters) evaluates batches of 1,024 rows in Java: IN lists row by row and as vectors,
+ANDs of ORs compact and in conjunctive normal form. Here the same shapes on the same batch size, and on batches of scans.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import scan_core
+from benchmarks.race import Goal, race, report
+from benchmarks.shapes import build
+from scan_core import ScanOptions
+from scan_core.expr import normalize
+from scan_core.expr.bind import bind
+from scan_core.expr.kernels import evaluate
+from scan_core.expr.nodes import BoundPredicate
+from scan_core.schema import NestedField, PrimitiveType, Schema
+
+SEED_ROWS = 1_024
+SCAN_ROWS = 131_072
+REPEATS = 200
+SEED_IN = {4: (38.2, 18.7), 8: (50.7, 35.5), 16: (52.4, 34.0), 32: (68.5, 51.7), 256: (88.3, 72.6), 1_000: None}
+"""Microseconds per batch, row by row and as vectors, by values of the IN list."""
+SEED_CNF = {2: (61.1, 54.8), 4: (242.4, 98.5), 8: (7_013.8, 190.4)}
+"""Microseconds per batch, in CNF and compact, by ORs."""
+_LONG, _STRING = PrimitiveType("long"), PrimitiveType("string")
+SCHEMA = Schema(
+    0,
+    (
+        *(NestedField(k + 1, f"c{k}", _LONG) for k in range(16)),
+        NestedField(17, "city", _STRING),
+    ),
+)
+
+
+def batch(num_rows: int) -> dict[int, pa.Array]:
+    """Columns by field id."""
+    random = np.random.default_rng(3)
+    columns = {k + 1: pa.array(random.integers(0, 1_000_000, num_rows)) for k in range(16)}
+    cities = pa.array([f"city-{k}-{'x' * (k % 9)}" for k in range(500)])
+    columns[17] = pa.DictionaryArray.from_arrays(pa.array(random.integers(0, 500, num_rows).astype(np.int32)), cities)
+    return columns
+
+
+def passing(predicate: BoundPredicate, columns: dict[int, pa.Array], num_rows: int) -> int:
+    """Rows that fulfil all conjuncts, each evaluated on all rows."""
+    kept = np.ones(num_rows, dtype=np.bool_)
+    for conjunct in predicate.conjuncts:
+        kept &= evaluate(conjunct, columns, num_rows)
+    return int(kept.sum())
+
+
+def repeated(run: Callable[[], int], repeats: int) -> Callable[[], int]:
+    """Many calls, for what is too short to time."""
+
+    def many() -> int:
+        result = 0
+        for _ in range(repeats):
+            result = run()
+        return result
+
+    return many
+
+
+def row_by_row(test: Callable[[tuple[int, ...]], bool], rows: list[tuple[int, ...]]) -> int:
+    """A filter asked of one row after the other, rows made beforehand."""
+    total = 0
+    for row in rows:
+        if test(row):
+            total += 1
+    return total
+
+
+def in_lists() -> None:
+    """IN lists of 4 to 1,000 values."""
+    for num_rows in (SEED_ROWS, SCAN_ROWS):
+        for size, seed in SEED_IN.items():
+            in_list(num_rows, size, "no figure" if seed is None else f"row {seed[0]} us, vector {seed[1]} us")
+
+
+def in_list(num_rows: int, size: int, seed: str) -> None:
+    """One IN list, half of whose values occur."""
+    columns = batch(num_rows)
+    rows = list(zip(columns[1].to_pylist(), columns[2].to_pylist(), strict=True))
+    values = {row[0] for row in rows[: size // 2]} | set(range(10**7, 10**7 + size - size // 2))
+    predicate = bind(f"c0 in ({', '.join(map(str, values))})", SCHEMA)
+    repeats = max(1, REPEATS * SEED_ROWS // num_rows)
+    candidates: dict[str, Callable[[], Any]] = {
+        "vector": repeated(lambda: passing(predicate, columns, num_rows), repeats),
+        "row by row": repeated(lambda: row_by_row(lambda row: row[0] in values, rows), repeats),
+    }
+    title = f"{repeats} x IN of {size} on {num_rows} rows (seed, 1,024 rows: {seed})"
+    report(title, race(candidates), "vector", [Goal("vector", "row by row", 0.5)])
+
+
+def normal_forms() -> None:
+    """Two, four and eight ANDs of two comparisons under OR: compact, and multiplied out."""
+    columns = batch(SEED_ROWS)
+    for size, seed in SEED_CNF.items():
+        text = " or ".join(f"(c{2 * k} < {1_000 * (k + 1)} and c{2 * k + 1} > {900_000 - k})" for k in range(size))
+        cap, normalize.MAX_CNF_CLAUSES = normalize.MAX_CNF_CLAUSES, 1 << size
+        compact, cnf = bind(text, SCHEMA), bind(text, SCHEMA, normalization="cnf")
+        normalize.MAX_CNF_CLAUSES = cap
+        candidates: dict[str, Callable[[], Any]] = {
+            "compact": repeated(lambda p=compact: passing(p, columns, SEED_ROWS), 20),  # type: ignore[misc]
+            "CNF": repeated(lambda p=cnf: passing(p, columns, SEED_ROWS), 20),  # type: ignore[misc]
+        }
+        title = f"20 x {size} ORs on {SEED_ROWS} rows (seed: CNF {seed[0]} us, compact {seed[1]} us)"
+        report(title, race(candidates), "compact", [Goal("compact", "CNF", seed[1] / seed[0])])
+
+
+def dictionaries() -> None:
+    """LIKE and a cast on a column of 500 distinct strings, encoded and not."""
+    columns = batch(SCAN_ROWS)
+    plain = {17: columns[17].cast(pa.string())}
+    for text in ("city like '%-4%x%'", "lower(substr(city, 6)) like '4%x'"):
+        predicate = bind(text, SCHEMA)
+        candidates: dict[str, Callable[[], Any]] = {
+            "on dictionary values": lambda p=predicate: passing(p, columns, SCAN_ROWS),  # type: ignore[misc]
+            "on every row": lambda p=predicate: passing(p, plain, SCAN_ROWS),  # type: ignore[misc]
+        }
+        report(f"{text} on {SCAN_ROWS} rows of 500 values", race(candidates), "on dictionary values")
+
+
+SCANS = {
+    "four filters of 0.9 each, the dearest first": "lower(k1) not like '%7' and v0 * 3 / 7 < 385.7 and i0 < 90 and q < 90",
+    "an expensive LIKE beside cheap filters": "k1 like '%9%9%' and q < 5 and i0 < 10",
+}
+
+
+def orders() -> None:
+    """The same filters in the order of cost, as measured, and as guessed from their shape."""
+    table = build("no_deletes")
+    opened = scan_core.open_table(table.metadata_location)
+    for name, where in SCANS.items():
+        scan = opened.scan().where(where)
+        candidates: dict[str, Callable[[], Any]] = {
+            "measured order": scan.count,
+            "guessed order": scan.with_options(ScanOptions(adaptive_order=False)).count,
+            "as written, no narrowing": lambda w=where: whole(opened, w),  # type: ignore[misc]
+        }
+        goal = Goal("measured order", "as written, no narrowing", 1.0)
+        report(f"{name}: {where}", race(candidates, rounds=5), "measured order", [goal])
+
+
+def whole(table: Any, where: str) -> int:
+    """Every conjunct on every row: all columns are decoded, all conjuncts evaluated."""
+    predicate = bind(where, table.scan().schema)
+    names = {field.field_id: field.name for field in table.scan().schema.fields}
+    total = 0
+    for rows in table.scan().select(*(names[i] for i in predicate.column_ids)).to_batches():
+        total += passing(predicate, {i: rows.column(names[i]) for i in predicate.column_ids}, rows.num_rows)
+    return total
+
+
+if __name__ == "__main__":
+    in_lists()
+    normal_forms()
+    dictionaries()
+    orders()
