@@ -4,12 +4,13 @@ Ordinals rise by one over the table's life, in application order. The position a
 commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines import positions
 from pipelines.catalog import (
@@ -24,7 +25,8 @@ from pipelines.catalog import (
 )
 from pipelines.change_batch import TIMESTAMP, ChangeBatch
 from pipelines.commit import Committed, RowDelta, retry_conflicts
-from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
+from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
+from pipelines.file_metrics import WrittenFile
 from pipelines.row_shape import without_extensions
 from pipelines.schema_evolution import evolve, iceberg_fields
 from pipelines.table_writer import WriterOptions, write_rows
@@ -143,24 +145,58 @@ class ChangeLog:
     def _attempt(self, changes: pa.Table, position: str, before: str | None) -> Appended:
         table = self._moved_table(before)
         delta = RowDelta(table, self._options)
-        evolution = evolve(delta.schema, iceberg_fields(changes.schema), table.metadata.last_column_id)
-        if evolution.clashes:
-            raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
-        if evolution.changed:
-            delta.evolve(evolution.schema)
+        self._evolve(delta, changes.schema)
         files = write_rows(changes, delta.target, delta.default_spec)
         last = self.last_ordinal + changes.num_rows
-        properties = {
-            **positions.position_properties(position, metadata_location(table), delta.storage),
-            positions.LAST_ORDINAL: str(last),
-        }
         try:
-            committed = delta.commit(files, properties, operation="append")
+            committed = delta.commit(files, self._properties(position, last, delta), operation="append")
         except CommitConflictError:
             delta.discard(files)
             raise
         self.position, self.last_ordinal = position, last
         return Appended(changes, committed)
+
+    def replace_all(self, batches: Iterable[ChangeBatch]) -> int:
+        """Commit a truncate and the rows of a whole new state after it, at the position there is; their number.
+
+        All in one commit: a log that ends in the midst of a new state would lead to a mirror that lacks the rest.
+
+        Raises:
+            PositionLostError: nothing is logged yet, so there is no position.
+            SchemaConflictError: a column's type clashes with what is logged.
+            CommitConflictError: another ingester appended meanwhile.
+        """
+        if self.position is None:
+            raise PositionLostError(f"{self.name} has no position yet; ingest first")
+        table = self._moved_table(self.position)
+        delta = RowDelta(table, self._options)
+        files: list[WrittenFile] = []
+        last = self.last_ordinal
+        try:
+            for number, batch in enumerate(batches):
+                changes = pa.concat_tables([_truncate(batch), batch.table]) if number == 0 else batch.table
+                changes = _numbered(replace(batch, table=changes), last + 1)
+                self._evolve(delta, changes.schema)
+                files += write_rows(changes, delta.target, delta.default_spec)
+                last += changes.num_rows
+            delta.commit(files, self._properties(self.position, last, delta), operation="append")
+        except PipelineError:
+            delta.discard(files)
+            raise
+        count, self.last_ordinal = last - self.last_ordinal, last
+        return count
+
+    def _properties(self, position: str, last: int, delta: RowDelta) -> dict[str, str]:
+        carried = positions.position_properties(position, metadata_location(self.table), delta.storage)
+        return {**carried, positions.LAST_ORDINAL: str(last)}
+
+    def _evolve(self, delta: RowDelta, wanted: pa.Schema) -> None:
+        last_id = max(delta.table.metadata.last_column_id, *delta.schema.field_ids)
+        evolution = evolve(delta.schema, iceberg_fields(wanted), last_id)
+        if evolution.clashes:
+            raise SchemaConflictError(f"{self.name}: " + "; ".join(str(c) for c in evolution.clashes))
+        if evolution.changed:
+            delta.evolve(evolution.schema)
 
     def _moved_table(self, before: str | None) -> Any:
         """The table as it is now, if nobody else has appended since we read its position."""
@@ -178,6 +214,13 @@ class ChangeLog:
                 may_retry=False,
             )
         return table
+
+    def last_truncate(self) -> int:
+        """The ordinal of the last truncate, 0 if there is none: what came before it leads to nothing."""
+        if self.table is None:
+            return 0
+        found = open_current(self.table).scan().select(ORDINAL).where("op = 't'").to_table()
+        return int(pc.max(found.column(ORDINAL)).as_py() or 0)
 
     def read_after(self, ordinal: int, limit: int) -> pa.Table:
         """Changes with ordinals in (ordinal, ordinal + limit], in order."""
@@ -198,6 +241,18 @@ class ChangeLog:
         return dict(
             zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True)
         )
+
+
+def _truncate(like: ChangeBatch) -> pa.Table:
+    """A truncate, as a change of the same table."""
+    schema = like.table.schema
+    given = {
+        "op": "t",
+        "unchanged": [],
+        "ingested_at": like.table.column("ingested_at")[0].as_py(),
+        "schema_version": 0,
+    }
+    return pa.Table.from_pylist([given], schema)
 
 
 def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:

@@ -113,13 +113,19 @@ class RowDelta:
         return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
 
     def evolve(self, schema: Schema) -> None:
-        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others."""
+        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others.
+
+        Of several schemas of one commit only the last one is committed.
+        """
         metadata = self.table.metadata
         self.schema = Schema(max(s.schema_id for s in metadata.schemas) + 1, schema.fields, schema.identifier_field_ids)
+        self._updates = [u for u in self._updates if u["action"] not in {"add-schema", "set-current-schema"}]
         self._updates += [
             {"action": "add-schema", "schema": schema_document(self.schema)},
             {"action": "set-current-schema", "schema-id": -1},
         ]
+        schema_of = {"assert-current-schema-id", "assert-last-assigned-field-id"}
+        self._requirements = [r for r in self._requirements if r["type"] not in schema_of]
         self._requirements += [
             {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
             {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},

@@ -84,7 +84,12 @@ class Mirror:
         return int(text or 0)
 
     def catch_up(
-        self, log: ChangeLog, appended: Appended | None = None, *, reject: Callable[[Rejected], None]
+        self,
+        log: ChangeLog,
+        appended: Appended | None = None,
+        *,
+        reject: Callable[[Rejected], None],
+        start: int = 0,
     ) -> Iterator[Applied]:
         """Apply every change of the log that is not in the mirror yet, `commit_rows` at a time.
 
@@ -92,8 +97,9 @@ class Mirror:
             log: the table's change log.
             appended: what this run has just appended: taken from memory if it is all that is missing.
             reject: keeps changes that cannot be applied; called before the commit that leaves them out.
+            start: an ordinal up to which the changes lead to nothing, for a mirror that is made anew.
         """
-        done = self.applied_ordinal
+        done = max(self.applied_ordinal, start)
         if done > log.last_ordinal:
             raise PositionLostError(
                 f"{self.name} holds changes up to {done}, but {log.name} ends at {log.last_ordinal}: the log was "

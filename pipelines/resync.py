@@ -1,4 +1,4 @@
-"""A mirror made anew from its change log: what the log says, whatever became of the mirror.
+"""A mirror made anew: from its change log, whatever became of it, or from a full load that goes into the log first.
 
 The rows are built in a table of their own and swapped in by one snapshot, so readers see the old rows or the new ones.
 Applying a part of the log once more is `replay.py`.
@@ -6,19 +6,23 @@ Applying a part of the log once more is `replay.py`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from pipelines import positions
 from pipelines.catalog import current_schema, find_table, identifier, open_current
 from pipelines.change_batch import Rejected
-from pipelines.change_log import ChangeLog
+from pipelines.change_log import ORDINAL, ChangeLog
 from pipelines.commit import RowDelta, everything, retry_conflicts
 from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, PositionLostError, SourceError
 from pipelines.file_metrics import WrittenFile
+from pipelines.ingest_report import TableReport
 from pipelines.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.schema_evolution import evolve
+from pipelines.snapshot_source import snapshot_batches
+from pipelines.table_ingest import TableIngest
 from pipelines.table_writer import write_rows
 
 STAGING_SUFFIX = "__resync"
@@ -56,7 +60,7 @@ def resync(catalog: Any, config: Config, name: str) -> Resynced:
     log = ChangeLog(catalog, change_log_name(name))
     if log.table is None or log.last_ordinal == 0:
         raise SourceError(f"{name} has no change log to be made from; ingest first")
-    _check_complete(log)
+    _check_complete(log, _start(log, table_config))
     quarantined = 0
 
     def keep(rejected: Rejected) -> None:
@@ -72,6 +76,40 @@ def resync(catalog: Any, config: Config, name: str) -> Resynced:
     return Resynced(name, log.last_ordinal, num_rows, snapshot_id, quarantined)
 
 
+def resync_from(catalog: Any, config: Config, name: str, paths: tuple[str, ...], kind: str | None = None) -> Resynced:
+    """Put the rows of a full load in the place of those of a mirror; keys that it lacks are gone.
+
+    The log gets a truncate and the rows, so it still tells how the mirror came about. Where the source stands in its feed
+    stays: what the feed brings from then on is applied upon the new rows.
+
+    Args:
+        catalog: with the tables.
+        config: of the project.
+        name: the mirror.
+        paths: files of the load, or patterns.
+        kind: their format; None is that of the table's feed.
+
+    Raises:
+        ConfigError: no such table, or no such format.
+        SourceError: it was never ingested, or the load cannot be read as a whole.
+        CommitConflictError: an ingester wrote meanwhile; nothing was changed.
+    """
+    settings = config.table(name)
+    log = ChangeLog(catalog, change_log_name(name))
+    if log.position is None:
+        raise SourceError(f"{name} has no change log yet: ingest first, the load tells no position in its feed")
+    table = TableIngest(catalog, name, settings, TableReport(name))
+    table.start()
+    batches = snapshot_batches(table, settings, paths, kind)
+    first = next(batches, None)
+    if first is None:
+        raise SourceError(
+            f"{', '.join(paths)}: no rows; an empty load would delete every row, truncate the source instead"
+        )
+    log.replace_all(chain([first], batches))
+    return resync(catalog, config, name)
+
+
 def _attempt(
     catalog: Any, name: str, staging: str, config: TableConfig, keep: Callable[[Rejected], None]
 ) -> tuple[int | None, int]:
@@ -84,7 +122,7 @@ def _attempt(
         found = mirror.table
         return (None, 0) if found is None else (found.metadata.current_snapshot_id, open_current(found).scan().count())
     fresh = Mirror(catalog, staging, config, key)
-    for _ in fresh.catch_up(log, reject=keep):
+    for _ in fresh.catch_up(log, reject=keep, start=_start(log, config)):
         pass
     return _swapped(find_table(catalog, name), fresh.table, log)
 
@@ -115,12 +153,17 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog) -> tuple[int, int]
     return committed.snapshot_id, num_rows
 
 
-def _check_complete(log: ChangeLog) -> None:
-    held = open_current(log.table).scan().count()
-    if held != log.last_ordinal:
+def _start(log: ChangeLog, config: TableConfig) -> int:
+    """The ordinal up to which the changes lead to nothing: before the last truncate, unless it keeps flagged rows."""
+    return 0 if config.soft_delete else max(0, log.last_truncate() - 1)
+
+
+def _check_complete(log: ChangeLog, start: int) -> None:
+    held = open_current(log.table).scan().where(f"{ORDINAL} > {start}").count()
+    if held != log.last_ordinal - start:
         raise PositionLostError(
-            f"{log.name} holds {held:,} of its {log.last_ordinal:,} changes: the first are gone, so no mirror can be "
-            "made from it; take a new snapshot of the source into a new table"
+            f"{log.name} holds {held:,} of its {log.last_ordinal - start:,} changes: the first are gone, so no mirror can "
+            "be made from it; take a new snapshot of the source: nevermore resync TABLE --snapshot-source PATH"
         )
 
 

@@ -1,4 +1,4 @@
-"""`nevermore resync`: a mirror made anew from its change log."""
+"""`nevermore resync`: a mirror made anew from its change log, or from a full load of the source."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,19 +8,41 @@ import typer
 
 def resync(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    snapshot_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--snapshot-source", metavar="PATH", help="Files of a full load, or a pattern.", show_default=False
+        ),
+    ] = None,
+    snapshot_format: Annotated[
+        str | None,
+        typer.Option(
+            "--snapshot-format", metavar="FORMAT", help="Theirs, if not that of the feed.", show_default=False
+        ),
+    ] = None,
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
     as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
 ) -> None:
-    """Make a mirror anew from its change log; readers see the old rows or the new ones, nothing between."""
+    """Make a mirror anew from its change log; readers see the old rows or the new ones, nothing between.
+
+    With `--snapshot-source` the rows of a full load go into the log first: they take the place of all rows, and keys that
+    the load lacks are gone.
+    """
     from pipelines.catalog import open_catalog
     from pipelines.config import load
     from pipelines.resync import resync as make_anew
+    from pipelines.resync import resync_from
     from pipelines.table_patterns import expanded
 
     settings = load(config)
     settings.table(table)
     catalog = open_catalog(settings)
-    done = make_anew(catalog, expanded(settings, catalog), table)
+    current = expanded(settings, catalog)
+    if snapshot_source:
+        paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
+        done = resync_from(catalog, current, table, paths, snapshot_format)
+    else:
+        done = make_anew(catalog, current, table)
     if as_json:
         from dataclasses import asdict
 
