@@ -30,6 +30,8 @@ MAX_STRIPE_ROWS = 1 << 27
 _MAX_ROWS_PER_BYTE = 1 << 17
 """A constant column compresses to about 25,000 rows a byte; more is a lie that would only cost memory."""
 _MAX_METADATA_BYTES = 64 * 1024**2
+_TOO_FAR = "nanosecond resolution"
+"""What the decoder says of timestamps before 1678 or after 2261: it knows no other unit."""
 
 
 def open_orc(path: str, io: FileIOConfig) -> "OrcFileReader":
@@ -77,7 +79,7 @@ class OrcFileReader:
                 if len(array) != row_group.num_rows:
                     raise ValueError(f"{len(array)} of {row_group.num_rows} rows")
                 array.validate(full=True)  # the decoder does not check that strings are UTF-8
-            typed = [a if a.type == f.type else a.view(f.type) for a, f in zip(arrays, fields, strict=True)]
+            typed = [_typed(a, f.type) for a, f in zip(arrays, fields, strict=True)]
         return select_rows(typed, selection)
 
     def member(self, way: tuple[int, ...]) -> int | None:
@@ -153,19 +155,43 @@ class OrcFileReader:
         return tuple(groups)
 
     def _decode(self, stripe: int, column_indices: Sequence[int]) -> list[pa.Array]:
+        columns = sorted(set(column_indices))
+        try:
+            arrays = self._decode_together(stripe, columns)
+        except pa.ArrowInvalid as error:
+            if _TOO_FAR not in str(error):
+                raise
+            arrays = {i: self._decode_alone(stripe, i) for i in columns}
+        return [arrays[i] for i in column_indices]
+
+    def _decode_together(self, stripe: int, columns: Sequence[int]) -> dict[int, pa.Array]:
         """Columns are selected by name; where names are not paths to one column each, all are read."""
         names = self._stored_schema.names
-        wanted = [names[i] for i in column_indices]
+        if any("." in name for name in names) or len(set(names)) < len(names):
+            batch = self._file.reader.read_stripe(stripe)
+            return {i: batch.column(i) for i in columns}
+        batch = self._file.reader.read_stripe(stripe, [names[i] for i in columns])
+        return {i: batch.column(names[i]) for i in columns}
+
+    def _decode_alone(self, stripe: int, column: int) -> pa.Array:
+        """A column of which some value may be out of reach of nanoseconds: those come in microseconds."""
         try:
-            if any("." in name for name in names) or len(set(names)) < len(names):
-                batch = self._file.reader.read_stripe(stripe)
-                return [batch.column(i) for i in column_indices]
-            batch = self._file.reader.read_stripe(stripe, wanted)
+            return self._decode_together(stripe, [column])[column]
         except pa.ArrowInvalid as error:
-            if "nanosecond resolution" in str(error):  # the decoder knows no other unit: 1677 to 2262
-                raise pa.ArrowNotImplementedError(str(error)) from error
-            raise
-        return [batch.column(name) for name in wanted]
+            if _TOO_FAR not in str(error):
+                raise
+            field = self._stored_schema.field(column)
+            if not pa.types.is_timestamp(field.type):
+                raise pa.ArrowNotImplementedError(f"column {field.name!r}: {error}") from error
+            from scan_core.read.orc_timestamps import read_timestamps
+
+            return read_timestamps(self._source, self._tail, stripe, self._column_ids[column])
+
+
+def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind or pa.types.is_timestamp(kind):
+        return array
+    return array.view(kind)
 
 
 def _type_count(kind: pa.DataType) -> int:

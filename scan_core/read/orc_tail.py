@@ -23,11 +23,12 @@ _COMPRESSION_NONE, _COMPRESSION_ZLIB, _COMPRESSION_SNAPPY, _COMPRESSION_ZSTD = 0
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """Where a stripe lies and how many rows it has."""
+    """Where a stripe lies and how many rows it has; its footer are the last of its bytes."""
 
     offset: int
     num_bytes: int
     num_rows: int
+    footer_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,13 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
     Raises:
         ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
     """
-    message = _first_of_each(tail)
+    message = first_of_each(tail)
     postscript, footer = _message(message, 1), bytes(message.get(2, b""))
     stripes = []
     num_rows = 0
-    for number, value in _fields(footer):
+    for number, value in fields_of(footer):
         if number == 3:
-            stripes.append(_stripe(_first_of_each(value), file_size))
+            stripes.append(_stripe(first_of_each(value), file_size))
         elif number == 6:
             num_rows = int(value)
     if sum(s.num_rows for s in stripes) != num_rows:
@@ -65,15 +66,15 @@ def parse_tail(tail: bytes, file_size: int) -> OrcTail:
 
 def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[list[bytes]] | None:
     """For each stripe the serialised statistics of every column; None if they cannot be decompressed here."""
-    plain = _decompress(section, tail.compression)
+    plain = decompress_section(section, tail.compression)
     if plain is None:
         return None
-    return [[bytes(v) for n, v in _fields(stripe) if n == 1] for number, stripe in _fields(plain) if number == 1]
+    return [[bytes(v) for n, v in fields_of(stripe) if n == 1] for number, stripe in fields_of(plain) if number == 1]
 
 
 def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> ColumnStatistics:
     """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or odd."""
-    fields = _first_of_each(message)
+    fields = first_of_each(message)
     values = int(fields.get(1, -1))
     null_count = num_rows - values if 0 <= values <= num_rows else None
     if null_count == 0 and fields.get(10, 0):
@@ -82,6 +83,68 @@ def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> Colum
     if lower is None or upper is None:
         lower = upper = None
     return ColumnStatistics(lower, upper, null_count, None, num_rows)
+
+
+def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
+    """Field numbers and raw values: int for varints, bytes for everything else."""
+    view = memoryview(message)
+    position = 0
+    try:
+        while position < len(view):
+            tag, position = _varint(view, position)
+            match tag & 7:
+                case 0:
+                    value, position = _varint(view, position)
+                    yield tag >> 3, value
+                case 1 | 5 as wire:
+                    width = 8 if wire == 1 else 4
+                    yield tag >> 3, view[position : position + width]
+                    position += width
+                case 2:
+                    length, position = _varint(view, position)
+                    if position + length > len(view):
+                        raise ValueError(f"protobuf field of {length} bytes in {len(view)}")
+                    yield tag >> 3, view[position : position + length]
+                    position += length
+                case wire:
+                    raise ValueError(f"protobuf wire type {wire}")
+    except IndexError as error:
+        raise ValueError("protobuf message ends early") from error
+
+
+def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
+    """The first value of every field number."""
+    found: dict[int, Any] = {}
+    for number, value in fields_of(message):
+        found.setdefault(number, value)
+    return found
+
+
+def decompress_section(section: bytes, compression: int) -> bytes | None:
+    """The bytes of a section or stream, which is stored in chunks; None for a codec that is not supported here."""
+    if compression == _COMPRESSION_NONE:
+        return section
+    parts: list[bytes] = []
+    for is_original, chunk in _chunks(section):
+        if is_original:
+            parts.append(chunk)
+        elif compression == _COMPRESSION_ZLIB:
+            parts.append(_inflate(chunk))
+        elif compression in {_COMPRESSION_SNAPPY, _COMPRESSION_ZSTD}:
+            codec = "snappy" if compression == _COMPRESSION_SNAPPY else "zstd"
+            if codec == "snappy":
+                length, _ = _varint(memoryview(chunk), 0)
+                if length > _MAX_SECTION_BYTES:
+                    return None
+                parts.append(pa.Codec(codec).decompress(chunk, length).to_pybytes())
+            else:
+                with pa.CompressedInputStream(pa.BufferReader(chunk), codec) as stream:
+                    parts.append(stream.read(_MAX_SECTION_BYTES))
+        else:
+            return None
+        if sum(map(len, parts)) > _MAX_SECTION_BYTES:
+            return None
+    return b"".join(parts)
 
 
 def _bounds(fields: dict[int, Any], kind: pa.DataType) -> tuple[Any, Any]:
@@ -110,34 +173,7 @@ def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:
     num_bytes = sum(int(fields.get(n, 0)) for n in (2, 3, 4))
     if offset + num_bytes > file_size:
         raise ValueError(f"stripe at {offset}, {num_bytes} bytes, lies outside of the file of {file_size} bytes")
-    return Stripe(offset, num_bytes, num_rows)
-
-
-def _fields(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
-    """Field numbers and raw values: int for varints, bytes for everything else."""
-    view = memoryview(message)
-    position = 0
-    try:
-        while position < len(view):
-            tag, position = _varint(view, position)
-            match tag & 7:
-                case 0:
-                    value, position = _varint(view, position)
-                    yield tag >> 3, value
-                case 1 | 5 as wire:
-                    width = 8 if wire == 1 else 4
-                    yield tag >> 3, view[position : position + width]
-                    position += width
-                case 2:
-                    length, position = _varint(view, position)
-                    if position + length > len(view):
-                        raise ValueError(f"protobuf field of {length} bytes in {len(view)}")
-                    yield tag >> 3, view[position : position + length]
-                    position += length
-                case wire:
-                    raise ValueError(f"protobuf wire type {wire}")
-    except IndexError as error:
-        raise ValueError("protobuf message ends early") from error
+    return Stripe(offset, num_bytes, num_rows, int(fields.get(4, 0)))
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
@@ -150,18 +186,11 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
     raise ValueError("protobuf varint of more than ten bytes")
 
 
-def _first_of_each(message: bytes | memoryview) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    for number, value in _fields(message):
-        found.setdefault(number, value)
-    return found
-
-
 def _message(fields: dict[int, Any], number: int) -> dict[int, Any]:
     value = fields.get(number, b"")
     if isinstance(value, int):
         raise TypeError(f"protobuf field {number} is a number, not a message")
-    return _first_of_each(value)
+    return first_of_each(value)
 
 
 def _zigzag(value: Any) -> int | None:
@@ -189,32 +218,6 @@ def _decimal(value: Any) -> Decimal | None:
         return Decimal(_text(value) or "")
     except InvalidOperation:
         return None
-
-
-def _decompress(section: bytes, compression: int) -> bytes | None:
-    if compression == _COMPRESSION_NONE:
-        return section
-    parts: list[bytes] = []
-    for is_original, chunk in _chunks(section):
-        if is_original:
-            parts.append(chunk)
-        elif compression == _COMPRESSION_ZLIB:
-            parts.append(_inflate(chunk))
-        elif compression in {_COMPRESSION_SNAPPY, _COMPRESSION_ZSTD}:
-            codec = "snappy" if compression == _COMPRESSION_SNAPPY else "zstd"
-            if codec == "snappy":
-                length, _ = _varint(memoryview(chunk), 0)
-                if length > _MAX_SECTION_BYTES:
-                    return None
-                parts.append(pa.Codec(codec).decompress(chunk, length).to_pybytes())
-            else:
-                with pa.CompressedInputStream(pa.BufferReader(chunk), codec) as stream:
-                    parts.append(stream.read(_MAX_SECTION_BYTES))
-        else:
-            return None
-        if sum(map(len, parts)) > _MAX_SECTION_BYTES:
-            return None
-    return b"".join(parts)
 
 
 def _inflate(chunk: bytes) -> bytes:

@@ -156,12 +156,14 @@ def _change_member(history: "History", update: Any, structs: list[tuple[str, str
     parent = f"{column}.{way}" if way else column
     path = f"{parent}.{rng.choice(names)}"
     # a struct without members cannot be written
-    match rng.choice(["rename", "drop", "add", "move"] if len(names) > 1 else ["rename", "add"]):
+    may_drop = len(names) > 1 and history.drops_member is not update
+    match rng.choice(["rename", "drop", "add", "move"] if may_drop else ["rename", "add"]):
         case "rename":
             update.renameColumn(path, f"m{history.new_name()}")
             return f"rename {path}"
         case "drop":
             update.deleteColumn(path)
+            history.drops_member = update
             return f"drop {path}"
         case "move":
             update.moveFirst(path)

@@ -43,6 +43,8 @@ class History:
     seen: list[Row] = field(default_factory=list)
     dropped_names: list[str] = field(default_factory=list)
     names: int = 0
+    drops_member: Any = None
+    """The schema update that already drops a member: another one might leave a struct without."""
 
     def one_in(self, n: int) -> bool:
         return self.rng.randrange(n) == 0

@@ -1,4 +1,4 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
+import scan_core
 from scan_core.errors import MalformedTableError, MissingFileError, UnsupportedError
 from scan_core.read.file_reader import ColumnStatistics, field_id_of, open_file
 from scan_core.read.orc import OrcFileReader, open_orc
 from scan_core.rows.selection import All, Mask, Ranges
 from scan_core.snapshot import FileFormat
 from scan_core.split import FileIOConfig
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
 
 IO = FileIOConfig()
 
@@ -144,12 +147,46 @@ def test_rule_23_file_without_rows(tmp_path: Path) -> None:
     assert read_all(reader, 0) == [[]]
 
 
-def test_timestamp_that_nanoseconds_cannot_hold_is_refused_and_not_wrapped(tmp_path: Path) -> None:
-    fields = [field("id", pa.int64(), 1), field("ts", pa.timestamp("us"), 2)]
-    reader = opened(write(tmp_path / "f.orc", fields, [[1], [datetime(9999, 12, 31)]]))  # noqa: DTZ001
+FAR = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999), datetime(1677, 9, 21), datetime(2262, 4, 12)]  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "zstd"])
+def test_rule_17_timestamps_beyond_nanoseconds_are_exact(tmp_path: Path, compression: str, zone: str | None) -> None:
+    random = np.random.default_rng(7)
+    micros = [int(random.integers(-(2**55), 2**55)) for _ in range(3000)] + [i * 10**6 for i in range(-2000, 2000)]
+    near = datetime(2024, 1, 1)  # noqa: DTZ001
+    dates = [None, *FAR, *[near] * 700, *FAR, None, *(near + timedelta(seconds=i) for i in range(600))]
+    micros += [round((d - datetime(1970, 1, 1)) / timedelta(microseconds=1)) for d in dates if d is not None]  # noqa: DTZ001
+    rows: list[int | None] = list(micros)
+    rows[::17] = [None] * len(rows[::17])
+    kind = pa.timestamp("us", zone)
+    fields = [field("id", pa.int64(), 1), field("ts", kind, 2)]
+    options = {"compression": compression}
+    reader = opened(
+        write(tmp_path / "f.orc", fields, [range(len(rows)), pa.array(rows, pa.int64()).view(kind)], **options)
+    )
+    ((ids, found),) = (reader.read(g, (0, 1), All(g.num_rows)) for g in reader.row_groups)
+    assert ids.to_pylist() == list(range(len(rows)))
+    assert found.view(pa.int64()).to_pylist() == rows
+
+
+def test_timestamps_beyond_nanoseconds_are_read_end_to_end(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "ts", "timestamp")])
+    table.commit(table.data({"id": list(range(len(FAR))), "ts": FAR}, file_format="orc"))
+    table.commit(table.equality_delete({"ts": FAR[:1]}, ids=[2], columns=table.columns[1:], file_format="orc"))
+    scan = scan_core.open_table(table.metadata_path).scan()
+    assert scan.to_table()["ts"].to_pylist() == FAR[1:]
+    assert scan.where("ts = timestamp '9999-12-31 23:59:59.999999'").select("id").to_table()["id"].to_pylist() == [1]
+
+
+def test_far_timestamps_inside_of_others_are_refused_with_their_column_alone(tmp_path: Path) -> None:
+    nested = pa.struct([field("ts", pa.timestamp("us"), 3)])
+    fields = [field("id", pa.int64(), 1), field("s", nested, 2)]
+    reader = opened(write(tmp_path / "f.orc", fields, [[1], [{"ts": datetime(9999, 12, 31)}]]))  # noqa: DTZ001
     assert read_all(reader, 0) == [[1]]
-    with pytest.raises(UnsupportedError, match=r"f\.orc: .*'ts'"):
-        read_all(reader, 1)
+    with pytest.raises(UnsupportedError, match=r"f\.orc: .*column 's'"):
+        read_all(reader, 0, 1)
 
 
 def test_file_without_ids_says_so(tmp_path: Path) -> None:
