@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.avro_messages import read_values, reader_of
+from pipelines.formats.casting import cast_each
 from pipelines.formats.debezium import DebeziumOptions
 from pipelines.formats.debezium_columns import EventColumns, decode_columns, decode_rows_of_file
 from pipelines.formats.events import Events, Refusal
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import from_binary
-from pipelines.formats.span_text import base64_bytes, text
+from pipelines.formats.span_text import base64_bytes, text, true_mask
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
 from pipelines.sources.schema_registry import RegistryConfig, Schemas, UnknownSchemaError, folder, registry
@@ -110,7 +111,11 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
     tombstones = int((empty & ~deletes & ~broken).sum())
     refusals = [*value.refusals, *key.refusals]
     if garbled.any():
-        refusals.append(Refusal(np.flatnonzero(garbled), "no message: neither bytes nor base64 of them"))
+        refusals.append(
+            Refusal(
+                np.flatnonzero(garbled), "no Avro message: it does not begin with 0, and is no base64 of one that does"
+            )
+        )
     return decode_columns(groups, _each_once(refusals), {"tombstone": tombstones} if tombstones else {})
 
 
@@ -178,21 +183,26 @@ def _messages(raw: RawEvents) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
     if documents is None:
         raise SourceError("no messages")
     keys = pa.nulls(len(documents), pa.binary()) if raw.keys is None else raw.keys
-    first = _first_byte(documents) or _first_byte(keys)
-    if first == bytes([_MAGIC]):
+    # Each by its own first byte: what one message looks like says nothing of its neighbours.
+    framed, object_ = (_begins_with(documents, byte) for byte in (_MAGIC, _OPENING_BRACE))
+    if framed.all():
         return documents, keys, np.zeros(len(documents), np.bool_)
-    if first == bytes([_OPENING_BRACE]):
-        return _of_objects(documents)
-    values, wrong = _of_base64(documents)
-    names, wrong_key = _of_base64(keys)
-    return values, names, wrong | wrong_key
+    values, members, wrong = _of_objects(_only(documents, object_))
+    words, no_base64 = _of_base64(_only(documents, ~framed & ~object_))
+    values = pc.coalesce(_only(documents, framed), values, words)
+    # Beside messages as bytes keys are bytes, too, or what another converter makes of them.
+    if framed.any() or _begins_with(keys, _MAGIC).any():
+        return values, pc.coalesce(members, keys), wrong | no_base64
+    names, no_key = _of_base64(_only(keys, ~object_))
+    return values, pc.coalesce(members, names), wrong | no_base64 | no_key
 
 
-def _first_byte(messages: pa.BinaryArray) -> bytes:
-    """Of the first message that has one."""
-    found = pc.drop_null(pc.binary_slice(messages, 0, 1))
-    found = found.filter(pc.not_equal(pc.binary_length(found), 0))
-    return bytes(found[0].as_py()) if len(found) else b""
+def _begins_with(messages: pa.BinaryArray, byte: int) -> Mask:
+    return true_mask(pc.starts_with(messages, bytes([byte])))
+
+
+def _only(messages: pa.BinaryArray, chosen: Mask) -> pa.BinaryArray:
+    return pc.if_else(pa.array(chosen), messages, pa.scalar(None, pa.binary()))
 
 
 def _of_objects(documents: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
@@ -211,14 +221,11 @@ def _of_objects(documents: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArr
 
 
 def _of_base64(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
-    given = np.asarray(lines.is_valid())
-    try:
-        words = pc.utf8_trim_whitespace(lines.cast(pa.string()))
-    except pa.ArrowInvalid:
-        return pa.nulls(len(lines), pa.binary()), given
+    words, garbled = cast_each(lines, pa.string())
+    words = pc.utf8_trim_whitespace(words)
     data, bad = base64_bytes(words)
-    nothing = np.asarray(pc.fill_null(pc.equal(pc.binary_length(words), 0), False))
-    return pc.if_else(pa.array(nothing), pa.scalar(None, pa.binary()), data), bad & ~nothing
+    nothing = true_mask(pc.equal(pc.binary_length(words), 0))
+    return pc.if_else(pa.array(nothing), pa.scalar(None, pa.binary()), data), garbled | (bad & ~nothing)
 
 
 def _framed_only(keys: pa.BinaryArray) -> pa.BinaryArray:

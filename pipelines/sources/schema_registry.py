@@ -21,6 +21,8 @@ RETRIES = 4
 _BACKOFF_SECONDS = 0.2
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _MAX_REFERENCES = 200
+_NOT_FOUND = frozenset({40401, 40402, 40403})
+"""Subject, version, schema: a registry's own words. A bare 404 comes from an address where there is none."""
 
 
 class UnknownSchemaError(SourceError):
@@ -152,8 +154,6 @@ class SchemaRegistry:
             answer = self._connection().get(url, timeout=self._config.timeout_seconds)
         except requests.exceptions.RequestException as error:
             raise SourceError(f"the schema registry cannot be asked for {what}: {url}: {error}") from error
-        if answer.status_code == 404:
-            raise UnknownSchemaError(f"no {what}: the registry {self._config.url} does not know it")
         if answer.status_code in {401, 403}:
             raise SourceError(
                 f"the schema registry refuses {url} (HTTP {answer.status_code}): check registry_user or registry_token"
@@ -162,6 +162,11 @@ class SchemaRegistry:
             document = answer.json()
         except requests.exceptions.JSONDecodeError:
             document = None
+        if answer.status_code == 404:
+            code = document.get("error_code") if isinstance(document, dict) else None
+            if code in _NOT_FOUND:
+                raise UnknownSchemaError(f"no {what}: the registry {self._config.url} does not know it")
+            raise SourceError(f"no schema registry answers at {url} (HTTP 404): check the address, with its path")
         if not answer.ok or not isinstance(document, dict) or not isinstance(document.get("schema"), str):
             raise SourceError(
                 f"{url} did not answer as a schema registry does (HTTP {answer.status_code}): {answer.text[:200]!r}"

@@ -163,6 +163,22 @@ def test_a_broken_message_is_rejected_and_its_neighbours_are_not(schemas: Path) 
     assert "does not begin with 0" in reasons[6]
 
 
+@pytest.mark.parametrize("garbage", [b'{"x": 1}', b"\0\0", b"\xff\xfe", b"no base64!"])
+@pytest.mark.parametrize("shape", ["bytes", "base64", "objects"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_garbage_of_another_shape_is_rejected_alone(shape: str, garbage: bytes, place: int, schemas: Path) -> None:
+    good = [message(envelope(), e, 2) for e in EVENTS]
+    messages = {
+        "bytes": [*good],
+        "base64": [b64encode(m) for m in good],
+        "objects": [json.dumps({"value": b64encode(m).decode()}).encode() for m in good],
+    }[shape]
+    messages.insert(place, garbage)
+    result = decoded(from_documents([*messages]), ("id",), schemas=str(schemas))
+    assert ops(result) == WANTED
+    assert result.rejected.table.column("source_offset").to_pylist() == [place + 1]
+
+
 def test_schema_that_changes_in_mid_stream_widens_columns_and_adds_new_ones(schemas: Path) -> None:
     first, second = envelope({"n": "int"}), envelope({"n": "long", "more": "string"})
     (schemas / "3.avsc").write_text(json.dumps(first))

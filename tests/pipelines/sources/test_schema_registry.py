@@ -108,6 +108,13 @@ def test_unknown_id_is_told_apart_from_a_failure(server: Server) -> None:
         client(server).document(7)
 
 
+def test_address_without_a_registry_is_a_failure_and_no_unknown_id(server: Server) -> None:
+    server.status = 404
+    with pytest.raises(SourceError, match="check the address") as raised:
+        client(server).document(7)
+    assert not isinstance(raised.value, UnknownSchemaError)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_access_says_what_to_check(status: int, server: Server) -> None:
     server.status = status
