@@ -6,6 +6,7 @@ events as JSON are in `debezium.py`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from pipelines.errors import SourceError
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
+from pipelines.formats.column_types import widened
 from pipelines.formats.events import Declared, Events, Refusal, milliseconds, table_names
 from pipelines.formats.image import ArrowMembers
 from pipelines.formats.image_sources import Mask, Rows, StackedImages
@@ -64,6 +66,16 @@ def is_envelope(columns: Mapping[str, pa.Array] | pa.Table) -> bool:
     if "op" not in names:
         return False
     return any(n in names and _is_struct(columns[n].type) for n in ("before", "after"))
+
+
+def is_unwrapped(rows: pa.Table) -> bool:
+    """Whether these are rows of ExtractNewRecordState: with its flag, or with the letters of its operations."""
+    if "__deleted" in rows.column_names:
+        return True
+    if "__op" not in rows.column_names:
+        return False
+    letters = pc.unique(_text(_single(rows.column("__op")))).drop_null()
+    return len(letters) > 0 and bool(pc.all(pc.is_in(letters, pa.array([*"rcudt"]))).as_py())
 
 
 def decode_columns(
@@ -196,14 +208,19 @@ def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str],
     def values(path: str) -> pa.Array:
         steps = path.removeprefix("payload.").split(".")
         found = [_at(g.columns, steps, len(g.raw)) for g in groups]
-        given = {f.type for f in found if f is not None and not pa.types.is_null(f.type)}
-        if len(given) != 1:
+        arrow = reduce(_widest, (f.type for f in found if f is not None), pa.null())
+        if arrow is None or pa.types.is_null(arrow):
             raise KeyError(path)
-        (arrow,) = given
-        arrays = [pa.nulls(len(g.raw), arrow) if f is None else f for g, f in zip(groups, found, strict=True)]
+        arrays = [
+            pa.nulls(len(g.raw), arrow) if f is None else f.cast(arrow) for g, f in zip(groups, found, strict=True)
+        ]
         return pa.concat_arrays(arrays).take(places)
 
     return values
+
+
+def _widest(one: pa.DataType | None, other: pa.DataType) -> pa.DataType | None:
+    return None if one is None else widened(one, other)
 
 
 def _at(columns: Mapping[str, pa.Array], steps: Sequence[str], count: int) -> pa.Array | None:

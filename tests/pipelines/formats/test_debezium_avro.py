@@ -163,6 +163,24 @@ def test_a_broken_message_is_rejected_and_its_neighbours_are_not(schemas: Path) 
     assert "does not begin with 0" in reasons[6]
 
 
+def test_changes_are_ordered_by_a_column_that_another_schema_widens(schemas: Path) -> None:
+    narrow, wide = envelope({"n": "int"}), envelope({"n": "long"})
+    (schemas / "3.avsc").write_text(json.dumps(narrow))
+    (schemas / "4.avsc").write_text(json.dumps(wide))
+    raw = from_documents(
+        [
+            message(wide, event("u", {"id": 1, "n": 2}), 4),
+            message(narrow, event("c", {"id": 1, "n": 1}), 3),
+        ]
+    )
+    table = TableFeed(name="public.t", key=("id",), order_by=("after.n",))
+    options = {"schemas": str(schemas)}
+    assert ops(decode(raw, FeedConfig(format="debezium-avro", tables=(table,), options=options))) == [
+        ("c", 1),
+        ("u", 1),
+    ]
+
+
 @pytest.mark.parametrize("garbage", [b'{"x": 1}', b"\0\0", b"\xff\xfe", b"no base64!"])
 @pytest.mark.parametrize("shape", ["bytes", "base64", "objects"])
 @pytest.mark.parametrize("place", [0, 2])
