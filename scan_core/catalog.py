@@ -37,7 +37,7 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     """The PyIceberg table called `catalog.namespace.table`, or `namespace.table` in the default catalog.
 
     Raises:
-        TableNotFoundError: no such catalog or table.
+        TableNotFoundError: no such catalog or table, or the catalog cannot be asked.
     """
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import (
@@ -50,15 +50,24 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     catalog_name, name = (parts[0], parts[1:]) if len(parts) > 2 else (None, parts)
     try:
         catalog = load_catalog(catalog_name, **properties)
-    except ValueError as error:
+    except Exception as error:
         raise TableNotFoundError(
             f"{identifier!r} is no file or folder, and PyIceberg cannot open a catalog "
-            f"{catalog_name or 'default'!r}: {error}"
+            f"{catalog_name or 'default'!r}: {_reason(error)}"
         ) from error
     try:
         return catalog.load_table(tuple(name))
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError) as error:
         raise TableNotFoundError(f"catalog {catalog.name!r} has no table {'.'.join(name)!r}") from error
+    except Exception as error:
+        raise TableNotFoundError(
+            f"catalog {catalog.name!r} cannot load the table {'.'.join(name)!r}: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
 
 
 def table_facts(table: Any) -> tuple[str, dict[str, str]] | None:
