@@ -31,11 +31,15 @@ BITMAP_BYTE_COST = 1.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Rows of some directory entries, or of all others: whichever takes less to read."""
+    """Rows of some directory entries, or of all others: whichever takes less to read.
+
+    `num_rows` are those that are meant, `rows_read` those in the bitmaps of `entries`.
+    """
 
     entries: tuple[int, ...]
     is_complement: bool
     num_rows: int
+    rows_read: int
     cost: float
 
 
@@ -137,6 +141,21 @@ def leaves(answer: Answer) -> list[Leaf]:
             assert_never(answer)
 
 
+def most_rows(answer: Answer) -> int:
+    """No more rows of the file than that are true."""
+    match answer:
+        case Leaf(choice):
+            return choice.true.num_rows
+        case Combined("and", operands):
+            return min(map(most_rows, operands))
+        case Combined("or", operands):
+            return sum(map(most_rows, operands))
+        case Combined(_, operands):
+            return leaves(operands[0])[0].choice.index.directory.num_rows
+        case _:
+            assert_never(answer)
+
+
 def _choose_of_list(node: BoundExpr, index: ColumnIndex) -> Choice | None:
     directory = index.directory
     chosen = np.zeros(len(directory.values) + 2, np.bool_)
@@ -186,7 +205,7 @@ def _entries(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
     direct, others = _listed(index, chosen), _listed(index, ~chosen)
     if direct.cost <= others.cost:
         return direct
-    return Entries(others.entries, True, index.directory.num_rows - others.num_rows, others.cost)
+    return Entries(others.entries, True, index.directory.num_rows - others.num_rows, others.num_rows, others.cost)
 
 
 def _listed(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
@@ -196,7 +215,8 @@ def _listed(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
     begins = np.concatenate([[directory.num_bytes], directory.ends[:-1]])
     num_bytes = int((directory.ends[entries] - begins[entries]).sum())
     cost = BITMAP_COST * len(entries) + BITMAP_BYTE_COST * num_bytes
-    return Entries(tuple(entries.tolist()), False, int(directory.cardinalities[entries].sum()), cost)
+    num_rows = int(directory.cardinalities[entries].sum())
+    return Entries(tuple(entries.tolist()), False, num_rows, num_rows, cost)
 
 
 def _mask(chosen: Entries, bitmaps: tuple[RowPositions, ...], first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scan_core.bitmap_index.answers import Answer, Choice, Leaf, choose_entries, combine, leaves, read_leaf
+from scan_core.bitmap_index.answers import Answer, Choice, Leaf, choose_entries, combine, leaves, most_rows, read_leaf
 from scan_core.bitmap_index.column_index import ColumnIndex, open_column_index
 from scan_core.errors import MalformedTableError, MissingFileError, UnsupportedError
 from scan_core.expr.bound import And, BoundExpr, Column, Member, Not, Or, children, walk
@@ -20,8 +20,14 @@ from scan_core.metrics import ScanMetrics
 from scan_core.schema import Type
 from scan_core.split import FileScanTask, ScanContext
 
-READ_COST, DECODE_COST, MOST_VALUE_COST = 50_000.0, 3.0, 20.0
-"""Nanoseconds to read a column chunk, to decode a value, and at most to evaluate one: dear expressions are cached."""
+READ_COST, DECODE_COST, MOST_VALUE_COST = 50_000.0, 3.0, 5.0
+"""Nanoseconds to read a column chunk, to decode a value, and at most to evaluate one: dear expressions are evaluated
+once per distinct value, and a column with an index has few of them."""
+MOST_ROWS = 1 << 25
+"""Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
+MOST_OF_STAGE_1 = 0.1
+"""A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
+may have to run first, and does so faster on whole columns."""
 _FAR_APART = 5_000
 """Survivors so many rows apart are in pages of their own: the others' pages are not decoded."""
 
@@ -66,8 +72,11 @@ def split_stages(
         if answer is not None:
             answered[index] = answer
             chooser.narrowed_by(answer)
+    if len(answered) < len(conjuncts):
+        for index in [i for i, answer in answered.items() if most_rows(answer) > MOST_OF_STAGE_1 * chooser.num_rows]:
+            mixed[index] = {conjuncts[index]: answered.pop(index)}
     for index, conjunct in enumerate(conjuncts):
-        if index not in answered and (parts := chooser.parts(conjunct)):
+        if index not in answered and index not in mixed and (parts := chooser.parts(conjunct)):
             mixed[index] = parts
     stages = Stages(answered, mixed, tuple(chooser.refused), tuple(chooser.declined.values()))
     metrics.bitmap_indexes_used += stages.indexes_used
@@ -80,7 +89,7 @@ class _Chooser:
     def __init__(self, task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> None:
         self._io = context.io
         self._metrics = metrics
-        self._num_rows = task.data_file.record_count
+        self.num_rows = task.data_file.record_count
         self._blobs = {blob.field_id: blob for blob in task.bitmap_indexes}
         self._indexes: dict[int, ColumnIndex | None] = {}
         self._choices: dict[BoundExpr, Choice | None] = {}
@@ -95,8 +104,8 @@ class _Chooser:
 
     def narrowed_by(self, answer: Answer) -> None:
         """Fewer rows are left for what comes next."""
-        if isinstance(answer, Leaf) and self._num_rows:
-            self._share_left *= answer.choice.true.num_rows / self._num_rows
+        if isinstance(answer, Leaf) and self.num_rows:
+            self._share_left *= answer.choice.true.num_rows / self.num_rows
 
     def answer(self, node: BoundExpr, *, nulls: bool) -> Answer | None:
         """What bitmaps say of an expression; None if they do not tell all of it, or cost more than its values."""
@@ -126,7 +135,7 @@ class _Chooser:
         if choice is None:
             return None
         cost = choice.true.cost + (choice.unknown.cost if nulls else 0.0)
-        if cost > self._cost_of_values(node):
+        if cost > self._cost_of_values(node) or max(choice.true.rows_read, choice.unknown.rows_read) > MOST_ROWS:
             self.declined[node] = choice
             return None
         if (node, nulls) not in self._read:
@@ -152,7 +161,7 @@ class _Chooser:
             self._indexes[field_id] = (
                 None
                 if blob is None
-                else self._guarded(lambda: open_column_index(blob, self._num_rows, self._io, self._metrics))
+                else self._guarded(lambda: open_column_index(blob, self.num_rows, self._io, self._metrics))
             )
         return self._indexes[field_id]
 
@@ -166,7 +175,7 @@ class _Chooser:
 
     def _cost_of_values(self, node: BoundExpr) -> float:
         share = min(1.0, self._share_left * _FAR_APART)
-        return READ_COST + self._num_rows * share * (DECODE_COST + min(cost_of(node), MOST_VALUE_COST))
+        return READ_COST + self.num_rows * share * (DECODE_COST + min(cost_of(node), MOST_VALUE_COST))
 
 
 def _candidates(node: BoundExpr) -> list[BoundExpr]:

@@ -106,6 +106,21 @@ def position_count(positions: RowPositions) -> tuple[int, int]:
             assert_never(positions)
 
 
+def positions_in_mask(mask: npt.NDArray[np.bool_]) -> RowPositions:
+    """The positions of the flags that are set, in whichever form takes less memory."""
+    cardinality = int(np.count_nonzero(mask))
+    if 64 * cardinality < len(mask):
+        return SortedPositions(np.flatnonzero(mask).astype(np.int64, copy=False))
+    bits = np.zeros(-(-len(mask) // _CONTAINER_ROWS) * _BITSET_BYTES, np.uint8)
+    bits[: -(-len(mask) // 8)] = np.packbits(mask, bitorder="little")
+    data = memoryview(bits.tobytes())
+    firsts = np.arange(0, len(mask), _CONTAINER_ROWS, dtype=np.int64)
+    containers = tuple(
+        _Container(int(first), "bitset", data[first // 8 : first // 8 + _BITSET_BYTES]) for first in firsts
+    )
+    return RoaringPositions(containers, firsts, cardinality)
+
+
 def sorted_positions(values: Positions) -> SortedPositions:
     """From positions in any order, repeats allowed."""
     if len(values) > 1 and not (values[1:] > values[:-1]).all():

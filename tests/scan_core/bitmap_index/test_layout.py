@@ -11,6 +11,7 @@ from pyroaring import BitMap64
 from scan_core.bitmap_index.bitmaps import decode_bitmap, row_mask
 from scan_core.bitmap_index.layout import decode_directory, encode_directory
 from scan_core.errors import MalformedTableError
+from scan_core.rows.positions import positions_in_mask
 from scan_core.schema import PrimitiveType, arrow_type, parse_type
 
 VALUES = {
@@ -84,8 +85,10 @@ def test_rows_of_a_bitmap_are_marked_in_any_range(rows: set[int], first: int, co
     if len(rows) % 2:
         bitmap.run_optimize()
     positions = decode_bitmap(bitmap.serialize(), len(rows), 400_000, "a bitmap")
-    found = np.flatnonzero(row_mask([positions], first, count)) + first
-    assert found.tolist() == sorted(r for r in rows if first <= r < first + count)
+    mask = row_mask([positions], 0, 400_000)
+    for same in (positions, positions_in_mask(mask)):
+        found = np.flatnonzero(row_mask([same], first, count)) + first
+        assert found.tolist() == sorted(r for r in rows if first <= r < first + count)
 
 
 def test_bitmap_of_other_rows_than_stated_is_refused() -> None:

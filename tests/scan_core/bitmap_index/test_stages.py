@@ -156,6 +156,18 @@ def test_unions_that_cost_more_than_the_values_are_left_to_stage_2(
     assert "not by bitmap, for values cost less: city in ('a', 'b') (2 of 4 values)" in scan.explain()
 
 
+def test_conjunct_that_keeps_many_rows_competes_by_row_position(
+    table: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scan_core.bitmap_index.stages.MOST_OF_STAGE_1", 0.1)
+    index_columns(table.location, ["city", "id"])
+    scan = same_rows(table, "city = 'a' and id = 2 and x < 100")
+    text = scan.explain()
+    assert text.index("id = 2  (1 of 12 values") < text.index("stage 2") < text.index("by row position first")
+    assert scan.metrics.bitmap_indexes_used == 2
+    assert same_rows(table, "city = 'a' or city = 'b'").metrics.rows_removed_by_bitmaps > 0
+
+
 def test_most_values_are_found_as_those_that_are_not_the_others(
     table: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,68 @@
+"""Scattered needles with and without bitmap indexes: two filters of which one value in a thousand rows passes the first.
+
+The table is that of `shapes.py` under metadata of its own, so that its data files are shared and never changed. Druid
+(two-stage filtering, issue 2742) gives the idea and no figures; the goal is five times faster than the same scan without.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import scan_core
+from benchmarks.race import Goal, race, report
+from benchmarks.shapes import DATA, build
+from pipelines.maintenance.bitmap_indexes import build_indexes
+from pipelines.maintenance.statistics_target import PathTarget
+from scan_core import ScanOptions
+
+FOLDER = DATA / "bitmap_index"
+INDEXED = ("s1", "i0")
+NEEDLE = "s1 = 'city-500' and i0 = 7"
+"""Both indexed: a thousand cities and a hundred numbers, in random order over all pages."""
+ONE_INDEX = "s1 = 'city-500' and v0 < 10"
+SPANNING = "s1 = 'city-500' or v0 < 0.1"
+MANY_VALUES = "s1 like '%5%' and v0 < 10"
+WITHOUT = ScanOptions(use_bitmap_indexes=False)
+
+
+def indexed_table(metadata: Path) -> Path:
+    """A table of the same data files with indexes."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    folder = FOLDER / "metadata"
+    folder.mkdir(parents=True)
+    shutil.copyfile(metadata, folder / "v1.metadata.json")
+    for column in INDEXED:
+        started = perf_counter()
+        found = build_indexes(PathTarget(str(FOLDER)), [column])
+        print(f"{column}: {found.built} files indexed in {perf_counter() - started:.1f} s, {found.size_bytes:,} bytes")
+    return FOLDER
+
+
+def measure(title: str, where: str, read: Callable[[Any], Any], at_most: float | None = None) -> None:
+    """One filter with and without."""
+    scan = scan_core.open_table(FOLDER).scan().where(where)
+    without = scan.with_options(WITHOUT)
+    candidates = {"with indexes": lambda: read(scan), "without": lambda: read(without)}
+    report(title, race(candidates), "with indexes", [Goal("with indexes", "without", at_most)])
+
+
+def main() -> None:
+    """Print all cases."""
+    table = build("no_deletes")
+    indexed_table(Path(table.metadata_location.removeprefix("file://")))
+    print(scan_core.open_table(FOLDER).scan().where(NEEDLE).explain())
+    measure("bitmap index: count, both filters indexed", NEEDLE, lambda s: s.count(), 0.2)
+    measure(
+        "bitmap index: 3 columns, both filters indexed",
+        NEEDLE,
+        lambda s: s.select("id", "k1", "v1").to_table().num_rows,
+    )
+    measure("bitmap index: count, one filter indexed", ONE_INDEX, lambda s: s.count())
+    measure("bitmap index: count, OR across both stages", SPANNING, lambda s: s.count())
+    measure("bitmap index: count, union of 271 bitmaps", MANY_VALUES, lambda s: s.count())
+
+
+if __name__ == "__main__":
+    main()
