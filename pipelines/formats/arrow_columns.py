@@ -31,6 +31,8 @@ def decode(array: pa.Array, wanted: ValueType) -> Decoded:
         return decimals_of_bytes(array.cast(pa.binary()), arrow)
     if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
         return _times(array, wanted)
+    if is_finer(held, arrow):
+        return _cut(array, arrow), np.zeros(len(array), np.bool_)
     return cast_each(array, arrow)
 
 
@@ -93,6 +95,18 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
         return array.cast(pa.binary())
     return array
+
+
+def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether times of nanoseconds are to be held as microseconds, which cuts them (see `fine_times.py`)."""
+    timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted) and bool(held.tz) == bool(wanted.tz)
+    times = pa.types.is_time64(held) and pa.types.is_time64(wanted)
+    return bool((timestamps or times) and held.unit == "ns" and wanted.unit == "us")
+
+
+def _cut(array: pa.Array, arrow: pa.DataType) -> pa.Array:
+    nanos = np.asarray(array.view(pa.int64()).fill_null(0))
+    return pa.array(nanos // 1_000, mask=np.asarray(array.is_null())).view(arrow)
 
 
 def _times(array: pa.Array, wanted: ValueType) -> Decoded:

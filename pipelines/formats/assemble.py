@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from pipelines.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
 from pipelines.formats.column_types import resolve_types, widened
-from pipelines.formats.completion import filled_from_before, filled_from_key, unchanged_columns, with_sparse_updates
+from pipelines.formats.completion import (
+    filled_from_before,
+    filled_from_key,
+    unchanged_columns,
+    whole_rows,
+    with_sparse_updates,
+)
 from pipelines.formats.events import Events, distinct, reject
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
@@ -94,6 +100,8 @@ def _assemble_part(
     if not key:
         reason = "no key: the feed names none, declare it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
+    if feed.identity_full:
+        after, before = whole_rows(after, before, row_type)
     row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
@@ -104,6 +112,9 @@ def _assemble_part(
     if events.sparse_updates:
         after = with_sparse_updates(after, row_type, op == UPDATE)
     after = filled_from_before(filled_from_key(after, message_key, key, written), before)
+    if feed.identity_full:
+        partial = np.any([~before.has(name) for name in key], axis=0)
+        rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
     unchanged = unchanged_columns(after, written)
     table = _change_table(

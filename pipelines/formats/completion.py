@@ -26,6 +26,25 @@ def with_sparse_updates(after: Image, row_type: pa.StructType, updates: Mask) ->
     return replace(after, unavailable=unavailable, missing=missing)
 
 
+def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Image, Image]:
+    """Rows that are their own key, from before a column was there: it is NULL in them.
+
+    An old row beside a new one that has the column may be a part only: it stays as it is.
+    """
+    columns = {row_type.field(i).name: row_type.field(i).type for i in range(row_type.num_fields)}
+    filled = []
+    for image, beside in ((after, None), (before, after)):
+        missing = {}
+        for name in columns:
+            lacking = ~image.has(name) if name not in image.columns else image.missing.get(name, np.False_)
+            partial = lacking & image.present & (np.False_ if beside is None else beside.has(name))
+            if np.any(partial):
+                missing[name] = partial
+        nothing = {n: pa.nulls(len(image), t) for n, t in columns.items() if n not in image.columns}
+        filled.append(replace(image, columns={**image.columns, **nothing}, missing=missing))
+    return filled[0], filled[1]
+
+
 def filled_from_key(after: Image, message_key: Image, key: Sequence[str], written: Mask) -> Image:
     """Key columns that the row lacks, from the message key."""
     columns, missing = dict(after.columns), dict(after.missing)

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.formats.arrow_columns import is_finer
 from pipelines.formats.json_scalars import whole_numbers
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.span_text import TEXT_KINDS, text, true_mask
@@ -22,10 +23,12 @@ def count_cut(column: "SpanColumn | pa.Array", wanted: ValueType) -> int:
         return 0
     if isinstance(column, SpanColumn):
         return _of_numbers(column, wanted) + _of_text(column)
-    if wanted.encoding is Encoding.NANOS and pa.types.is_integer(column.type):
-        values = np.asarray(column.fill_null(0))
-        return int((values % _NANOS != 0).sum())
-    return 0
+    if is_finer(column.type, wanted.arrow):
+        column = column.view(pa.int64())
+    elif wanted.encoding is not Encoding.NANOS or not pa.types.is_integer(column.type):
+        return 0
+    values = np.asarray(column.fill_null(0))
+    return int((values % _NANOS != 0).sum())
 
 
 def _is_micros(arrow: pa.DataType) -> bool:

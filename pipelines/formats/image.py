@@ -19,7 +19,7 @@ from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.plain_types import plain_type
-from pipelines.formats.value_type import ValueType, describe
+from pipelines.formats.value_type import ValueType, describe, from_arrow
 
 Mask = NDArray[np.bool_]
 
@@ -186,7 +186,7 @@ def inferred(
     """The type that one column has in several images of the same events."""
     spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
     if len(spans) < len(columns):
-        return ValueType(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
+        return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
     return infer(_joined(spans), options)
 
 

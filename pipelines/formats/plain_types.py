@@ -34,7 +34,8 @@ def _plain_temporal(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_time(arrow):
         return pa.time64("us")
     if pa.types.is_timestamp(arrow):
-        return pa.timestamp("ns" if arrow.unit == "ns" else "us", "UTC" if arrow.tz else None)
+        # Nanoseconds are for tables of format 3, whose columns say so; others hold microseconds.
+        return pa.timestamp("us", "UTC" if arrow.tz else None)
     return pa.int64()
 
 

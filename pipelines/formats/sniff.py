@@ -1,13 +1,14 @@
 """Which format a feed has, from its first events: names the format, or says what is in doubt."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.change_rows import USUAL_OP_COLUMNS
-from pipelines.formats.debezium_columns import is_envelope
+from pipelines.formats.debezium_columns import is_envelope, is_unwrapped
 from pipelines.formats.events import letters
 from pipelines.formats.json_events import blank, tombstones
 from pipelines.formats.json_scan import scan_objects
@@ -40,7 +41,7 @@ def sniff(raw: RawEvents) -> str:
         SourceError: the events look like no format, or like several.
     """
     if raw.rows is not None:
-        return "debezium-avro" if is_envelope(raw.rows) else _sniff_columns(raw.rows.column_names)
+        return "debezium-avro" if is_envelope(raw.rows) or is_unwrapped(raw.rows) else _sniff_columns(raw.rows)
     if raw.documents is None:
         raise SourceError("nothing to tell the format by: state it (format: ...)")
     first = raw.documents.slice(0, SNIFFED_EVENTS)
@@ -110,10 +111,11 @@ def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
     return np.isin(letters(column), np.frombuffer(words, np.uint8))
 
 
-def _sniff_columns(names: list[str]) -> str:
+def _sniff_columns(rows: pa.Table) -> str:
+    names = rows.column_names
     if names and names[0] == "Op":
         return "dms"
-    if {"__deleted", "__op"} & set(names) or any(name in USUAL_OP_COLUMNS for name in names):
+    if any(name in USUAL_OP_COLUMNS for name in names):
         return "rows"
     raise SourceError(
         f"no column of {', '.join(names[:10])} says what happened to a row: format: dms or rows, with op_column or no_op"
