@@ -27,7 +27,7 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
     import scan_core
 
     moves = parse_relocations(relocate)
-    if _is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
+    if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
         return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG), relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves)
@@ -47,7 +47,7 @@ def changeable_table(name: str, config: Path | None) -> Any:
         ConfigError: the config does not exist.
         ScanError: there is no such table.
     """
-    if not _is_identifier(name):
+    if not is_identifier(name):
         return name
     if config is not None or DEFAULT_CONFIG.exists():
         return _catalog_table(name, config or DEFAULT_CONFIG)
@@ -56,7 +56,8 @@ def changeable_table(name: str, config: Path | None) -> Any:
     return load_table(name, {})
 
 
-def _is_identifier(name: str) -> bool:
+def is_identifier(name: str) -> bool:
+    """Whether this names a table of a catalog, not a path."""
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 

@@ -5,10 +5,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipelines.commands.table_argument import AS_OF, CONFIG, REF, RELOCATE, SNAPSHOT, TABLE, open_named_table
+from pipelines.commands.table_argument import (
+    AS_OF,
+    CONFIG,
+    DEFAULT_CONFIG,
+    REF,
+    RELOCATE,
+    SNAPSHOT,
+    TABLE,
+    is_identifier,
+    open_named_table,
+)
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pipelines.key_log import KeyLog
     from scan_core.why import KeyReport, RowFate
 
 
@@ -42,12 +53,13 @@ def why(
         open_named_table(table, relocate, config), columns=None, where=None, snapshot=snapshot, as_of=as_of, ref=ref
     )
     report = key_report(scan, values)
+    log = _key_log(table, config, values) if report.seen_in is None else None
     if as_json:
         import orjson
 
-        typer.echo(orjson.dumps(_document(report, values)))
+        typer.echo(orjson.dumps(_document(report, values, log)))
     else:
-        typer.echo("\n".join(_lines(report)))
+        typer.echo("\n".join([*_lines(report), *_log_lines(log)]))
 
 
 def parse_key(text: str) -> dict[str, str | None]:
@@ -70,9 +82,40 @@ def parse_key(text: str) -> dict[str, str | None]:
     return values
 
 
-def _verdict(report: "KeyReport") -> str:
+def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "KeyLog | None":
+    """What the change log of a mirror of the config at hand says of the key; None for other tables."""
+    import scan_core
+
+    path = config or DEFAULT_CONFIG
+    if not is_identifier(name) or not path.exists():
+        return None
+    from pipelines.catalog import find_table, open_catalog
+    from pipelines.config import change_log_name, load
+    from pipelines.key_log import key_log
+
+    log_name = change_log_name(name)
+    found = find_table(open_catalog(load(path)), log_name)
+    return None if found is None else key_log(log_name, scan_core.open_table(found), key)
+
+
+def _log_lines(log: "KeyLog | None") -> list[str]:
+    if log is None:
+        return []
+    if not log.newest:
+        return [f"  {log.name} has no change of it either"]
+    lines = [f"  {log.name} has {log.num_changes} changes of it:"]
+    lines += [f"    {c.ordinal}: {c.op}  {c.source_file or ''} at {c.source_offset}" for c in log.newest]
+    if log.ends_deleted:
+        return [*lines, "  the row came and went within one batch, of which only the outcome is written"]
+    return [
+        *lines,
+        "  they are not applied (yet), or were refused: look with nevermore status and nevermore quarantine",
+    ]
+
+
+def _verdict(report: "KeyReport", log: "KeyLog | None" = None) -> str:
     if report.seen_in is None:
-        return "never seen"
+        return "never seen" if log is None or not log.newest else "came and went" if log.ends_deleted else "not applied"
     return "alive" if report.num_alive else "gone"
 
 
@@ -103,14 +146,15 @@ def _row(row: "RowFate") -> str:
     return f"dead   {place}\n           by {by.kind}{on} {by.path}, sequence number {by.sequence_number}, of {by.scope}"
 
 
-def _document(report: "KeyReport", key: dict[str, str | None]) -> dict[str, Any]:
+def _document(report: "KeyReport", key: dict[str, str | None], log: "KeyLog | None") -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
         "key": key,
-        "verdict": _verdict(report),
+        "verdict": _verdict(report, log),
         "snapshot_id": report.snapshot and report.snapshot.snapshot_id,
         "seen_in_snapshot_id": report.seen_in and report.seen_in.snapshot_id,
         "removed_in_snapshot_id": report.removed_in and report.removed_in.snapshot_id,
         "rows": [asdict(row) | {"alive": row.is_alive} for row in report.rows],
+        "logged_changes": None if log is None else [asdict(change) for change in log.newest],
     }
