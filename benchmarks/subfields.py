@@ -103,7 +103,10 @@ CASES: dict[str, tuple[str, str, float, Callable[[pa.Array], pa.Array]]] = {
         "features[3] = 4 and features[1] = 2",
         "features",
         1.5,
-        lambda a: both(pc.equal(pc.map_lookup(a, 3, "first"), 4), pc.equal(pc.map_lookup(a, 1, "first"), 2)),
+        lambda a: both(
+            pc.equal(pc.map_lookup(a, pa.scalar(3, pa.int32()), "first"), 4),
+            pc.equal(pc.map_lookup(a, pa.scalar(1, pa.int32()), "first"), 2),
+        ),
     ),
     "list of 12": (
         "l[3] = 4 and l[1] = 2",
