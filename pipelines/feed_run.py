@@ -1,7 +1,7 @@
 """One run over feeds: each is read and decoded once for all of its tables, which take their shares and commit apart.
 
-A table that fails stops alone, at its last commit; the next run begins there. Tables that patterns stand for begin when
-the feed first carries them. What one table does with its changes is `table_ingest.py`.
+A table that fails stops alone, at its last commit; the next run begins there. Tables that patterns stand for are
+found when the feed carries them, and are read from its start. What one table does with its changes is `table_ingest.py`.
 """
 
 import logging
@@ -44,10 +44,13 @@ class FeedRun:
             if name not in feed.patterns:
                 started += self._started(name, feed.tables[name])
         groups = _by_position(started)
-        if not groups and set(feed.wanted) & set(feed.patterns):
-            groups = {None: []}
+        first = groups.pop(None, [])
+        late: list[TableIngest] = []
         for position, together in groups.items():
-            feed = self._read_from(feed, position, together)
+            feed, found = self._read_from(feed, position, together)
+            late += found
+        if first or late or (not groups and set(feed.wanted) & set(feed.patterns)):
+            self._read_from(feed, None, [*first, *late])
 
     def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         table, self.reports[name] = start_table(
@@ -55,19 +58,28 @@ class FeedRun:
         )
         return [] if table is None else [table]
 
-    def _read_from(self, feed: Feed, position: str | None, tables: Sequence[TableIngest]) -> Feed:
-        """Read a source from a position to its end into these tables; the feed with the tables that were found."""
+    def _read_from(
+        self, feed: Feed, position: str | None, tables: Sequence[TableIngest]
+    ) -> tuple[Feed, list[TableIngest]]:
+        """Read a source from a position to its end into these tables.
+
+        Returns:
+            The feed with the tables that were found, and those of them that are still to be read from its start: they
+            may have come before the position, when nobody asked for them.
+        """
         running = list(tables)
+        late: list[TableIngest] = []
         stopped: Exception | None = None
         try:
             claims = claims_in(position)
             ordered: Mapping[str, Reached] = {}
             for batch in feed.batches(position, tables, self._left_out):
-                decoded = decode(batch.raw, feed.config(running, claims, ordered))
+                decoded = decode(batch.raw, feed.config([*running, *late], claims, ordered))
                 if found := feed.found(decoded.untaken, running):
-                    running += [t for name, entry in found.items() for t in self._started(name, *entry)]
+                    joining = running if position is None else late
+                    joining += [t for name, entry in found.items() for t in self._started(name, *entry)]
                     feed = feed.with_tables({name: settings for name, (settings, _) in found.items()})
-                    decoded = decode(batch.raw, feed.config(running, claims, ordered))
+                    decoded = decode(batch.raw, feed.config([*running, *late], claims, ordered))
                 claims, ordered = decoded.claims, decoded.reached
                 self.skipped.update(decoded.skipped)
                 self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_read)
@@ -89,7 +101,7 @@ class FeedRun:
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
         self._finish(feed, running, stopped)
-        return feed
+        return feed, late
 
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what is gathered, and tell every table why its feed stopped."""

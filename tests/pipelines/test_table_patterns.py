@@ -45,6 +45,19 @@ def test_table_that_comes_later_joins_the_others(tmp_path: Path) -> None:
     assert project.rows("shop.orders") == [product(7, "B")]
 
 
+def test_table_that_was_passed_by_when_nobody_asked_for_it_is_read_from_the_start(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"]}})
+    project.land("1.jsonl", [event("c", product(1)), event("c", product(7), table="orders")])
+    project.run()
+    project.write({"shop.products": {"key": ["id"]}, "shop.*": {"key": ["id"]}})
+    project.land("2.jsonl", [event("c", product(2)), event("u", product(7, "B"), table="orders")])
+    project.land("3.jsonl", [event("c", product(8), table="orders")])
+    assert project.run().exit_code == 0
+    assert project.rows() == [product(1), product(2)]
+    assert project.rows("shop.orders") == [product(7, "B"), product(8)]
+    assert project.run().found_nothing_new
+
+
 def test_tables_are_included_and_excluded_by_their_names_in_the_feed(tmp_path: Path) -> None:
     settings = {"key": ["id"], "include_tables": ["shop.*"], "exclude_tables": ["tmp_*"]}
     project = Project(tmp_path, {"shop.*": settings})
