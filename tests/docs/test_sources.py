@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,12 @@ def test_feed_of_the_page_reaches_its_rows(section: str, tmp_path: Path) -> None
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_page_names_every_format_and_every_option() -> None:
+    from pipelines.formats.registry import ALIASES, FORMATS
+    from pipelines.sources.file_options import FileOptions
+
+    words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8")))))
+    options = {f.name for kind in (FileOptions, *(known.options for known in FORMATS.values())) for f in fields(kind)}
+    assert {*FORMATS, *ALIASES, *options} <= words
