@@ -80,12 +80,19 @@ class AvroFileReader:
         self.row_groups: Sequence[RowGroup] = _row_groups(self._groups)
         self._decoded: tuple[int, list[list[dict[str, Any]]]] | None = None
 
-    def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
         """Top-level columns by index, only the selected rows.
 
         Raises:
             MalformedTableError: a block that cannot be decoded; names file and column.
         """
+        del window
         if not column_indices or selected_count(selection) == 0:
             return [pa.array([], type=self.arrow_schema.field(i).type) for i in column_indices]
         blocks = self._decode(row_group.index)
@@ -111,6 +118,11 @@ class AvroFileReader:
         return None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """There are none that are read."""
+        del row_group, column_index
+        return None
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """There are none that are read."""
         del row_group, column_index
         return None

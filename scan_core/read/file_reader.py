@@ -88,10 +88,17 @@ class FileReader(Protocol):
     row_groups: Sequence[RowGroup]
     counts: ReadCounts
 
-    def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
         """Columns by their index in `arrow_schema`, or members by their number, only the selected rows, in file types.
 
-        Each array has `selected_count(selection)` values. Raises MalformedTableError with file and column.
+        `window` is the part of the row group that all selected rows lie in, where it is read in parts from top to
+        bottom. Each array has `selected_count(selection)` values. Raises MalformedTableError with file and column.
         """
         ...
 
@@ -123,6 +130,10 @@ class FileReader(Protocol):
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of these columns in the row group."""
+        ...
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """The same by the dictionary of the column; None where not every value is in one."""
         ...
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:

@@ -38,23 +38,24 @@ class LazyColumns:
     `reads` counts how often each column was read, by views aside as well.
     """
 
-    def __init__(self, reader: FileReader, row_group: RowGroup) -> None:
+    def __init__(self, reader: FileReader, row_group: RowGroup, window: range | None = None) -> None:
         self._reader = reader
         self.row_group = row_group
+        self._window = window
         self.dead: DeadRows | None = None
         self.reads: Counter[int] = Counter()
         self._decoded: dict[int, _Decoded] = {}
 
     def aside(self) -> "LazyColumns":
         """A view in which other rows may be asked for: what is decoded here is used, what it decodes is forgotten."""
-        other = LazyColumns(self._reader, self.row_group)
+        other = LazyColumns(self._reader, self.row_group, self._window)
         other._decoded = self._decoded.copy()
         other.reads, other.dead = self.reads, self.dead
         return other
 
-    def anew(self) -> "LazyColumns":
-        """A view in which nothing is decoded yet."""
-        other = LazyColumns(self._reader, self.row_group)
+    def anew(self, window: range | None = None) -> "LazyColumns":
+        """A view in which nothing is decoded yet, and none but the rows of `window` will be asked for."""
+        other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead
         return other
 
@@ -74,7 +75,7 @@ class LazyColumns:
         """
         absent = [i for i in dict.fromkeys(indices) if i not in self._decoded]
         if absent:
-            arrays = self._reader.read(self.row_group, absent, selection)
+            arrays = self._reader.read(self.row_group, absent, selection, self._window)
             self.reads.update(absent)
             self._decoded.update(
                 {i: _Decoded(array, selection) for i, array in zip(absent, arrays, strict=True)},

@@ -4,11 +4,9 @@ Sizes are estimated from what the file states, corrected by what earlier pieces 
 here, the rows are the same.
 """
 
-from itertools import pairwise
-
 from scan_core.options import ScanOptions
 from scan_core.rows.algebra import from_ranges
-from scan_core.rows.selection import All, RowSelection, intersect, row_count, to_indices
+from scan_core.rows.selection import RowSelection, intersect, row_count, to_indices
 
 _SHARE = 4
 """Of a worker's part of the limit: decoded columns, their filtered copy, batches that wait, and the delete index."""
@@ -28,13 +26,11 @@ class MemoryBudget:
         self._growth = 1.0
         self._row_bytes = 0.0
 
-    def pieces(self, num_rows: int, stated_bytes: int) -> list[RowSelection]:
+    def pieces(self, num_rows: int, stated_bytes: int) -> list[range]:
         """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
         count = self._parts(num_rows, stated_bytes * self._growth)
-        if count == 1:
-            return [All(num_rows)]
-        edges = [num_rows * i // count for i in range(count + 1)]
-        return [from_ranges([(a, b)], num_rows) for a, b in pairwise(edges)]
+        size = -(-num_rows // count)
+        return [range(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
     def is_exceeded(self, num_bytes: int) -> bool:
         """Whether decoded columns of this size are more than a piece may hold."""
@@ -59,10 +55,11 @@ class MemoryBudget:
         return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _LEAST_ROWS))
 
 
-def halves(selection: RowSelection) -> list[RowSelection]:
-    """Two selections of half the rows each; none if they are too few to be halved."""
+def halves(selection: RowSelection) -> list[tuple[RowSelection, range]]:
+    """Two selections of half the rows each, and where they lie; none if they are too few to be halved."""
     rows = to_indices(selection)
     if len(rows) < 2 * _LEAST_ROWS:
         return []
     middle, num_rows = int(rows[len(rows) // 2]), row_count(selection)
-    return [intersect(selection, from_ranges([span], num_rows)) for span in ((0, middle), (middle, num_rows))]
+    spans = range(int(rows[0]), middle), range(middle, int(rows[-1]) + 1)
+    return [(intersect(selection, from_ranges([(s.start, s.stop)], num_rows)), s) for s in spans]

@@ -63,12 +63,19 @@ class OrcFileReader:
         self.num_rows: int = self._tail.num_rows
         self.has_field_ids = any((f.metadata or {}).get(FIELD_ID_KEY) for f in self.arrow_schema)
 
-    def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
         """Top-level columns by index, only the selected rows, in file types.
 
         Raises:
             MalformedTableError: a stripe that cannot be decoded; names file and columns.
         """
+        del window
         fields = [self.arrow_schema.field(i) for i in column_indices]
         if not fields or selected_count(selection) == 0:
             return [pa.array([], type=f.type) for f in fields]
@@ -109,6 +116,11 @@ class OrcFileReader:
         return None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """There are none that are read."""
+        del row_group, column_index
+        return None
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """There are none that are read."""
         del row_group, column_index
         return None

@@ -62,8 +62,8 @@ class OutputColumns:
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):
             metrics.retries += 1
             stored.clear()
-            for part in parts:
-                yield from self.batches(columns.anew(), part, budget, metrics)
+            for part, window in parts:
+                yield from self.batches(columns.anew(window), part, budget, metrics)
             return
         made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self.sources]
         for start, end in bounds:

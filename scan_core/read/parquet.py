@@ -14,6 +14,8 @@ import pyarrow.types as pt
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
 from scan_core.read.bloom_filter import BloomFilter, exclusion_test, read_bloom_filter
+from scan_core.read.chunk_stream import ChunkStreams
+from scan_core.read.dictionary_test import dictionary_range, dictionary_test
 from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk
 from scan_core.read.paged_chunks import PagedChunks
@@ -21,7 +23,7 @@ from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, check_codes, open_decoder, read_layout
 from scan_core.read.struct_members import read_members
 from scan_core.rows.algebra import select_rows
-from scan_core.rows.selection import RowSelection, selected_count, to_indices
+from scan_core.rows.selection import RowSelection, selected_count, slice_selection, to_indices
 from scan_core.split import FileIOConfig
 
 _PAGED_SHARE_OF_ROWS = 0.5
@@ -81,6 +83,7 @@ class ParquetFileReader:
         self._ranges = dict(zip(self._layout.ways, self._leaves, strict=True))
         self._reads_pages = reads_pages
         self._pages = PagedChunks(path, source, layout, picks_values=picks_values)
+        self._streams = ChunkStreams(path, source, layout)
         self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
         self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
@@ -89,7 +92,13 @@ class ParquetFileReader:
         self.row_groups: Sequence[RowGroup] = self._layout.row_groups
         self.num_rows = self._footer.num_rows
 
-    def read(self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
         """Columns and struct members by number, only the selected rows, in file types.
 
         Low-cardinality strings come dictionary-encoded.
@@ -100,10 +109,10 @@ class ParquetFileReader:
         num_selected = selected_count(selection)
         if num_selected == 0:
             return [pa.array([], type=self.field(i).type) for i in column_indices]
-        arrays: dict[int, pa.Array] = {}
+        arrays = {} if window is None else self._read_on(row_group, column_indices, selection, window)
         if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
-            columns, rows = list(dict.fromkeys(column_indices)), to_indices(selection)
-            arrays = self._pages.read(row_group, columns, rows, self.counts)
+            columns = [i for i in dict.fromkeys(column_indices) if i not in arrays]
+            arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
         whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
         if whole:
             arrays.update(zip(whole, select_rows(self._read_chunks(row_group, whole), selection), strict=True))
@@ -151,9 +160,23 @@ class ParquetFileReader:
         filter_ = self._bloom_filters[key]
         return None if filter_ is None else exclusion_test(filter_, field_type, self._footer.leaves[leaf].physical_type)
 
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """By the dictionary page of a column chunk in which every page is encoded by it."""
+        field_type, leaf = self.field(column_index).type, self._leaves[column_index].start
+        chunk = self._chunk(row_group, column_index)
+        if pt.is_nested(field_type) or (place := dictionary_range(chunk)) is None:
+            return None
+        with refusing_malformed(self.path, "dictionary page"):
+            page = self._source.read_at(place[1], place[0])
+        found = dictionary_test(page, chunk, field_type, self._footer.leaves[leaf].physical_type)
+        self.counts.fallbacks += found is None
+        return found
+
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
-        """Whether all of them can be read by page."""
-        return self._reads_pages and all(self._pages.has_pages(row_group, i) for i in column_indices)
+        """Whether all of them can be read by page, or from top to bottom."""
+        return self._reads_pages and all(
+            self._pages.has_pages(row_group, i) or len(self._layout.ways[i]) == 1 for i in column_indices
+        )
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the chunks of these columns."""
@@ -163,6 +186,27 @@ class ParquetFileReader:
     def close(self) -> None:
         """Release the file."""
         self._source.close()
+
+    def _read_on(
+        self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection, window: range
+    ) -> dict[int, pa.Array]:
+        """Those of the columns of which to go on where the last window ended: most rows are wanted, or no page is."""
+        within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
+        if selected_count(within) < num_selected:  # a diagnosis looks at all rows
+            return {}
+        is_most = num_selected >= _PAGED_SHARE_OF_ROWS * len(window)
+        columns = [
+            i
+            for i in dict.fromkeys(column_indices)
+            if len(self._layout.ways[i]) == 1
+            and (
+                not self._pages.has_pages(row_group, i) or (is_most and self._streams.may_skip_to(row_group, i, window))
+            )
+        ]
+        found = self._streams.read(row_group, columns, window)
+        read = self.compressed_bytes(row_group, columns)
+        self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
+        return dict(zip(found, select_rows(list(found.values()), within), strict=True))
 
     def _reader(self, row_group: RowGroup) -> Any:
         """A decoder that reads the strings of this row group as dictionaries where that pays."""

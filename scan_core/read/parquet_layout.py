@@ -132,14 +132,20 @@ def read_layout(source: pa.NativeFile, path: str) -> ParquetLayout:
         )
 
 
-def open_decoder(source: pa.NativeFile, metadata: Any, dictionary_leaves: Sequence[int]) -> Any:
-    """A decoder of the file, reading these leaf columns as dictionaries."""
+def open_decoder(
+    source: pa.NativeFile, metadata: Any, dictionary_leaves: Sequence[int], *, buffer_bytes: int = 0
+) -> Any:
+    """A decoder of the file, reading these leaf columns as dictionaries.
+
+    With `buffer_bytes` chunks are not fetched as a whole but by so much at a time.
+    """
     reader = ParquetReader()
     reader.open(
         source,
         metadata=metadata,
         read_dictionary=list(dictionary_leaves),
-        pre_buffer=not isinstance(source, pa.MemoryMappedFile | pa.OSFile | pa.BufferReader),
+        buffer_size=buffer_bytes,
+        pre_buffer=buffer_bytes == 0 and not isinstance(source, pa.MemoryMappedFile | pa.OSFile | pa.BufferReader),
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap outside of 1677..2262
         page_checksum_verification=True,
     )

@@ -26,7 +26,7 @@ from scan_core.read.page_pruning import Paging, Stretches, excludes_some, find_s
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
-from scan_core.rows.algebra import nothing
+from scan_core.rows.algebra import from_ranges, nothing
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 from scan_core.schema import Type, arrow_type
 from scan_core.split import FileScanTask, ScanContext
@@ -135,10 +135,11 @@ class TaskReader:
         everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
         share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
         stated = int(group.num_bytes * share)
-        for within in budget.pieces(group.num_rows, stated):
-            view = columns.anew()
-            yield view, within
-            budget.record(stated * selected_count(within) / group.num_rows, view.num_bytes)
+        pieces = budget.pieces(group.num_rows, stated)
+        for window in pieces:
+            view = columns.anew(window if len(pieces) > 1 else None)
+            yield view, from_ranges([(window.start, window.stop)], group.num_rows)
+            budget.record(stated * len(window) / group.num_rows, view.num_bytes)
 
     def refine(
         self, columns: LazyColumns, conjuncts: Sequence[RefineStep], within: RowSelection | None = None
@@ -214,10 +215,16 @@ class TaskReader:
                 return None
             steps = found[0]
             if self._context.options.use_bloom_filters and plan.equated_types:
-                excluded = plan.undecided(statistics_of, self._excludes_of(row_group, plan.equated_types)) is None
+                tests = self._excludes_of(row_group, plan.equated_types, self._reader.exclusion_test)
+                excluded = plan.undecided(statistics_of, tests) is None
                 self._count_bloom_filters()
                 if excluded:
                     self._metrics.row_groups_pruned_by_bloom_filters += 1
+                    return None
+            if self._context.options.prune_dictionaries and plan.equated_types:
+                tests = self._excludes_of(row_group, plan.equated_types, self._reader.dictionary_test)
+                if plan.undecided(statistics_of, tests) is None:
+                    self._metrics.row_groups_pruned_by_dictionaries += 1
                     return None
         if bitmaps is None:
             return steps
@@ -227,7 +234,10 @@ class TaskReader:
         return bitmaps.remaining(steps)
 
     def _excludes_of(
-        self, row_group: RowGroup, types: Mapping[int, Type]
+        self,
+        row_group: RowGroup,
+        types: Mapping[int, Type],
+        test_of: Callable[[RowGroup, int], Callable[[Any], bool] | None],
     ) -> Callable[[int], Callable[[Any], bool] | None]:
         """Tests of single values of the table's types, by field id."""
 
@@ -237,7 +247,7 @@ class TaskReader:
                 return None
             if not is_comparable(self._reader.field(index).type, arrow_type(types[field_id])):
                 return None
-            return self._reader.exclusion_test(row_group, index)
+            return test_of(row_group, index)
 
         return excludes_of
 

@@ -9,7 +9,7 @@ import pytest
 import scan_core
 from scan_core import ScanOptions
 from scan_core.read.memory_budget import MemoryBudget, halves
-from scan_core.rows.selection import All, selected_count, to_indices
+from scan_core.rows.selection import All, selected_count
 from tests.iceberg_json import Column
 from tests.table_builder import TableBuilder
 
@@ -28,12 +28,13 @@ def table_of(path: Path, rows: int) -> TableBuilder:
 def test_pieces_cover_all_rows_once_and_fit() -> None:
     budget = MemoryBudget(ScanOptions(memory_limit_bytes=64 * MIB, parallelism=1))
     pieces = budget.pieces(1_000_000, 100 * MIB)
-    assert sum(map(selected_count, pieces)) == 1_000_000
-    assert [int(to_indices(p)[0]) for p in pieces] == sorted(int(to_indices(p)[0]) for p in pieces)
+    assert [row for piece in pieces for row in (piece.start, piece.stop)][1:-1:2] == [p.start for p in pieces[1:]]
+    assert (pieces[0].start, pieces[-1].stop) == (0, 1_000_000)
     assert len(pieces) == 7
     budget.record(10 * MIB, 30 * MIB)
     assert len(budget.pieces(1_000_000, 100 * MIB)) == 19
-    assert [*map(selected_count, halves(All(10_001)))] == [5_000, 5_001]
+    assert [selected_count(part) for part, _ in halves(All(10_001))] == [5_000, 5_001]
+    assert [window for _, window in halves(All(10_001))] == [range(5_000), range(5_000, 10_001)]
     assert halves(All(100)) == []
 
 

@@ -1,0 +1,92 @@
+"""Columns of a row group decoded from top to bottom, one window of rows after the other, in little memory.
+
+A row group that is too large to be decoded at once is read in windows. Reading the pages of each window by themselves
+would decode the dictionary of a chunk again for every one; here pyarrow goes through a chunk once, holding one page.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from scan_core.read.file_reader import RowGroup, refusing_malformed
+from scan_core.read.parquet_layout import ParquetLayout, check_codes, open_decoder
+
+_LOCAL_BUFFER = 256 * 1024
+_REMOTE_BUFFER = 1024 * 1024
+"""What is read ahead of each column at a time: a request to an object store must be worth its while."""
+_MOST_SKIPPED_WINDOWS = 2
+"""Beyond, decoding rows only to pass them by costs more than looking for their pages."""
+
+
+class ChunkStreams:
+    """The streams of an open file, one for each column of the row group being read."""
+
+    def __init__(self, path: str, source: pa.NativeFile, layout: ParquetLayout) -> None:
+        self._path = path
+        self._source = source
+        self._layout = layout
+        self._row_group = -1
+        self._streams: dict[int, _Stream] = {}
+
+    def may_skip_to(self, row_group: RowGroup, column: int, window: range) -> bool:
+        """Whether a window is so near to where the stream of a column is that it pays to go on with it."""
+        stream = self._streams.get(column) if self._row_group == row_group.index else None
+        position = stream.position if stream is not None else 0
+        return position <= window.start <= position + _MOST_SKIPPED_WINDOWS * len(window)
+
+    def read(self, row_group: RowGroup, columns: Sequence[int], window: range) -> dict[int, pa.Array]:
+        """Top-level columns in the rows of a window, in the types of the file.
+
+        Raises:
+            MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
+        """
+        if self._row_group != row_group.index:
+            self._streams, self._row_group = {}, row_group.index
+        found = {}
+        for column in columns:
+            name = self._layout.fields[column].name
+            with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
+                stream = self._streams.get(column)
+                if stream is None or stream.position > window.start:
+                    stream = self._streams[column] = _Stream(self._open(row_group, column, len(window)))
+                found[column] = check_codes(stream.read(window))
+        return found
+
+    def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
+        is_local = isinstance(self._source, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader)
+        leaves = self._layout.leaves[column]
+        dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
+        reader = open_decoder(
+            self._source, self._layout.metadata, dictionary, buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER
+        )
+        batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
+        return batches
+
+
+class _Stream:
+    """One column from its top on; `position` is the first row that was not handed out."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.Array | None = None
+        self.position = 0
+
+    def read(self, window: range) -> pa.Array:
+        """The rows of a window at or behind the position; rows in front of it are passed by."""
+        while self.position < window.start:
+            self._next(window.start - self.position)
+        parts = []
+        while self.position < window.stop:
+            parts.append(self._next(window.stop - self.position))
+        return parts[0] if len(parts) == 1 else pa.chunked_array(parts).combine_chunks()
+
+    def _next(self, most_rows: int) -> pa.Array:
+        """Some rows, no more than `most_rows`."""
+        while self._left is None or len(self._left) == 0:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ValueError(f"the pages end after {self.position} rows")
+            self._left = batch.column(0)
+        part, self._left = self._left.slice(0, most_rows), self._left.slice(most_rows)
+        self.position += len(part)
+        return part
