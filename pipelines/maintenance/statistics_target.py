@@ -21,6 +21,7 @@ from pipelines.errors import CommitConflictError, SourceError
 from pipelines.metadata_swap import DEFAULT_PREVIOUS_VERSIONS, PREVIOUS_VERSIONS, SUFFIX, supports
 from pipelines.sql_pointer import swap_location
 from pipelines.storage import Storage
+from scan_core.bitmap_index.find import FILE_SUFFIX
 from scan_core.location import parse_location
 from scan_core.table import Table
 
@@ -149,14 +150,23 @@ class PathTarget:
 
 
 def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """A metadata document with `entry` as the only statistics entry of its snapshot, as the version after `base`."""
+    """A metadata document with `entry` as the only statistics entry of its snapshot, as the version after `base`.
+
+    Indexes registered for snapshots that have expired since go: `entry` has carried over what is of use.
+    """
     now = max(time.time_ns() // 1_000_000, int(document["last-updated-ms"]))
     kept = max(1, int((document.get("properties") or {}).get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
     files = [
         *(document.get("metadata-log") or []),
         {"metadata-file": base, "timestamp-ms": document["last-updated-ms"]},
     ]
-    others = [s for s in document.get("statistics") or [] if s.get("snapshot-id") != entry["snapshot-id"]]
+    snapshots = {snapshot["snapshot-id"] for snapshot in document.get("snapshots") or []}
+    others = [
+        other
+        for other in document.get("statistics") or []
+        if other.get("snapshot-id") != entry["snapshot-id"]
+        and (other.get("snapshot-id") in snapshots or not str(other.get("statistics-path")).endswith(FILE_SUFFIX))
+    ]
     return {**document, "statistics": [*others, dict(entry)], "last-updated-ms": now, "metadata-log": files[-kept:]}
 
 

@@ -61,7 +61,9 @@ def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]
     for index in rest:
         text = bound_text(conjuncts[index])
         parts = stages.mixed.get(index, {})
-        if parts:
+        if conjuncts[index] in parts:
+            yield f"      {text}, by row position ({_shares(parts[conjuncts[index]], group)})"
+        elif parts:
             known = "; ".join(f"{bound_text(node)} ({_shares(answer, group)})" for node, answer in parts.items())
             yield f"      {text}, by row position first where bitmaps tell: {known}"
         else:

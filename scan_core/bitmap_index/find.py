@@ -6,6 +6,7 @@ snapshot and its ancestors first. Other engines' statistics files are not opened
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from scan_core.bitmap_index.layout import (
     BLOB_TYPE,
@@ -27,6 +28,8 @@ from scan_core.split import BitmapIndexBlob, FileIOConfig, FileScanTask, ScanCon
 
 FILE_SUFFIX = "-bitmap-index.puffin"
 """At the end of the name of every statistics file that holds bitmap indexes."""
+_MOST_FILES = 32
+"""Statistics files looked at for one plan: each run that builds indexes carries all that are of use into its own."""
 _BLOB_BYTES = 1_000
 """About what a blob's description holds in memory."""
 
@@ -45,13 +48,15 @@ def with_bitmap_indexes(
     predicate = context.predicate
     if predicate is None or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
         return tuple(tasks)
-    paths = list(statistics_paths(metadata, snapshot))
+    paths = list(islice(statistics_paths(metadata, snapshot), _MOST_FILES))
     if not paths:
         return tuple(tasks)
     wanted = {task.data_file.path: task.data_file for task in tasks}
     field_ids = frozenset(predicate.leaf_ids)
     found: dict[str, dict[int, BitmapIndexBlob]] = {}
     for path in paths:
+        if len(found) == len(wanted) and all(len(blobs) == len(field_ids) for blobs in found.values()):
+            break
         try:
             footer = cached_footer(path, context.io)
         except (MalformedTableError, MissingFileError):

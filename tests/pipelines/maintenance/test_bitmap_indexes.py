@@ -67,6 +67,19 @@ def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, t
     assert count(reloaded(catalog), "city = 'a'") == (3, 1)
 
 
+def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(table, [1, 2], ["a", "b"])
+    monkeypatch.setattr("pipelines.maintenance.statistics_target.supports", lambda _: False)
+    report = build_indexes(CatalogTarget(table), ["city"])
+    (entry,) = reloaded(catalog).metadata.statistics
+    assert entry.statistics_path == report.path
+    stale = scan_core.open_table(reloaded(catalog))
+    build_indexes(CatalogTarget(reloaded(catalog)), ["id"])
+    with pytest.raises(CommitConflictError, match="changed the statistics"):
+        CatalogTarget(reloaded(catalog)).set_statistics(stale, {"snapshot-id": report.snapshot_id})
+    assert count(reloaded(catalog), "city = 'a' and id = 1") == (1, 2)
+
+
 def test_second_run_builds_what_is_missing_and_carries_what_is_alive(catalog: Any, table: Any) -> None:
     append(table, [1, 2], ["a", "b"])
     build_indexes(CatalogTarget(table), ["city"])
@@ -78,6 +91,22 @@ def test_second_run_builds_what_is_missing_and_carries_what_is_alive(catalog: An
     again = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
     assert (again.path, again.built, again.kept) == (None, 0, 2)
     assert len(reloaded(catalog).metadata.statistics) == 2
+
+
+def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table: Any) -> None:
+    append(table, [1, 2], ["a", "b"])
+    with table.transaction() as transaction:
+        transaction.set_properties({"nevermore.keep-snapshots": "1"})
+    build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    for number in (3, 4):
+        append(reloaded(catalog), [number], ["a"])
+    assert len(reloaded(catalog).metadata.snapshots) == 1
+    assert count(reloaded(catalog), "city = 'a'") == (3, 1)
+    report = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (report.built, report.kept) == (2, 1)
+    (entry,) = reloaded(catalog).metadata.statistics
+    assert entry.snapshot_id == reloaded(catalog).metadata.current_snapshot_id
+    assert count(reloaded(catalog), "city = 'a'") == (3, 3)
 
 
 def test_statistics_of_other_engines_are_kept(tmp_path: Path) -> None:
