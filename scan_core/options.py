@@ -35,6 +35,7 @@ class ScanOptions:
         pick_values: of few surviving rows take single values out of pages, without decoding the others.
         prune_deletes: use bounds to skip deletes that cannot touch a file.
         use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
+        prune_dictionaries: let dictionary pages exclude row groups that hold no value asked for.
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for.
         lazy_columns: decode payload columns only where rows survive.
         adaptive_order: re-order conjuncts by measured cost.
@@ -58,6 +59,7 @@ class ScanOptions:
     pick_values: bool = True
     prune_deletes: bool = True
     use_bitmap_indexes: bool = True
+    prune_dictionaries: bool = True
     use_bloom_filters: bool = True
     lazy_columns: bool = True
     adaptive_order: bool = True

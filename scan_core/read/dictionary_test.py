@@ -1,0 +1,58 @@
+"""Whether a value is in a column chunk, by its dictionary page: certain where every page of the chunk is encoded by it.
+
+The page is searched for the value's encoding as bytes: what is found may be part of others, what is not found is not there.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from scan_core.read.bloom_filter import plain_encoded
+from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, PLAIN_DICTIONARY, RLE_DICTIONARY, Chunk
+from scan_core.read.page_body import READABLE_CODECS, Raw, read_dictionary_page
+from scan_core.read.parquet_bounds import BYTE_ARRAY
+
+MOST_DICTIONARY_BYTES = 1024**2
+"""Writers give up larger dictionaries; searching one takes as long as decoding a column."""
+_LEAST_SAVED = 4
+"""The chunk is so many times as large as its dictionary, or reading that spares nothing."""
+
+
+def dictionary_range(chunk: Chunk) -> tuple[int, int] | None:
+    """Offset and length of the dictionary page; None if it does not hold every value, or is not worth reading."""
+    length = chunk.metadata[9] - chunk.start
+    pages = chunk.metadata.get(13)
+    if not 0 < length <= min(MOST_DICTIONARY_BYTES, chunk.num_bytes // _LEAST_SAVED):
+        return None
+    if chunk.metadata[4] not in READABLE_CODECS or not isinstance(pages, list):
+        return None
+    encodings = {page.get(2) for page in pages if page.get(1) in {DATA_PAGE, DATA_PAGE_V2}}
+    return (chunk.start, length) if encodings and encodings <= {PLAIN_DICTIONARY, RLE_DICTIONARY} else None
+
+
+def dictionary_test(
+    page: Raw, chunk: Chunk, file_type: pa.DataType, physical_type: int
+) -> Callable[[Any], bool] | None:
+    """A test whether a value of the file's type is certainly not in the chunk; None if the page cannot be read.
+
+    Args:
+        page: the bytes that `dictionary_range` names.
+        chunk: of the column.
+        file_type: the column's Arrow type in the file.
+        physical_type: Parquet's number of the type that values are stored in.
+    """
+    found = read_dictionary_page(page, chunk.metadata[4])
+    if found is None:
+        return None
+    content = bytes(found[0])
+
+    def excludes(value: Any) -> bool:
+        encoded = plain_encoded(value, file_type, physical_type)
+        if encoded is None:
+            return False
+        if physical_type == BYTE_ARRAY:
+            encoded = tuple(len(e).to_bytes(4, "little") + e for e in encoded)
+        return not any(e in content for e in encoded)
+
+    return excludes
