@@ -1,33 +1,36 @@
 """Manifests -> the data and delete files of a snapshot, with inheritance applied.
 
-Sequence numbers (SEMANTICS rule 3) and row ids (rule 21) are inherited here and nowhere else. Partition values are
-brought to canonical form (rule 5). Decoded manifests are kept in a bounded cache of the process: they never change.
+Partition values are brought to canonical form (rule 5); what entries inherit is in `manifest_inheritance.py`, how many
+are decoded together in `manifest_columns.py`. Decoded manifests are kept in a bounded cache of the process: they never change.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from scan_core.avro.columns import LEAST_RECORDS, Program, compile_columns
 from scan_core.avro.container import AvroError, check_consumed, malformed_avro, read_blocks, read_header
 from scan_core.avro.records import Wanted, compile_record
 from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
 from scan_core.file_io import fingerprint, read_bytes
 from scan_core.manifest_cache import cached
+from scan_core.manifest_columns import data_files
+from scan_core.manifest_inheritance import ADDED, DELETED, EXISTING, Inheritance
 from scan_core.manifest_list import ManifestFile
 from scan_core.manifest_spec import spec_of
 from scan_core.metadata import TableMetadata
+from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.partition_decoder import partition_decoder
 from scan_core.schema import Type
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
 from scan_core.split import FileIOConfig
 
 F = TypeVar("F", DataFile, DeleteFile)
-_EXISTING, _ADDED, _DELETED = 0, 1, 2
+Build: TypeAlias = Callable[[list[Any], Inheritance], F]
 _BYTES_PER_ENTRY = 600
 """What a decoded entry holds beside its bytes: a slotted object, a path, five lazy maps."""
-_MAX_FIRST_ROW_ID = 2**62
-"""Leaves room for the rows of any file below the largest 64-bit number."""
 _DELETE_KEYS = {1: DeleteContent.POSITION, 2: DeleteContent.EQUALITY}
 _FORMATS = {f.value: f for f in FileFormat}
 
@@ -69,107 +72,102 @@ _ENTRY_SLOTS = 21
 _NOTHING: Mapping[int, Any] = {}
 
 
-def read_data_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DataFile, ...]:
-    """The live data files of a data manifest.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decoders:
+    """How entries of one schema are decoded: one by one, their partition, and many together where that is possible."""
+
+    entry: Decoder
+    partition: Decoder
+    columns: Program | None
+
+
+def read_data_manifest(
+    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
+) -> tuple[DataFile, ...]:
+    """The live data files of a data manifest; with `use_numba` compiled code may find the facts of many.
 
     Raises:
         MissingFileError: there is no such file.
         MalformedTableError: it breaks the specification; names file and field.
     """
-    return _cached_manifest(manifest, metadata, io, _data_file)
+    return _cached_manifest(manifest, metadata, io, _data_file, use_numba=use_numba)
 
 
 def read_delete_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DeleteFile, ...]:
     """The live delete files of a delete manifest; raises as `read_data_manifest` does."""
-    return _cached_manifest(manifest, metadata, io, _delete_file)
+    return _cached_manifest(manifest, metadata, io, _delete_file, use_numba=False)
 
 
 def _cached_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
+    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Build[F], *, use_numba: bool
 ) -> tuple[F, ...]:
     possible = list(metadata.specs) if manifest.spec_id is None else {manifest.spec_id} & metadata.specs.keys()
     specs = tuple((metadata.specs[i], metadata.partition_types(i)) for i in possible)
     key = (build, manifest, specs, *fingerprint(manifest.path, io))
-    return cached(key, lambda: _read_manifest(manifest, metadata, io, build))
+    return cached(key, lambda: _read_manifest(manifest, metadata, io, build, use_numba=use_numba))
 
 
 def _read_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Callable[[list[Any], "_Inheritance"], F]
+    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Build[F], *, use_numba: bool
 ) -> tuple[tuple[F, ...], int]:
     data = read_bytes(manifest.path, io)
     try:
         header = read_header(data)
         spec = spec_of(manifest, header, metadata)
-        decode = _entry_decoder(header.schema, spec, metadata.partition_types(spec.spec_id))
-        files: list[F] = []
-        size = 0
-        inheritance = _Inheritance(manifest, spec)
-        for count, block in read_blocks(data, header):
-            size += len(block)
-            files.extend(_read_block(block, count, decode, inheritance, build))
+        decoders = _decoders(header.schema, spec, metadata.partition_types(spec.spec_id))
+        blocks = list(read_blocks(data, header))
+        files = _read_blocks(blocks, decoders, Inheritance(manifest, spec), build, use_numba=use_numba)
     except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
         raise malformed_avro(manifest.path, error) from error
-    return tuple(files), size + _BYTES_PER_ENTRY * len(files)
+    return tuple(files), sum(len(block) for _, block in blocks) + _BYTES_PER_ENTRY * len(files)
 
 
-class _Inheritance:
-    """What entries of one manifest inherit; row ids advance from entry to entry."""
-
-    __slots__ = ("content", "is_partitioned", "next_row_id", "path", "sequence_number", "spec_id")
-
-    def __init__(self, manifest: ManifestFile, spec: PartitionSpec) -> None:
-        self.path = manifest.path
-        self.spec_id = spec.spec_id
-        self.is_partitioned = bool(spec.fields)
-        self.content = manifest.content
-        self.sequence_number = manifest.sequence_number
-        self.next_row_id = manifest.first_row_id
-
-    def sequence_of(self, status: int, explicit: int | None, name: str) -> int:
-        """An entry's sequence number: explicit, or inherited (SEMANTICS rule 3)."""
-        if explicit is None:
-            if status != _ADDED and self.sequence_number != 0:
-                raise AvroError(f"{name} is null in an existing entry of a manifest with number {self.sequence_number}")
-            return self.sequence_number
-        if explicit < 0:
-            raise AvroError(f"{name} is negative: {explicit}")
-        return explicit
-
-    def row_id_of(self, explicit: int | None, record_count: int) -> int | None:
-        """A data file's first row id: explicit, or the next of the manifest (SEMANTICS rule 21)."""
-        first = explicit
-        if first is None and self.next_row_id is not None:
-            first = self.next_row_id
-            self.next_row_id += record_count
-        if first is not None and not 0 <= first <= _MAX_FIRST_ROW_ID:
-            raise AvroError(f"first_row_id (142 or 520) is {first}; row ids would leave 64 bits")
-        return first
+def _read_blocks(
+    blocks: Sequence[tuple[int, bytes]],
+    decoders: _Decoders,
+    inheritance: Inheritance,
+    build: Build[F],
+    *,
+    use_numba: bool,
+) -> list[F]:
+    is_large = decoders.columns is not None and sum(count for count, _ in blocks) >= LEAST_RECORDS
+    kernels = kernels_if_worthwhile(use_numba=use_numba) if is_large else None
+    if kernels is not None and decoders.columns is not None:
+        found: list[Any] | None = data_files(blocks, decoders.columns, decoders.partition, inheritance, kernels)
+        if found is not None:
+            return found
+    with measured(kernels if is_large else None):
+        return [
+            file for count, block in blocks for file in _decode_block(block, count, decoders.entry, inheritance, build)
+        ]
 
 
-def _read_block(
+def _decode_block(
     block: bytes,
     count: int,
     decode: Decoder,
-    inheritance: _Inheritance,
-    build: Callable[[list[Any], _Inheritance], F],
-) -> Iterator[F]:
+    inheritance: Inheritance,
+    build: Build[F],
+) -> list[F]:
     position = 0
+    files: list[F] = []
     for _ in range(count):
         entry, position = decode(block, position)
         status = entry[0]
-        if status == _DELETED:
+        if status == DELETED:
             continue
-        if status not in {_EXISTING, _ADDED}:
+        if status not in {EXISTING, ADDED}:
             raise AvroError(f"status (0) of {entry[4]}: expected 0, 1 or 2, found {status}")
         if entry[8] < 0 or entry[9] < 0:
             raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
         if inheritance.is_partitioned and entry[_PARTITION_SLOT] is None:
             raise AvroError(f"partition (102) of {entry[4]} is null under a spec with fields")
-        yield build(entry, inheritance)
+        files.append(build(entry, inheritance))
     check_consumed(block, position)
+    return files
 
 
-def _data_file(entry: list[Any], inheritance: _Inheritance) -> DataFile:
+def _data_file(entry: list[Any], inheritance: Inheritance) -> DataFile:
     if entry[3]:
         raise AvroError(f"content (134) of {entry[4]}: expected 0 in a data manifest, found {entry[3]}")
     status = entry[0]
@@ -193,7 +191,7 @@ def _data_file(entry: list[Any], inheritance: _Inheritance) -> DataFile:
     )
 
 
-def _delete_file(entry: list[Any], inheritance: _Inheritance) -> DeleteFile:
+def _delete_file(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
     content = _DELETE_KEYS.get(entry[3])
     if content is None:
         raise AvroError(f"content (134) of {entry[4]}: expected 1 or 2 in a delete manifest, found {entry[3]}")
@@ -222,8 +220,8 @@ def _delete_file(entry: list[Any], inheritance: _Inheritance) -> DeleteFile:
     )
 
 
-def _file_sequence(inheritance: _Inheritance, status: int, explicit: int | None) -> int | None:
-    if explicit is None and status == _ADDED:
+def _file_sequence(inheritance: Inheritance, status: int, explicit: int | None) -> int | None:
+    if explicit is None and status == ADDED:
         return inheritance.sequence_number
     return explicit
 
@@ -236,7 +234,8 @@ def _format(entry: list[Any]) -> FileFormat:
 
 
 @lru_cache(maxsize=256)
-def _entry_decoder(schema: bytes, spec: PartitionSpec, types: tuple[Type, ...]) -> Decoder:
+def _decoders(schema: bytes, spec: PartitionSpec, types: tuple[Type, ...]) -> _Decoders:
     document = parse_avro_schema(schema)
-    custom = {_PARTITION_SLOT: partition_decoder(document, spec, types)}
-    return compile_record(document, _ENTRY_FIELDS, _ENTRY_SLOTS, custom)
+    partition = partition_decoder(document, spec, types)
+    entry = compile_record(document, _ENTRY_FIELDS, _ENTRY_SLOTS, {_PARTITION_SLOT: partition})
+    return _Decoders(entry, partition, compile_columns(document, _ENTRY_FIELDS, [_PARTITION_SLOT]))

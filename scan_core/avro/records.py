@@ -89,7 +89,7 @@ def _steps(
     steps: list[tuple[int, Any]] = []
     found: set[int] = set()
     for field in record_fields(schema):
-        want = _wanted_for(field, wanted)
+        want = wanted_for(field, wanted)
         if want is None:
             steps.append((-1, _skipper(field["type"], named, 0)))
             continue
@@ -106,7 +106,8 @@ def _steps(
     return steps
 
 
-def _wanted_for(field: Mapping[str, Any], wanted: Sequence[Wanted]) -> Wanted | None:
+def wanted_for(field: Mapping[str, Any], wanted: Sequence[Wanted]) -> Wanted | None:
+    """The wanted field that a field of a schema is, by id, or by name where it has none."""
     field_id = field.get("field-id")
     if field_id is not None:
         return next((w for w in wanted if w.field_id == field_id), None)

@@ -26,7 +26,7 @@ Kernel = Callable[..., int]
 _PREFIX = "nevermore_"
 _DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8", "f64*": "f8"}
 _DIGEST_BYTES = 32
-_SOURCES = ("arithmetic", "hashes", "machine_code", "numbers", "tables")
+_SOURCES = ("arithmetic", "hashes", "machine_code", "numbers", "records", "tables")
 
 
 class Kernels:
@@ -91,9 +91,9 @@ def _compiled() -> tuple[bytes, dict[str, str]]:
     import numba
     from numba import types
 
-    from scan_core.native import hashes, numbers, tables
+    from scan_core.native import hashes, numbers, records, tables
 
-    signatures = hashes.SIGNATURES | tables.SIGNATURES | numbers.SIGNATURES
+    signatures = hashes.SIGNATURES | tables.SIGNATURES | numbers.SIGNATURES | records.SIGNATURES
     kinds = {
         "u8*": types.CPointer(types.uint8),
         "u32*": types.CPointer(types.uint32),

@@ -12,6 +12,7 @@ from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manife
 from scan_core.manifests import read_data_manifest, read_delete_manifest
 from scan_core.metadata import TableMetadata
 from scan_core.metrics import ScanMetrics
+from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.explain import explain_plan
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner
@@ -88,12 +89,13 @@ class FileFinder:
     def data_files(self, manifests: Sequence[ManifestFile]) -> list[DataFile]:
         """Data files that may hold rows of the result."""
         kept: list[DataFile] = []
+        use_numba = may_use_numba(self.context.options)
         for manifest in manifests:
             if not self.pruner.may_hold_rows(manifest):
                 self.trace.manifest_pruned(BY_SUMMARY, manifest.path)
                 continue
             self.trace.manifests_read += 1
-            files = read_data_manifest(manifest, self.metadata, self.context.io)
+            files = read_data_manifest(manifest, self.metadata, self.context.io, use_numba=use_numba)
             self.trace.data_files_seen += len(files)
             if not self.pruner.is_active:
                 kept.extend(files)
