@@ -214,7 +214,7 @@ def _cnf(node: BoundExpr) -> BoundExpr:
         case And(operands):
             return And(tuple(_cnf(o) for o in operands))
         case Or(operands):
-            sides = [c.operands if isinstance(c, And) else (c,) for c in (_cnf(o) for o in operands)]
+            sides = [_clauses(o) for o in operands]
             count = 1
             for side in sides:
                 count *= len(side)
@@ -225,3 +225,14 @@ def _cnf(node: BoundExpr) -> BoundExpr:
             return And(tuple(Or(clause) for clause in product(*sides)))
         case _:
             return node
+
+
+def _clauses(node: BoundExpr) -> tuple[BoundExpr, ...]:
+    """What an operand of OR multiplies; one clause where an AND may fail.
+
+    Within AND a failure wins over NULL, but a conjunct that is NULL drops the row and hides the failure of another.
+    """
+    found = _cnf(node)
+    if not isinstance(found, And):
+        return (found,)
+    return (node,) if _may_fail(found) else found.operands
