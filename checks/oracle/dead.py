@@ -139,10 +139,13 @@ def _files_called(workspace: Workspace, data: Sequence[FileFacts], name: str) ->
 
 
 def _same_path(workspace: Workspace, left: str, right: str) -> bool:
-    """Rule 7: equal after relocation; a missing scheme or authority matches any."""
-    if left == right:
-        return True
-    (scheme_a, host_a, path_a), (scheme_b, host_b, path_b) = (_parts(workspace.table.local(p)) for p in (left, right))
+    """Rule 7: equal as written or after relocation; a missing scheme or authority matches any."""
+    local = workspace.table.local
+    return left == right or _alike(left, right) or _alike(local(left), local(right))
+
+
+def _alike(left: str, right: str) -> bool:
+    (scheme_a, host_a, path_a), (scheme_b, host_b, path_b) = _parts(left), _parts(right)
     alike = path_a == path_b
     alike &= scheme_a == scheme_b or not scheme_a or not scheme_b
     return alike and (host_a == host_b or not host_a or not host_b)
