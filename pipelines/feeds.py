@@ -18,6 +18,7 @@ from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
+from pipelines.sources.remote_files import RemoteFiles
 from pipelines.table_ingest import TableIngest
 from pipelines.table_patterns import discovered
 
@@ -39,12 +40,14 @@ class Feed:
         tables: by name, those that patterns stand for included as far as they are known.
         wanted: names of tables, and of patterns whose tables this run is to find.
         patterns: entries `namespace.*` of the config for this source.
+        properties: of the catalog's FileIO, by which remote files are reached.
     """
 
     source: FilesSource
     tables: Mapping[str, TableConfig]
     wanted: tuple[str, ...]
     patterns: Mapping[str, TableConfig] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> list[TableConfig]:
@@ -144,6 +147,7 @@ class Feed:
             applied_lines=applied_lines,
             complete=complete,
             left_out=left_out,
+            filesystem=RemoteFiles(self.properties) if self.properties else None,
         )
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
@@ -176,7 +180,8 @@ def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
         sharing = {name: table for name, table in config.tables.items() if table.source == source}
         patterns = {name: table for name, table in config.patterns.items() if table.source == source}
         wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
-        feeds.append(Feed(_located(source, config.folder), sharing, wanted, patterns))
+        properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
+        feeds.append(Feed(_located(source, config.folder), sharing, wanted, patterns, properties))
     return feeds
 
 

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import translate
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipelines.errors import SourceError
+from pipelines.sources.remote_files import RemoteFiles, environment_files
 
 _WILDCARD = re.compile(r"[*?\[]")
 _UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")
@@ -71,8 +71,7 @@ def open_file(file: ListedFile, filesystem: Any = None) -> pa.NativeFile:
     try:
         if "://" not in file.path:
             return pa.OSFile(file.path)
-        chosen, path = (filesystem, file.path) if filesystem else pa.fs.FileSystem.from_uri(file.path)
-        return chosen.open_input_file(path)
+        return (filesystem or environment_files()).open_input_file(file.path)
     except OSError as error:
         raise SourceError(f"cannot open {file.path}: {error}") from error
 
@@ -128,19 +127,38 @@ def _list_local(pattern: str, base: str) -> list[ListedFile]:
 
 
 def _list_remote(pattern: str, base: str, filesystem: Any) -> list[ListedFile]:
+    chosen = filesystem or environment_files()
+    if not _WILDCARD.search(pattern) and isinstance(chosen, RemoteFiles) and chosen.is_folder(pattern):
+        base, pattern = pattern.rstrip("/"), f"{pattern.rstrip('/')}/*"
     folder = _fixed_folder(pattern)
-    chosen, root = (filesystem, folder) if filesystem else pa.fs.FileSystem.from_uri(folder)
-    prefix = folder if filesystem else pattern.split("://", 1)[0] + "://"
-    matcher = re.compile(translate(pattern.removeprefix(prefix) if not filesystem else pattern))
     try:
-        infos = chosen.get_file_info(pa.fs.FileSelector(root, recursive="/" in pattern[len(folder) + 1 :]))
+        infos = chosen.get_file_info(pa.fs.FileSelector(folder, recursive="/" in pattern[len(folder) + 1 :]))
+    except FileNotFoundError as error:
+        raise SourceError(f"no folder {folder}, so nothing matches {pattern}") from error
     except OSError as error:
         raise SourceError(f"cannot list {folder}: {error}") from error
+    matcher = re.compile(_pattern(pattern))
     files = []
     for info in infos:
         if not info.is_file or not matcher.fullmatch(info.path):
             continue
-        path = info.path if filesystem else prefix + info.path
-        name = str(PurePosixPath(path[len(base) :].lstrip("/"))) if path.startswith(base) else path
-        files.append(ListedFile(name, path, info.size, info.mtime_ns or 0))
+        name = str(PurePosixPath(info.path[len(base) :].lstrip("/"))) if info.path.startswith(base) else info.path
+        files.append(ListedFile(name, info.path, info.size, info.mtime_ns or 0))
     return files
+
+
+def _pattern(wildcards: str) -> str:
+    """The regular expression of a pattern: as in local folders, only `**` reaches over slashes."""
+    expression = ""
+    for part in re.split(r"(\*\*/|\*+|\?|\[[^\]]+\])", wildcards):
+        if part == "**/":
+            expression += "(?:[^/]+/)*"
+        elif part[:1] == "*":
+            expression += "[^/]*"
+        elif part == "?":
+            expression += "[^/]"
+        elif part[:1] == "[" and part[-1:] == "]":
+            expression += "[^" + part[2:] if part[1] == "!" else part
+        else:
+            expression += re.escape(part)
+    return expression

@@ -349,7 +349,7 @@ def _suffixes(name: str) -> tuple[str, str | None]:
 
 
 def _open(file: ListedFile, compression: str | None, filesystem: Any) -> Any:
-    local = "://" not in file.path and filesystem is None
+    local = "://" not in file.path
     if compression is None and local and file.size > MAPPED_BYTES and is_quiet(file):
         return pa.memory_map(file.path)
     stream = open_file(file, filesystem)

@@ -1,0 +1,95 @@
+"""Event files on an object store: a real S3 endpoint (moto's server on loopback), reached as the catalog says."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+import yaml
+
+from checks.reference import live_rows
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import load
+from pipelines.errors import SourceError
+from pipelines.ingest import run_once
+from pipelines.sources.files import discover
+from pipelines.sources.remote_files import RemoteFiles
+
+
+@pytest.fixture(scope="module")
+def properties() -> Iterator[dict[str, str]]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "s3.endpoint": f"http://{host}:{port}",
+        "s3.access-key-id": "testing",
+        "s3.secret-access-key": "testing",
+        "s3.region": "us-east-1",
+    }
+    store = pafs.S3FileSystem(
+        endpoint_override=settings["s3.endpoint"],
+        access_key="testing",
+        secret_key="testing",  # noqa: S106 - of a test server
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    store.create_dir("lake")
+    files = {
+        "in/a/1.jsonl": b'{"op":"c","id":1}\n',
+        "in/b/2.jsonl.gz": gzip.compress(b'{"op":"c","id":2}\n'),
+        "in/b/3.csv": b"op,id\nc,3\n",
+        "in/b/c/4.jsonl": b'{"op":"d","id":1}\n',
+        "in/_SUCCESS": b"",
+    }
+    for name, content in files.items():
+        with store.open_output_stream(f"lake/{name}", compression=None) as stream:
+            stream.write(content)
+    yield settings
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("s3://lake/in/**/*", ["a/1.jsonl", "b/2.jsonl.gz", "b/3.csv", "b/c/4.jsonl"]),
+        ("s3a://lake/in/*/*", ["a/1.jsonl", "b/2.jsonl.gz", "b/3.csv"]),
+        ("s3://lake/in/b", ["2.jsonl.gz", "3.csv"]),
+        ("s3://lake/in/[!b]/?.jsonl", ["a/1.jsonl"]),
+        ("s3://lake/in/a/1.jsonl", ["1.jsonl"]),
+    ],
+)
+def test_patterns_mean_on_an_object_store_what_they_mean_in_folders(
+    pattern: str, names: list[str], properties: dict[str, str]
+) -> None:
+    remote = RemoteFiles(properties)
+    batches = list(discover([pattern], filesystem=remote))
+    assert [name for b in batches for name in b.raw.source_file.to_pylist()] == names
+    assert list(discover([pattern], batches[-1].position_after, filesystem=remote)) == []
+
+
+def test_what_is_not_there_is_named(properties: dict[str, str]) -> None:
+    for pattern, message in (("s3://lake/none/*", "no folder"), ("s3://lake/in/*.csv", "no file matches")):
+        with pytest.raises(SourceError, match=message):
+            list(discover([pattern], filesystem=RemoteFiles(properties)))
+    with pytest.raises(SourceError, match="cannot reach odd://x"):
+        list(discover(["odd://x/*"]))
+
+
+def test_sources_are_reached_by_the_properties_of_the_catalog(properties: dict[str, str], tmp_path: Path) -> None:
+    document = {
+        "catalog": {**properties},
+        "tables": {
+            "shop.t": {"source": {"type": "files", "path": "s3://lake/in/**/*"}, "key": ["id"], "types": {"id": "long"}}
+        },
+    }
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(document))
+    config = load(tmp_path / "nevermore.yaml")
+    assert run_once(config).exit_code == 0
+    table = find_table(open_catalog(config), "shop.t")
+    assert table is not None
+    rows = live_rows(table.metadata_location.removeprefix("file://")).column("id").to_pylist()
+    assert sorted(rows) == [2, 3]
