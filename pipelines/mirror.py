@@ -26,6 +26,11 @@ from pipelines.soft_delete import up_to_truncate
 from pipelines.table_shape import PARTITION_BY, check_shape, partition_text, with_declared
 from pipelines.table_writer import WriterOptions
 
+READ_BACK_SHARE = 8
+"""Changes read back from the log may take this part of the memory limit: fold, files and sort need several times as much."""
+FIRST_ROWS = 100_000
+"""Read back first, while it is not known how wide they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -59,6 +64,7 @@ class Mirror:
     key: tuple[str, ...]
     options: WriterOptions | None = None
     table: Any | None = field(init=False)
+    _affordable_rows: int = field(default=FIRST_ROWS, init=False)
 
     def __post_init__(self) -> None:
         self.table = find_table(self.catalog, self.name)
@@ -122,7 +128,12 @@ class Mirror:
             first = int(appended.changes.column(ORDINAL)[0].as_py())
             if first <= done + 1:
                 return appended.changes.slice(done + 1 - first, self.config.commit_rows)
-        return log.read_after(done, self.config.commit_rows)
+        changes = log.read_after(done, min(self.config.commit_rows, self._affordable_rows))
+        if changes.num_rows:
+            # What has been read tells how many of such changes memory takes next time.
+            limit = self.config.memory_limit_bytes // READ_BACK_SHARE
+            self._affordable_rows = max(1, limit * changes.num_rows // max(changes.nbytes, 1))
+        return changes.slice(0, self._affordable_rows)
 
     def _apply(self, changes: pa.Table, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:
         if not self.key and self.config.identity != "full":

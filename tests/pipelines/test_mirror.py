@@ -308,6 +308,26 @@ def test_rule_29_mirror_catches_up_from_the_log_in_batches(tmp_path: Path) -> No
     assert pipeline.catch_up() == []
 
 
+def test_rule_29_changes_read_back_are_cut_to_the_memory_limit_with_the_same_result(tmp_path: Path) -> None:
+    text = "x" * 10_000
+    changes = [
+        *(change("c", row(i % 40, f"{text}{i}")) for i in range(200)),
+        *(change("d", row(i)) for i in range(0, 40, 3)),
+        change("u", row(77, text), before=row(1)),
+    ]
+    found = []
+    for name, limit in (("small", "1MiB"), ("large", "1GiB")):
+        (tmp_path / name).mkdir()
+        pipeline = Pipeline(tmp_path / name, COLUMNS, options={"memory_limit_bytes": limit})
+        for part in range(0, len(changes), 50):
+            pipeline.log(*changes[part : part + 50])
+        applied = pipeline.catch_up()
+        found.append(pipeline.rows)
+        assert sum(a.num_changes for a in applied) == len(changes)
+        assert (len(applied) > 10) == (name == "small")
+    assert found[0] == found[1]
+
+
 def test_rule_29_table_with_rows_and_no_position_is_an_error(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, COLUMNS)
     pipeline.run(change("c", row(1)))
