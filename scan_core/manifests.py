@@ -130,16 +130,21 @@ def _read_blocks(
     *,
     use_numba: bool,
 ) -> list[F]:
-    is_large = decoders.columns is not None and sum(count for count, _ in blocks) >= LEAST_RECORDS
-    kernels = kernels_if_worthwhile(use_numba=use_numba) if is_large else None
-    if kernels is not None and decoders.columns is not None:
+    if decoders.columns is None or sum(count for count, _ in blocks) < LEAST_RECORDS:
+        return _decode_blocks(blocks, decoders.entry, inheritance, build)
+    kernels = kernels_if_worthwhile(use_numba=use_numba)
+    if kernels is not None:
         found: list[Any] | None = data_files(blocks, decoders.columns, decoders.partition, inheritance, kernels)
         if found is not None:
             return found
-    with measured(kernels if is_large else None):
-        return [
-            file for count, block in blocks for file in _decode_block(block, count, decoders.entry, inheritance, build)
-        ]
+    with measured(kernels):
+        return _decode_blocks(blocks, decoders.entry, inheritance, build)
+
+
+def _decode_blocks(
+    blocks: Sequence[tuple[int, bytes]], decode: Decoder, inheritance: Inheritance, build: Build[F]
+) -> list[F]:
+    return [file for count, block in blocks for file in _decode_block(block, count, decode, inheritance, build)]
 
 
 def _decode_block(

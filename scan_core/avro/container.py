@@ -7,7 +7,7 @@ Data and delete files in Avro are read elsewhere (`read/avro.py`); what the reco
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ MAGIC = b"Obj\x01"
 MAX_BLOCK_BYTES = 1 << 28
 """Of one decompressed block: writers flush at 64 kB to a few MB."""
 _SYNC_BYTES = 16
+_REMEMBERED_HEADERS = 8
+_MOST_REMEMBERED_BYTES = 1 << 20
+
+_recent: tuple[tuple[bytes, Mapping[str, bytes]], ...] = ()
+"""Beginnings of files and their metadata, the latest first."""
 
 
 class AvroError(Exception):
@@ -29,7 +34,7 @@ class AvroError(Exception):
 class Header:
     """Metadata of a container file, its sync marker, and where the first block begins."""
 
-    metadata: dict[str, bytes]
+    metadata: Mapping[str, bytes]
     sync: bytes
     end: int
 
@@ -75,9 +80,27 @@ def read_slice(buffer: bytes, position: int) -> tuple[bytes, int]:
 def read_header(data: bytes) -> Header:
     """The header of a container file.
 
+    Manifests of one writer begin alike up to their sync marker: what was parsed lately is recognised.
+
     Raises:
         AvroError: not an Avro file, or a damaged one.
     """
+    global _recent  # noqa: PLW0603 - replaced as a whole, so that threads see one state or the other
+    for beginning, metadata in _recent:
+        if data.startswith(beginning) and len(data) >= len(beginning) + _SYNC_BYTES:
+            end = len(beginning) + _SYNC_BYTES
+            return Header(metadata, data[len(beginning) : end], end)
+    metadata, position = _parse_header(data)
+    end = position + _SYNC_BYTES
+    if end > len(data):
+        raise AvroError("the header ends early")
+    if position <= _MOST_REMEMBERED_BYTES:
+        _recent = ((data[:position], metadata), *_recent[: _REMEMBERED_HEADERS - 1])
+    return Header(metadata, data[position:end], end)
+
+
+def _parse_header(data: bytes) -> tuple[Mapping[str, bytes], int]:
+    """Metadata, and where the sync marker begins."""
     if not data.startswith(MAGIC):
         raise AvroError("it does not begin as an Avro file does")
     try:
@@ -96,10 +119,7 @@ def read_header(data: bytes) -> Header:
         raise AvroError("the header ends early") from error
     except UnicodeDecodeError as error:
         raise AvroError("a metadata key is not UTF-8") from error
-    end = position + _SYNC_BYTES
-    if end > len(data):
-        raise AvroError("the header ends early")
-    return Header(metadata, data[position:end], end)
+    return metadata, position
 
 
 def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
