@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from scan_core.bitmap_index.stages import Stages, split_stages
-from scan_core.bitmap_index.step import mixed_step
+from scan_core.bitmap_index.step import MixedStep, mixed_step
 from scan_core.expr.vectors import BoolMask
 from scan_core.metrics import ScanMetrics
 from scan_core.read.file_reader import RowGroup
 from scan_core.read.predicate_step import PredicateStep
 from scan_core.read.projection import FromFile
-from scan_core.read.row_filter import RefineStep
 from scan_core.rows.selection import All, Mask, RowSelection
 from scan_core.split import FileScanTask, ScanContext
 
@@ -22,7 +21,7 @@ class BitmapFilter:
         self._stages = stages
         self._last: tuple[int, RowSelection] | None = None
 
-    def remaining(self, steps: Sequence[PredicateStep]) -> list[RefineStep]:
+    def remaining(self, steps: Sequence[PredicateStep]) -> list[PredicateStep | MixedStep]:
         """The steps that stage 1 does not answer, parts of them perhaps by row position."""
         mixed = self._stages.mixed
         return [

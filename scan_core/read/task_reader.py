@@ -207,31 +207,30 @@ class TaskReader:
         plan, bitmaps = self._predicate, self._bitmaps
         if plan is None:
             return []
-        steps = plan.steps
-        if self._context.options.prune_row_groups:
-            statistics_of = self._statistics_of(row_group, plan.types)
-            found = plan.undecided(statistics_of)
-            if found is None:
-                return None
-            steps = found[0]
-            if self._context.options.use_bloom_filters and plan.equated_types:
-                tests = self._excludes_of(row_group, plan.equated_types, self._reader.exclusion_test)
-                excluded = plan.undecided(statistics_of, tests) is None
-                self._count_bloom_filters()
-                if excluded:
-                    self._metrics.row_groups_pruned_by_bloom_filters += 1
-                    return None
-            if self._context.options.prune_dictionaries and plan.equated_types:
-                tests = self._excludes_of(row_group, plan.equated_types, self._reader.dictionary_test)
-                if plan.undecided(statistics_of, tests) is None:
-                    self._metrics.row_groups_pruned_by_dictionaries += 1
-                    return None
-        if bitmaps is None:
-            return steps
-        if selected_count(bitmaps.rows(row_group)) == 0:
+        statistics_of = self._statistics_of(row_group, plan.types)
+        prune = self._context.options.prune_row_groups
+        found = plan.undecided(statistics_of) if prune else (plan.steps, ())
+        if found is None:
+            return None
+        steps = found[0] if bitmaps is None else bitmaps.remaining(found[0])
+        if bitmaps is not None and selected_count(bitmaps.rows(row_group)) == 0:
             self._metrics.rows_removed_by_bitmaps += row_group.num_rows
             return None
-        return bitmaps.remaining(steps)
+        by_value = {i for step in steps for i in step.sources}  # bitmaps tell more than filters of single values
+        equated = {i: kind for i, kind in plan.equated_types.items() if i in by_value}
+        if prune and self._context.options.use_bloom_filters and equated:
+            tests = self._excludes_of(row_group, equated, self._reader.exclusion_test)
+            excluded = plan.undecided(statistics_of, tests) is None
+            self._count_bloom_filters()
+            if excluded:
+                self._metrics.row_groups_pruned_by_bloom_filters += 1
+                return None
+        if prune and self._context.options.prune_dictionaries and equated:
+            tests = self._excludes_of(row_group, equated, self._reader.dictionary_test)
+            if plan.undecided(statistics_of, tests) is None:
+                self._metrics.row_groups_pruned_by_dictionaries += 1
+                return None
+        return steps
 
     def _excludes_of(
         self,
