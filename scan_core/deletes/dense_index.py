@@ -80,12 +80,22 @@ def build_dense(
     parts: Sequence[DeleteKeys], kind: pa.DataType, sequence_numbers: tuple[int, ...], limit_bytes: int
 ) -> DenseIndex | None:
     """A table over the only key column of the parts, ascending by sequence number; None if they spread too far."""
-    values = [v for v, _ in (_values(p) for p in parts) if len(v)]
-    if values:
-        slots = max(int(v.max()) for v in values) - min(int(v.min()) for v in values) + 1
-        if slots > MAX_SLOTS_PER_KEY * sum(map(len, values)):
-            return None
-    return build_dense_streamed(parts, kind, sequence_numbers, limit_bytes)
+    kind_of_rank = rank_type(sequence_numbers)
+    of_parts = [_values(p) for p in parts]
+    rank_of_part = np.array([rank_of(p.sequence_number, sequence_numbers) for p in parts], kind_of_rank)
+    values = np.concatenate([np.empty(0, np.int64), *(v for v, _ in of_parts)])
+    lower, slots = 0, 0
+    if len(values):
+        lower = int(values.min())
+        slots = int(values.max()) - lower + 1
+    if slots > min(MAX_SLOTS_PER_KEY * len(values), min(limit_bytes, MAX_BYTES) // kind_of_rank.itemsize):
+        return None
+    ranks: Ranks = np.zeros(slots + 1, kind_of_rank)
+    values -= lower
+    ranks[values] = np.repeat(rank_of_part, [len(v) for v, _ in of_parts])  # of a repeated key the last one stays
+    null_rank = max((int(r) for r, (_, has_null) in zip(rank_of_part, of_parts, strict=True) if has_null), default=0)
+    summary = summarise_table(ranks[:-1], lower, has_null=null_rank > 0, kind=kind)
+    return DenseIndex(sequence_numbers, lower, ranks, null_rank, (summary,))
 
 
 def build_dense_streamed(

@@ -73,21 +73,22 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
 
 def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
     """The keys of the group one row group at a time, ascending by sequence number."""
+    fields = key_fields(group.key_ids, context, group.files[0].path)
     for file in sorted(group.files, key=lambda f: f.data_sequence_number):
-        yield from _file_keys(file, group.key_ids, context, metrics)
+        yield from _file_keys(file, fields, context, metrics)
 
 
 def _load_files(
     files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
 ) -> list[DeleteKeys]:
-    return [keys for file in files for keys in _file_keys(file, key_ids, context, metrics)]
+    fields = key_fields(key_ids, context, files[0].path)
+    return [keys for file in files for keys in _file_keys(file, fields, context, metrics)]
 
 
 def _file_keys(
-    file: DeleteFile, key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
+    file: DeleteFile, fields: Sequence[NestedField], context: ScanContext, metrics: ScanMetrics
 ) -> Iterator[DeleteKeys]:
-    """The keys of one delete file, by row group, key columns in the order of `key_ids`."""
-    fields = key_fields(key_ids, context, file.path)
+    """The keys of one delete file, by row group, key columns in the order of `fields`."""
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
     reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
