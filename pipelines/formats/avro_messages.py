@@ -85,6 +85,8 @@ def read_block(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
     """The records of a block of a file; None if it does not hold them."""
     if count == 0:
         return _table([], reader) if not data else None
+    if count > len(data):
+        return None  # records without bytes tell nothing, and their number is bounded by nothing
     stream = BytesIO(encode_long(count) + data + b"\0")
     try:
         records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
