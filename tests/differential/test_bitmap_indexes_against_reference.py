@@ -23,7 +23,7 @@ from tests.random_predicates import SCHEMA, predicates, tables
 from tests.table_builder import TableBuilder
 
 quick = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 thorough = settings(quick, max_examples=1500, derandomize=False, print_blob=True)
 OPTIONS = [ScanOptions(), ScanOptions(parallelism=3, split_bytes=1, batch_rows=2), ScanOptions(lazy_columns=False)]
