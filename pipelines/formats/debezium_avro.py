@@ -116,7 +116,7 @@ def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events
                 np.flatnonzero(garbled), "no Avro message: it does not begin with 0, and is no base64 of one that does"
             )
         )
-    return decode_columns(groups, _each_once(refusals), {"tombstone": tombstones} if tombstones else {})
+    return decode_columns(groups, tuple(refusals), {"tombstone": tombstones} if tombstones else {})
 
 
 @dataclass(frozen=True)
@@ -232,15 +232,3 @@ def _framed_only(keys: pa.BinaryArray) -> pa.BinaryArray:
     """Keys that are Avro; those of other converters (text, JSON) say nothing that the value does not."""
     framed = pc.starts_with(keys, bytes([_MAGIC]))
     return pc.if_else(framed, keys, pa.scalar(None, pa.binary()))
-
-
-def _each_once(refusals: list[Refusal]) -> tuple[Refusal, ...]:
-    """An event that is refused for several reasons is refused for the first."""
-    result: list[Refusal] = []
-    seen: Rows = np.zeros(0, np.int64)
-    for refusal in refusals:
-        rows = np.setdiff1d(refusal.rows, seen)
-        if len(rows):
-            result.append(Refusal(rows, refusal.reason))
-            seen = np.union1d(seen, rows)
-    return tuple(result)

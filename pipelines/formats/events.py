@@ -1,6 +1,6 @@
 """What every format decodes to before tables, types and keys are decided: one entry per change, images still spans."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,18 @@ class Refusal:
 
     rows: Rows
     reason: str
+
+
+def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
+    """The same without repeats: an event that is refused for several reasons is refused for the first."""
+    result: list[Refusal] = []
+    seen: Rows = np.zeros(0, np.int64)
+    for refusal in refusals:
+        rows = np.setdiff1d(refusal.rows, seen)
+        if len(rows):
+            result.append(Refusal(rows, refusal.reason))
+            seen = np.union1d(seen, rows)
+    return result
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pipelines.formats.debezium import DebeziumOptions, decode_debezium
 from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.event_order import Reached, in_order
-from pipelines.formats.events import Events, reject
+from pipelines.formats.events import Events, each_once, reject
 from pipelines.formats.feed import FeedConfig
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
@@ -124,7 +124,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
     )
-    refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in events.refusals)]
+    refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in each_once(events.refusals))]
     skipped = dict(raw.skipped)
     for reason, count in events.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count

@@ -60,6 +60,14 @@ def canal(kind: str, data: Any, old: Any = None, **more: Any) -> Row:
     return {**base, "mysqlType": types, "pkNames": ["id"], **more}
 
 
+def test_event_that_is_wrong_in_several_ways_is_rejected_once() -> None:
+    twice = {"op": "x", "before": None, "after": "text", "source": {"db": "shop", "table": "t"}, "ts_ms": 1}
+    feed = FeedConfig(format="debezium-json", tables=(TableFeed(name="shop.t", key=("id",)),))
+    rejected = decode(from_documents([json.dumps(twice).encode()]), feed).rejected.table
+    assert rejected.column("source_offset").to_pylist() == [1]
+    assert "after is text" in rejected.column("reason")[0].as_py()
+
+
 def test_canal_message_of_several_rows_gives_a_change_each_in_order() -> None:
     decoded = read(
         "canal-json",
