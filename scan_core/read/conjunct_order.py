@@ -98,11 +98,8 @@ class ConjunctOrder:
     @classmethod
     def of(cls, context: "ScanContext") -> "ConjunctOrder":
         """The order for a split of this scan."""
-        predicate = context.predicate
-        return cls(
-            adaptive=context.options.adaptive_order,
-            hint_key=(context.table, None if predicate is None else predicate.sql),
-        )
+        text = "" if context.predicate is None else context.predicate.sql  # of an IN list it may be megabytes
+        return cls(adaptive=context.options.adaptive_order, hint_key=(context.table, hash(text)))
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.
