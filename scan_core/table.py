@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from scan_core.catalog import load_table, table_facts
-from scan_core.errors import TableNotFoundError
+from scan_core.errors import MalformedTableError, TableNotFoundError
 from scan_core.file_io import is_folder
 from scan_core.location import relocate as relocate_path
 from scan_core.metadata import LogEntry, TableMetadata
@@ -101,9 +101,15 @@ def open_table(
 
 def _open(location: str, io: FileIOConfig) -> Table:
     metadata, path = read_metadata(location, io)
-    folder = _table_folder(path)
-    is_there = relocate_path(metadata.location, io).may_equal(relocate_path(folder, io))
-    return Table(metadata, path, io if is_there else replace(io, moved=(metadata.location, folder)))
+    return Table(metadata, path, replace(io, moved=_moved(metadata.location, _table_folder(path), io)))
+
+
+def _moved(stated: str, found: str, io: FileIOConfig) -> tuple[str, str] | None:
+    try:
+        is_there = relocate_path(stated, io).may_equal(relocate_path(found, io))
+    except MalformedTableError:  # nothing lies at the location itself: it only helps in messages
+        return None
+    return None if is_there else (stated, found)
 
 
 def _table_folder(metadata_path: str) -> str:

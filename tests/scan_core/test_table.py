@@ -101,6 +101,14 @@ def test_a_file_that_is_gone_from_where_the_table_lies_gets_a_general_hint(table
         open_table(table.location).scan().to_table()
 
 
+@pytest.mark.parametrize("location", ["s3://bucket/x/../t", "s3://bucket/t\0", "", "."])
+def test_an_odd_location_in_the_metadata_hinders_nobody(tmp_path: Path, location: str) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS, written_location="s3://bucket/t")
+    table.commit(table.data({"id": [1]}))
+    table.edit(lambda document: document.update(location=location))
+    assert open_table(tmp_path / "t", relocate={"s3://bucket": str(tmp_path)}).scan().count() == 1
+
+
 def test_relocation_to_a_uri_as_uris_are_printed(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     table = TableBuilder(folder, COLUMNS, written_location="s3a://bucket/t")
