@@ -50,7 +50,13 @@ class ChunkStreams:
                 if stream is None or stream.position > window.start:
                     stream = self._streams[column] = _Stream(self._open(row_group, column, len(window)))
                 found[column] = check_codes(stream.read(window))
+                if window.stop == row_group.num_rows:
+                    del self._streams[column]
         return found
+
+    def close(self) -> None:
+        """Let go of what is held for windows to come."""
+        self._streams.clear()
 
     def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
         is_local = isinstance(self._source, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader)
@@ -82,11 +88,12 @@ class _Stream:
 
     def _next(self, most_rows: int) -> pa.Array:
         """Some rows, no more than `most_rows`."""
-        while self._left is None or len(self._left) == 0:
+        while self._left is None:
             batch = next(self._batches, None)
             if batch is None:
                 raise ValueError(f"the pages end after {self.position} rows")
-            self._left = batch.column(0)
-        part, self._left = self._left.slice(0, most_rows), self._left.slice(most_rows)
+            self._left = batch.column(0) if batch.num_rows else None
+        part = self._left.slice(0, most_rows)
+        self._left = self._left.slice(most_rows) if len(part) < len(self._left) else None  # else it would be kept
         self.position += len(part)
         return part

@@ -8,8 +8,9 @@ from scan_core.options import ScanOptions
 from scan_core.rows.algebra import from_ranges
 from scan_core.rows.selection import RowSelection, intersect, row_count, to_indices
 
-_SHARE = 4
-"""Of a worker's part of the limit: decoded columns, their filtered copy, batches that wait, and the delete index."""
+_SHARE = 8
+"""Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
+that wait, and the delete index."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a little too large is let pass."""
 _LEAST_ROWS = 4_096

@@ -185,6 +185,8 @@ class ParquetFileReader:
 
     def close(self) -> None:
         """Release the file."""
+        self._streams.close()
+        self._readers.clear()
         self._source.close()
 
     def _read_on(

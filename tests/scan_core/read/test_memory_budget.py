@@ -30,9 +30,9 @@ def test_pieces_cover_all_rows_once_and_fit() -> None:
     pieces = budget.pieces(1_000_000, 100 * MIB)
     assert [row for piece in pieces for row in (piece.start, piece.stop)][1:-1:2] == [p.start for p in pieces[1:]]
     assert (pieces[0].start, pieces[-1].stop) == (0, 1_000_000)
-    assert len(pieces) == 7
+    assert len(pieces) == 13
     budget.record(10 * MIB, 30 * MIB)
-    assert len(budget.pieces(1_000_000, 100 * MIB)) == 19
+    assert len(budget.pieces(1_000_000, 100 * MIB)) == 38
     assert [selected_count(part) for part, _ in halves(All(10_001))] == [5_000, 5_001]
     assert [window for _, window in halves(All(10_001))] == [range(5_000), range(5_000, 10_001)]
     assert halves(All(100)) == []
