@@ -212,4 +212,5 @@ def _folders() -> Iterator[Path]:
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
     yield Path(__file__).parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nevermore"
+    with suppress(RuntimeError):  # containers run under numbers that belong to no user, and have no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nevermore"

@@ -71,6 +71,16 @@ def test_kernels_work_where_no_folder_takes_the_file(code: Code, monkeypatch: py
     assert works(machine_code.load_kernels())
 
 
+def test_user_without_a_home_has_no_folder_of_his_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(path: Path) -> Path:
+        raise RuntimeError(f"no home for {path}")
+
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    assert list(machine_code._folders()) == [Path(machine_code.__file__).parent / "__pycache__"]
+
+
 def test_values_of_another_type_or_with_gaps_are_refused() -> None:
     kernels = compiled.load()
     with pytest.raises(TypeError, match="contiguous uint64 values, not int64"):
