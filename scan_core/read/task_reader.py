@@ -26,6 +26,7 @@ from scan_core.read.page_pruning import Paging, Stretches, excludes_some, find_s
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.statistics import table_statistics
+from scan_core.read.task_sample import TaskSample
 from scan_core.rows.algebra import from_ranges, nothing
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 from scan_core.schema import Type, arrow_type
@@ -92,7 +93,7 @@ class TaskReader:
         self._key_types = {i: path[0].type for i, path in context.field_paths.items() if len(path) == 1}
         self._predicate = _plan_predicate(context, task, self.projection)
         self._bitmaps = _open_bitmaps(context, task, self._predicate, metrics)
-        self._last_taken: tuple[int, RowSelection] | None = None
+        self._sample = TaskSample(context.sample, task.data_file, metrics)
         self._predicate_paging = Paging(context.options.prune_pages)
         self._delete_paging: dict[object, Paging] = {}
         self._delete_steps = [
@@ -115,7 +116,7 @@ class TaskReader:
             if not self._owns(row_group):
                 continue
             self._metrics.rows_in_files += row_group.num_rows
-            if row_group.num_rows == 0 or self._sample_leaves_out(row_group):
+            if row_group.num_rows == 0 or self._sample.leaves_out(row_group):
                 continue
             steps = self._undecided(row_group)
             if steps is None:
@@ -152,8 +153,7 @@ class TaskReader:
             within: look no further than at these rows.
         """
         num_rows = columns.row_group.num_rows
-        if self._context.sample is not None:
-            within = self._sampled(columns.row_group, within or All(num_rows))
+        within = self._sample.within(columns.row_group, within)
         if self._keeps_dead_rows:
             columns.dead = find_dead_rows(self._task, self._context, self._deletes, self.projection, columns)
             selection = self._by_bitmaps(columns.row_group, within or All(num_rows))
@@ -255,30 +255,6 @@ class TaskReader:
         self._metrics.bloom_filters_read += counts.bloom_filters_read
         self._metrics.bloom_bytes_read += counts.bloom_bytes_read
         counts.bloom_filters_read = counts.bloom_bytes_read = 0
-
-    def _sample_leaves_out(self, row_group: RowGroup) -> bool:
-        """Whether a sample takes no row of a row group."""
-        if self._context.sample is None or selected_count(self._taken(row_group)):
-            return False
-        self._metrics.row_groups_pruned += 1
-        self._metrics.rows_removed_by_sampling += row_group.num_rows
-        return True
-
-    def _sampled(self, row_group: RowGroup, within: RowSelection) -> RowSelection:
-        """The rows of `within` that the sample takes."""
-        kept = intersect(within, self._taken(row_group))
-        self._metrics.rows_removed_by_sampling += selected_count(within) - selected_count(kept)
-        return kept
-
-    def _taken(self, row_group: RowGroup) -> RowSelection:
-        """The rows of a row group that the sample takes; those of the last one are remembered."""
-        sample, data_file = self._context.sample, self._task.data_file
-        if sample is None:
-            return All(row_group.num_rows)
-        if self._last_taken is None or self._last_taken[0] != row_group.index:
-            rows = sample.rows(data_file.path, data_file.record_count, row_group.first_row_position, row_group.num_rows)
-            self._last_taken = row_group.index, rows
-        return self._last_taken[1]
 
     def _by_bitmaps(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
         """The rows of `selection` that stage 1 of the filter keeps."""
