@@ -79,8 +79,9 @@ class FilesSource(_Section):
     """Event files in a folder of any FileIO.
 
     Attributes:
+        type: `files`.
         path: file, glob, or several of them; relative to the config file.
-        format: name of a format; None looks at the first file.
+        format: name of a format; without one the first file tells.
         options: what the format wants to know (delimiter, time zone, registry ...).
     """
 
@@ -118,11 +119,13 @@ class TableConfig(_Section):
         soft_delete: keep deleted rows with `_deleted` true instead of removing them.
         global_deletes: whether a delete may be written to reach every partition of a partitioned table.
         identity: `key`, or `full` for tables without a key, where the whole old row identifies a row.
-        on_conflict: what a value does that does not fit its column: `quarantine`, or `new_column`.
+        on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
+        sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
+        bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
         commit_rows: most changes of one commit.
         commit_interval: least seconds between commits of a continuous run.
         memory_limit_bytes: what a batch may hold in memory; larger ones are cut.
-        max_quarantine_ratio: rejected share of a batch above which nothing of it is applied.
+        max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
         checks: expectations on the mirror, read by the checks.
     """
 
@@ -144,6 +147,8 @@ class TableConfig(_Section):
     global_deletes: Literal["allow", "refuse"] = "allow"
     identity: Literal["key", "full"] = "key"
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
+    sort_by: Names = ()
+    bloom_filters: bool = False
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
@@ -227,7 +232,9 @@ class Config(_Section):
             if not _TABLE_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} must be namespace.table")
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
-                raise ValueError(f"{name!r}: the only pattern is namespace.*, narrowed by include_tables, exclude_tables")
+                raise ValueError(
+                    f"{name!r}: the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
+                )
         return value
 
     @model_validator(mode="after")

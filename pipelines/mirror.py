@@ -67,6 +67,8 @@ class Mirror:
     _affordable_rows: int = field(default=FIRST_ROWS, init=False)
 
     def __post_init__(self) -> None:
+        if self.options is None:
+            self.options = WriterOptions(bloom_filters=self.config.bloom_filters, sort_by=self.config.sort_by)
         self.table = find_table(self.catalog, self.name)
         if self.table is not None:
             check_writable(self.table)

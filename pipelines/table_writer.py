@@ -17,7 +17,7 @@ from pipelines.file_metrics import FileContent, WrittenFile, nan_counts, parquet
 from pipelines.partitioning import PartitionedRows, split_by_partition
 from pipelines.row_shape import conform, parquet_schema
 from pipelines.storage import Storage
-from scan_core.schema import ListType, MapType, PrimitiveType, Schema, StructType
+from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType
 from scan_core.snapshot import PartitionSpec
 
 DEFAULT_FILE_BYTES = 256 * 1024**2
@@ -37,7 +37,8 @@ class WriterOptions:
         row_group_rows: most rows of a row group.
         page_rows: most rows of a page.
         compression: Parquet codec.
-        bloom_filters: write Bloom filters for key columns of data files.
+        bloom_filters: write Bloom filters for key columns, of data files and of delete files.
+        sort_by: columns by which the rows of a data file are sorted.
     """
 
     file_bytes: int = DEFAULT_FILE_BYTES
@@ -45,6 +46,7 @@ class WriterOptions:
     page_rows: int = DEFAULT_PAGE_ROWS
     compression: str = "zstd"
     bloom_filters: bool = False
+    sort_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def write_rows(
     return [
         _write_data_file(piece, part, target, spec, frozenset(key_ids))
         for part in split_by_partition(table, target.schema, spec)
-        for piece in _pieces(part.rows, target.options)
+        for piece in _pieces(_in_order(part.rows, target), target.options)
     ]
 
 
@@ -146,13 +148,10 @@ def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
 def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
 ) -> WrittenFile:
-    options = target.options
-    blooms = {}
-    if options.bloom_filters:
-        blooms = {target.schema.field(i).name: {"ndv": rows.num_rows, "fpp": 0.01} for i in key_ids}
     path = _file_path(target, part.folder, "")
+    blooms = _bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
     footer, size = _write_parquet(
-        rows, path, target, use_dictionary=True, column_encoding=None, bloom_filter_options=blooms or None
+        rows, path, target, use_dictionary=True, column_encoding=None, bloom_filter_options=blooms
     )
     return WrittenFile(
         path=path,
@@ -179,7 +178,7 @@ def _write_delete_file(
         target,
         use_dictionary=False,
         column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
-        bloom_filter_options=None,
+        bloom_filter_options=_bloom_filters(key_schema.fields, keys.num_rows, target.options),
     )
     ids = tuple(f.field_id for f in key_schema.fields)
     return WrittenFile(
@@ -195,10 +194,36 @@ def _write_delete_file(
     )
 
 
-def _sorted(keys: pa.Table) -> pa.Table:
+def _bloom_filters(
+    columns: Sequence[NestedField], num_rows: int, options: WriterOptions
+) -> dict[str, dict[str, float]] | None:
+    """Parquet has none of booleans."""
+    if not options.bloom_filters:
+        return None
+    chosen = [c.name for c in columns if c.type != PrimitiveType("boolean")]
+    return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
+
+
+def _in_order(rows: pa.Table, target: WriteTarget) -> pa.Table:
+    """The rows of a data file sorted as the options ask.
+
+    Raises:
+        SchemaConflictError: by a column that does not exist, or that has no order.
+    """
+    names = target.options.sort_by
+    for name in names:
+        if name not in rows.column_names or not isinstance(target.schema.find(name).type, PrimitiveType):
+            raise SchemaConflictError(
+                f"rows cannot be sorted by {name!r}: choose from the plain columns {', '.join(rows.column_names)}"
+            )
+    return _sorted(rows, names) if names else rows
+
+
+def _sorted(rows: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
     """Ascending, NULL last; uuid by its bytes."""
+    keys = rows if names is None else rows.select(list(names))
     plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
-    return keys.take(pc.sort_indices(plain, [(name, "ascending") for name in keys.column_names]))
+    return rows.take(pc.sort_indices(plain, [(name, "ascending") for name in keys.column_names]))
 
 
 def _sortable(kind: pa.DataType) -> pa.DataType:

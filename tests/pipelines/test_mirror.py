@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.errors import GlobalDeleteError, PositionLostError, QuarantineLimitError, SchemaConflictError
@@ -357,3 +358,25 @@ def test_change_log_keeps_every_change_with_rising_ordinals(tmp_path: Path) -> N
     assert [r["after"] for r in logged] == [row(1), row(1, "B"), None]
     assert table.spec().fields[0].name == "ingested_at_hour"
     assert batch_of([], COLUMNS).num_rows == 0
+
+
+@pytest.mark.parametrize("bloom_filters", [False, True])
+def test_data_files_are_sorted_and_bloom_filtered_as_config_asks(tmp_path: Path, *, bloom_filters: bool) -> None:
+    options = {"sort_by": ["name", "id"], "bloom_filters": bloom_filters}
+    pipeline = Pipeline(tmp_path, COLUMNS, options=options)
+    pipeline.run(*(change("c", row(i, f"n{i % 3}")) for i in (5, 1, 4, 2, 3, 0)))
+    (applied,) = pipeline.run(change("u", row(2, "z")), change("d", row(0)))
+    first = pipeline.table.inspect.data_files().to_pylist()[-1]["file_path"].removeprefix("file://")
+    assert [(r["name"], r["id"]) for r in pq.read_table(first).to_pylist()] == [
+        ("n0", 0), ("n0", 3), ("n1", 1), ("n1", 4), ("n2", 2), ("n2", 5)
+    ]  # fmt: skip
+    for file in applied.files:
+        chunk = pq.read_metadata(file.path.removeprefix("file://")).row_group(0).column(0)
+        assert (chunk.bloom_filter_offset is not None) == bloom_filters
+    assert [r["id"] for r in pipeline.rows] == [1, 2, 3, 4, 5]
+
+
+def test_sorting_by_an_unknown_column_stops_the_table(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"sort_by": ["nothing"]})
+    with pytest.raises(SchemaConflictError, match="sorted by 'nothing'"):
+        pipeline.run(change("c", row(1)))

@@ -1,0 +1,147 @@
+"""How fast landed files become a committed mirror, with its change log, per core; beside what the same rows cost others.
+
+Run: `python -m benchmarks.ingest_to_mirror [narrow|wide|merge]`. Events per second of CPU time, all threads counted:
+`floor` is decoding alone, `+ log` change log and mirror, `mirror` the mirror from decoded changes, `raw write` one plain
+`pq.write_table` of the same rows. `merge` is rows of one batch into a table that has them, beside PyIceberg's `upsert`.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from benchmarks.ingest_decode import row, write
+from pipelines.catalog import open_catalog
+from pipelines.change_log import ChangeLog
+from pipelines.collector import settle
+from pipelines.commit import RowDelta
+from pipelines.config import change_log_name, load, parse
+from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.formats.registry import decode
+from pipelines.ingest import run_once
+from pipelines.mirror import Mirror
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.files import discover
+from pipelines.table_writer import write_rows
+
+ROUNDS = 3
+TABLE = "shop.products"
+EVENTS = {5: 400_000, 60: 60_000}
+
+
+def write_dms(path: Path, events: int, columns: int) -> None:
+    """DMS Parquet: rows with `Op`, every second half updating the first."""
+    rows = [{"Op": "I" if n < events // 2 else "U", **row(n % (events // 2), columns)} for n in range(events)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def cpu(run: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    result = run()
+    return time.process_time() - start, result
+
+
+def decoded(path: Path, kind: str) -> list[Any]:
+    feed = FeedConfig(format=kind, tables=(TableFeed(name=TABLE, key=("id",)),))
+    return [decode(batch.raw, feed).tables[TABLE] for batch in discover([str(path)], None, FileOptions())]
+
+
+def project(folder: Path, path: Path, kind: str) -> Any:
+    source = {"type": "files", "path": str(path), "format": kind}
+    (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": {TABLE: {"source": source, "key": ["id"]}}}))
+    return load(folder / "nevermore.yaml")
+
+
+def to_mirror_alone(folder: Path, batches: list[Any]) -> float:
+    """CPU seconds of the mirror's part, from decoded changes in memory."""
+    catalog = open_catalog(parse("tables: {}", folder / "alone" / "nevermore.yaml"))
+    config = parse(f"tables: {{{TABLE}: {{source: {{path: x}}, key: [id]}}}}").tables[TABLE]
+    log, mirror, seconds = ChangeLog(catalog, change_log_name(TABLE)), Mirror(catalog, TABLE, config, ("id",)), 0.0
+    for number, batch in enumerate(batches):
+        appended = log.append(batch, str(number))
+        seconds += cpu(lambda a=appended: list(mirror.catch_up(log, a, reject=lambda _: None)))[0]
+    return seconds
+
+
+def measure(path: Path, kind: str, events: int) -> list[float]:
+    """CPU seconds: decoding, log and mirror, mirror alone, raw write."""
+    best = [float("inf")] * 4
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            config = project(folder, path, kind)
+            floor, batches = cpu(lambda: decoded(path, kind))
+            whole, report = cpu(lambda c=config: run_once(c))
+            assert report.exit_code == 0
+            assert sum(report.tables[0].events.values()) == events
+            after = pa.concat_tables(
+                [pa.Table.from_struct_array(b.table.column("after").combine_chunks()) for b in batches],
+                promote_options="permissive",
+            )
+            raw = cpu(lambda t=after, f=folder: pq.write_table(t, f / "raw.parquet", compression="zstd"))[0]
+            best = [min(a, b) for a, b in zip(best, (floor, whole, to_mirror_alone(folder, batches), raw), strict=True)]
+    return best
+
+
+def events_to_mirror(columns: int) -> None:
+    events = EVENTS[columns]
+    print("| events | floor k/s | + log k/s | mirror k/s | raw write k/s |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kind in (("bare", "debezium-json"), ("envelope", "debezium-json"), ("DMS Parquet", "dms")):
+            path = Path(folder) / (f"{name}.parquet" if kind == "dms" else f"{name}.jsonl")
+            if kind == "dms":
+                write_dms(path, events, columns)
+            else:
+                write(path, events, columns, envelope=name == "envelope")
+            rates = (f"{events / seconds / 1000:,.0f}" for seconds in measure(path, kind, events))
+            print(f"| {'narrow' if columns == 5 else 'wide'}, {name} | " + " | ".join(rates) + " |")
+            sys.stdout.flush()
+            path.unlink()
+
+
+def merge(rows: int = 1_000_000, changed: int = 50_000) -> None:
+    """One batch of updates and inserts into a table of `rows`: our commit and PyIceberg's upsert."""
+    base = pa.table({"id": pa.array(range(rows), pa.int64()), "name": [f"n{i % 1000}" for i in range(rows)]})
+    ids = pa.array(range(0, 2 * changed * 10, 20), pa.int64())
+    update = pa.table({"id": ids, "name": ["changed"] * len(ids)})
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = open_catalog(parse("tables: {}", Path(folder) / "nevermore.yaml"))
+        catalog.create_namespace("shop")
+        tables = [catalog.create_table(f"shop.{name}", base.schema) for name in ("ours", "pyiceberg")]
+        for table in tables:
+            table.append(base)
+        from pipelines.table_writer import write_deletes
+
+        def ours() -> None:
+            delta = RowDelta(tables[0])
+            key = (delta.schema.find("id").field_id,)
+            files = write_rows(update, delta.target, delta.default_spec, key_ids=key)
+            files += write_deletes(update.select(["id"]), delta.target, delta.default_spec, key)
+            delta.commit(files, {})
+
+        mine = cpu(ours)[0]
+        theirs = cpu(lambda: tables[1].upsert(update, join_cols=["id"]))[0]
+    print(
+        f"{len(ids):,} changes into {rows:,} rows: data, deletes and commit {mine:.2f} s, PyIceberg upsert {theirs:.1f} s"
+    )
+
+
+def main(parts: list[str]) -> None:
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    settle()
+    for part in parts or ["narrow", "wide", "merge"]:
+        if part == "merge":
+            merge()
+        else:
+            events_to_mirror(5 if part == "narrow" else 60)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

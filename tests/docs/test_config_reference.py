@@ -1,0 +1,43 @@
+"""The options in docs/ingesting.md are those of the config: every key, its default, what it means."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from pipelines.config_sections import FilesSource, TableConfig
+
+PAGE = Path(__file__).parents[2] / "docs" / "ingesting.md"
+UNITS = {"commit_interval": "60s", "memory_limit_bytes": "1GiB"}
+
+
+def reference(section: type[Any]) -> str:
+    """The table of a section's options, from its docstring and defaults."""
+    text = inspect.getdoc(section) or ""
+    attributes = text.partition("Attributes:\n")[2]
+    meanings = {
+        m[1]: " ".join(m[2].split()) for m in re.finditer(r"^    (\w+): (.*(?:\n     +.*)*)", attributes, re.MULTILINE)
+    }
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for name, field in section.model_fields.items():
+        rows.append(f"| `{name}` | {_default(name, field)} | {meanings.get(name, '')} |")
+    return "\n".join(rows)
+
+
+def _default(name: str, field: Any) -> str:
+    value = field.default_factory() if field.default_factory is not None else field.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ((), {}):
+        return ""
+    return f"`{UNITS.get(name, str(value).lower() if isinstance(value, bool) else value)}`"
+
+
+@pytest.mark.parametrize("section", [TableConfig, FilesSource])
+def test_every_option_is_documented_as_it_is(section: type[Any]) -> None:
+    wanted = reference(section)
+    assert "|  |\n" not in wanted + "\n", "an option without a meaning in its docstring"
+    assert wanted in PAGE.read_text(), f"docs/ingesting.md lacks this table:\n{wanted}"

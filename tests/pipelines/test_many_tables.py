@@ -1,0 +1,66 @@
+"""Two hundred tables in one feed: one read of it, bounded memory, and a table that fails stops no other."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.pipelines.test_ingest import Project, event, product
+
+TABLES = 200
+ROWS = 30
+MEGABYTE = 1024**2
+PROGRAM = """
+import json, resource, sys
+from pipelines.config import load
+from pipelines.ingest import run_once
+run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+report = run_once(load(sys.argv[1]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"grown": peak - before, **report.as_dict()}))
+"""
+
+
+def project_in(folder: Path, limit: int) -> Project:
+    folder.mkdir()
+    project = Project(folder)
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+    entry = {"source": source, "key": ["id"], "memory_limit_bytes": limit}
+    (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": {"shop.*": entry}}))
+    return project
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hundred_tables_of_one_feed_stay_within_memory(tmp_path: Path) -> None:
+    small = project_in(tmp_path / "small", 16 * MEGABYTE)
+    small.land("1.jsonl", [event("c", product(1))])
+    project = project_in(tmp_path / "many", 256 * MEGABYTE)
+    text = "x" * 400
+    for part in range(6):
+        keys = range(part * ROWS, (part + 1) * ROWS)
+        project.land(
+            f"{part}.jsonl",
+            (
+                event("c", {"name": text} if t == 77 else product(key, f"{text}{key}"), table=f"t{t:03d}")
+                for key in keys
+                for t in range(TABLES)
+            ),
+        )
+    landed = sum(f.stat().st_size for f in project.landing.iterdir())
+    configs = [str(p.folder / "nevermore.yaml") for p in (project, small)]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *configs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    failed = [t["table"] for t in report["tables"] if t["error"]]
+    assert (len(report["tables"]), failed, report["exit_code"]) == (TABLES, ["shop.t077"], 1)
+    for table in ("shop.t000", "shop.t199"):
+        assert [r["id"] for r in project.rows(table)] == list(range(6 * ROWS))
+    print(
+        f"{landed / MEGABYTE:.0f} MB landed, memory grew by {report['grown'] / MEGABYTE:.0f} MB, {report['seconds']:.1f} s"
+    )  # noqa: T201 - figures for whoever runs it
+    assert report["grown"] < 400 * MEGABYTE
