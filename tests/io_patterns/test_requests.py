@@ -1,0 +1,201 @@
+"""How many requests a scan makes, and for which bytes: what a table on an object store costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+import scan_core
+from scan_core import Scan, ScanOptions, manifest_cache
+from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.read.parquet_layout import FOOTERS
+from tests.iceberg_json import Column
+from tests.io_patterns.recording import Recorder, RecordingHandler
+from tests.table_builder import TableBuilder
+
+COLUMNS = (
+    Column(1, "id", "long"),
+    Column(2, "grp", "int"),
+    Column(3, "first", "string"),
+    Column(4, "second", "string"),
+)
+ROWS = 40_000
+GROUP = 20_000
+PAGES = {"row_group_size": GROUP, "data_page_size": 16_384, "write_batch_size": 200, "use_dictionary": False}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A table behind the recording file system, and the places of its payload."""
+
+    scan: Scan
+    recorder: Recorder
+    chunks: dict[str, list[tuple[int, int]]]
+
+    def data(self) -> list[tuple[int, int]]:
+        """Requests for the data file."""
+        return [(r.offset, r.length) for r in self.recorder.of("data.parquet")]
+
+    def touched(self, column: str) -> int:
+        """How many bytes of a column's chunks were asked for."""
+        return sum(
+            min(end, r.offset + r.length) - max(start, r.offset)
+            for start, end in self.chunks[column]
+            for r in self.recorder.of("data.parquet")
+            if r.touches(start, end)
+        )
+
+
+def built(path: Path) -> TableBuilder:
+    """Two row groups; two columns of payload, 200 and 100 random bytes wide; two delete files."""
+    rng = np.random.default_rng(2)
+    text = [rng.bytes(75).hex() for _ in range(ROWS)]
+    table = TableBuilder(path, COLUMNS)
+    rows = {
+        "id": list(range(ROWS)),
+        "grp": [i * 7919 % ROWS for i in range(ROWS)],
+        "first": [t + t[:50] for t in text],
+        "second": [t[50:] for t in text],
+    }
+    table.commit(table.data(rows, **PAGES))
+    table.commit(table.equality_delete({"id": [5, 30_000]}, ids=[1]))
+    table.commit(table.equality_delete({"id": [7, 31_000]}, ids=[1]))
+    return table
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> TableBuilder:
+    return built(tmp_path_factory.mktemp("io") / "t")
+
+
+@pytest.fixture
+def recorded(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    """The table as if it lay in a bucket; nothing of it is remembered."""
+    yield from _recorded(table, monkeypatch, pafs.LocalFileSystem(), str(table.location.parent), {})
+
+
+def _recorded(
+    table: TableBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    inner: pafs.FileSystem,
+    root: str,
+    properties: dict[str, str],
+) -> Iterator[Recorded]:
+    recorder = Recorder()
+    system = pafs.PyFileSystem(RecordingHandler(inner, "lake", root, recorder))
+    monkeypatch.setattr(
+        "scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+    )
+    for forget in (manifest_cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+        forget()
+    name = f"s3://lake/{table.location.name}"
+    opened = scan_core.open_table(
+        f"{name}/metadata/{table.metadata_path.name}",
+        relocate={str(table.location): name},
+        properties=properties,
+    )
+    (path,) = [p for p in table.location.rglob("*.parquet") if "delete" not in p.name]
+    metadata = pq.ParquetFile(path).metadata
+    chunks: dict[str, list[tuple[int, int]]] = {}
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            chunks.setdefault(chunk.path_in_schema, []).append((start, start + chunk.total_compressed_size))
+    yield Recorded(opened.scan().with_options(ScanOptions(parallelism=1)), recorder, chunks)
+    for forget in (manifest_cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+        forget()
+
+
+def test_planning_opens_metadata_and_each_manifest_once_and_no_data(recorded: Recorded) -> None:
+    recorded.scan.plan()
+    assert set(recorded.recorder.opened.values()) == {1}
+    assert len(recorded.recorder.opened) == 1 + 1 + 3  # metadata, manifest list, manifests
+    assert recorded.data() == []
+    recorded.recorder.clear()
+    recorded.scan.plan()
+    assert recorded.recorder.requests == []
+
+
+FOOTER = 2
+"""Requests for a footer: one of ours, one of pyarrow's."""
+
+
+def test_counting_reads_delete_files_once_and_of_the_data_only_pages_that_deletes_may_touch(recorded: Recorded) -> None:
+    assert recorded.scan.count() == ROWS - 4
+    assert set(recorded.recorder.opened.values()) == {1}
+    assert len(recorded.recorder.of("eq-delete")) == 2 * (FOOTER + 1)
+    assert len(recorded.data()) == FOOTER + 2 * 3  # of each row group column index, offset index, pages
+    ids = sum(end - start for start, end in recorded.chunks["id"])
+    assert 0 < recorded.touched("id") < ids / 5
+    assert recorded.touched("grp") == recorded.touched("first") == recorded.touched("second") == 0
+    recorded.recorder.clear()
+    recorded.scan.count()
+    assert recorded.recorder.of("eq-delete", "metadata") == []
+    assert len(recorded.data()) == 2 * 3
+
+
+def test_a_needle_reads_payload_only_of_the_page_that_holds_it(recorded: Recorded) -> None:
+    scan = recorded.scan.where("grp = 7919")
+    assert scan.to_table()["id"].to_pylist() == [1]
+    pages = {name: recorded.touched(name) for name in recorded.chunks}
+    whole = {name: sum(end - start for start, end in places) for name, places in recorded.chunks.items()}
+    assert pages["grp"] == whole["grp"]
+    assert pages["first"] <= whole["first"] / 90
+    assert pages["second"] <= whole["second"] / 90
+    assert len(recorded.data()) <= FOOTER + 2 * 6 + 3
+
+
+def test_where_nothing_survives_no_payload_is_read(recorded: Recorded) -> None:
+    assert recorded.scan.where("grp = 7919 and id > 100").to_table().num_rows == 0
+    assert recorded.touched("first") == recorded.touched("second") == 0
+    assert recorded.scan.where("id in (5, 7, 30000, 31000)").to_table().num_rows == 0
+    assert recorded.touched("first") == recorded.touched("second") == 0
+
+
+def test_all_columns_of_a_row_group_are_one_request(recorded: Recorded) -> None:
+    assert recorded.scan.to_table().num_rows == ROWS - 4
+    everything = sum(end - start for places in recorded.chunks.values() for start, end in places)
+    large = [(offset, length) for offset, length in recorded.data() if length > 100_000]
+    assert len(large) == 2
+    assert sum(length for _, length in large) == everything
+    assert len(recorded.data()) == FOOTER + 2 * 3 + 2
+
+
+def test_without_page_reading_whole_chunks_are_read_and_the_rows_are_the_same(recorded: Recorded) -> None:
+    scan = recorded.scan.where("grp = 7919")
+    plain = scan.with_options(ScanOptions(parallelism=1, prune_pages=False))
+    assert plain.to_table() == scan.to_table()
+    recorded.recorder.clear()
+    plain.to_table()
+    assert recorded.touched("first") > 0.4 * sum(end - start for start, end in recorded.chunks["first"])
+
+
+def test_an_s3_endpoint_sees_the_same_requests(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        store = pafs.S3FileSystem(
+            endpoint_override=f"http://{host}:{port}",
+            access_key="testing",
+            secret_key="testing",  # noqa: S106  of a server that lives as long as this test
+            region="us-east-1",
+            allow_bucket_creation=True,
+        )
+        store.create_dir("lake")
+        pafs.copy_files(str(table.location), f"lake/{table.location.name}", pafs.LocalFileSystem(), store)
+        seen = []
+        for inner, root in ((store, "lake"), (pafs.LocalFileSystem(), str(table.location.parent))):
+            for recorded in _recorded(table, monkeypatch, inner, root, {}):
+                assert recorded.scan.where("grp = 7919").to_table()["id"].to_pylist() == [1]
+                seen.append([(r.path, r.offset, r.length) for r in recorded.recorder.requests])
+        assert seen[0] == seen[1]
+    finally:
+        server.stop()
