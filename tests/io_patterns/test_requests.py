@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -25,7 +26,12 @@ COLUMNS = (
 )
 ROWS = 40_000
 GROUP = 20_000
-PAGES = {"row_group_size": GROUP, "data_page_size": 16_384, "write_batch_size": 200, "use_dictionary": False}
+PAGES: dict[str, Any] = {
+    "row_group_size": GROUP,
+    "data_page_size": 16_384,
+    "write_batch_size": 200,
+    "use_dictionary": False,
+}
 
 
 @dataclass(frozen=True)
