@@ -365,27 +365,6 @@ def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTE
     return attempt()
 
 
-def commit_row_delta(
-    table: Any, added: Sequence[WrittenFile], properties: Mapping[str, str], *, operation: Operation | None = None
-) -> Committed:
-    """Commit files written for the table's current schema and specs, in one snapshot."""
-    return RowDelta(table).commit(added, properties, operation=operation)
-
-
-def replace_files(
-    table: Any, added: Sequence[WrittenFile], remove: Selection, properties: Mapping[str, str]
-) -> Committed:
-    """Replace the files that `remove` selects by `added`, in one snapshot: operation overwrite."""
-    return RowDelta(table).commit(added, properties, remove=remove, operation="overwrite")
-
-
-def replace_partition(
-    table: Any, added: Sequence[WrittenFile], partition: tuple[Any, ...], properties: Mapping[str, str]
-) -> Committed:
-    """Replace one partition, under the table's default spec, by `added`, in one snapshot."""
-    return replace_files(table, added, partition_is(table.spec().spec_id, partition), properties)
-
-
 def _has_live_files(manifest: Record) -> bool:
     return bool(manifest["added_files_count"] is None or manifest["added_files_count"]) or bool(
         manifest["existing_files_count"] is None or manifest["existing_files_count"]

@@ -285,11 +285,10 @@ def _lookups(changes: _Changes, written: Rows, sources: _Sources) -> pa.Table | 
 
 def _unresolved(dropped: list[tuple[Rows, str]], first: int) -> pa.Table:
     rows = np.concatenate([rows for rows, _ in dropped]) if dropped else np.zeros(0, np.int64)
-    reasons = [reason for rows, reason in dropped for _ in range(len(rows))]
+    reason_of = np.repeat(np.arange(len(dropped)), [len(rows) for rows, _ in dropped])
     order = np.argsort(rows, kind="stable")
-    return pa.table(
-        {"change": pa.array(rows[order] + first), "reason": pa.array(reasons, pa.string()).take(pa.array(order))}
-    )
+    reasons = pa.array([reason for _, reason in dropped], pa.string())
+    return pa.table({"change": pa.array(rows[order] + first), "reason": reasons.take(pa.array(reason_of[order]))})
 
 
 def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:

@@ -5,7 +5,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pipelines.commit import RowDelta, everything, partition_is, paths_in, replace_partition, retry_conflicts
+from pipelines.commit import RowDelta, everything, partition_is, paths_in, retry_conflicts
 from pipelines.errors import CommitConflictError
 from pipelines.positions import ancestors, newest_property
 from pipelines.schema_evolution import evolve, iceberg_fields
@@ -162,7 +162,8 @@ def test_partition_is_replaced_in_one_snapshot_and_others_keep_their_sequence_nu
         table = reloaded(catalog)
         delta = RowDelta(table)
         rows = pa.table({"id": [20, 21], "name": [generation] * 2, "part": pa.array([1, 1], pa.int32())})
-        replace_partition(table, write_rows(rows, delta.target, delta.default_spec), (1,), {})
+        files = write_rows(rows, delta.target, delta.default_spec)
+        delta.commit(files, {}, remove=partition_is(delta.default_spec.spec_id, (1,)), operation="overwrite")
     table = reloaded(catalog)
     assert [(r["id"], r["name"]) for r in rows_of(table)] == [(1, "a"), (3, "c"), (20, "y"), (21, "y")]
     assert table.current_snapshot().summary.operation.value == "overwrite"

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines import metadata_swap
 from pipelines.catalog import refresh
-from pipelines.commit import RowDelta, commit_row_delta
+from pipelines.commit import RowDelta
 from pipelines.errors import CommitConflictError
 from pipelines.positions import LOG_ORDINAL, newest_property
 from pipelines.table_writer import write_rows
@@ -141,5 +141,5 @@ def test_compressed_metadata_goes_through_pyiceberg(table: Any) -> None:
 
 def test_commit_row_delta_uses_the_same_way(table: Any) -> None:
     delta = RowDelta(table)
-    commit_row_delta(table, write_rows(pa.table({"id": [1]}), delta.target, delta.default_spec), {})
+    RowDelta(table).commit(write_rows(pa.table({"id": [1]}), delta.target, delta.default_spec), {})
     assert len(document(table)["snapshots"]) == 1
