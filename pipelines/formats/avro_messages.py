@@ -28,8 +28,8 @@ Mask = NDArray[np.bool_]
 
 _MARK = "mark"
 _MARK_BYTES = 8
-_CHUNK_ROWS = 32_768
-"""Records are Python dicts for a moment: so many at a time."""
+_CHUNK_ROWS = 2_048
+"""Records are Python dicts for a moment: so few at a time stay in the caches, and the collector does not visit them twice."""
 
 _BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
 """What fastavro and Arrow raise on bytes that are no value of the schema."""
