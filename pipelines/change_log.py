@@ -137,8 +137,10 @@ class ChangeLog:
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(batch.key)}); "
                 "a changed key needs a new table (`nevermore resync`)"
             )
+        before = (
+            self.position
+        )  # as this run has read on from; another process may make the table meanwhile, and fill it
         self.create()
-        before = self.position
         changes = _numbered(batch, self.last_ordinal + 1)
         return retry_conflicts(lambda: self._attempt(changes, position, before))
 

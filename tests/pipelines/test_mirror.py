@@ -6,7 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.errors import GlobalDeleteError, PositionLostError, QuarantineLimitError, SchemaConflictError
+from pipelines.errors import (
+    CommitConflictError,
+    GlobalDeleteError,
+    PositionLostError,
+    QuarantineLimitError,
+    SchemaConflictError,
+)
 from pipelines.positions import LOG_ORDINAL, newest_property
 from tests.pipelines.change_batches import Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in, rows_of
@@ -346,6 +352,15 @@ def test_rule_29_mirror_ahead_of_its_log_is_an_error(tmp_path: Path) -> None:
     catalog_in(tmp_path).drop_table("change_log.shop_t")
     with pytest.raises(PositionLostError, match="re-made"):
         pipeline.run(change("c", row(3)))
+
+
+def test_rule_29_log_that_another_ingester_has_made_meanwhile_is_not_appended_to(tmp_path: Path) -> None:
+    late = ChangeLog(catalog_in(tmp_path), "change_log.shop_t")
+    pipeline = Pipeline(tmp_path, COLUMNS)
+    pipeline.log(change("c", row(1)))
+    with pytest.raises(CommitConflictError, match="another ingester"):
+        late.append(batch_of([change("c", row(1))], COLUMNS), "run 1")
+    assert ChangeLog(catalog_in(tmp_path), "change_log.shop_t").last_ordinal == 1
 
 
 def test_change_log_keeps_every_change_with_rising_ordinals(tmp_path: Path) -> None:
