@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.change_log import ChangeLog
 from pipelines.errors import (
     CommitConflictError,
     GlobalDeleteError,
