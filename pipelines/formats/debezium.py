@@ -30,9 +30,9 @@ from pipelines.sources.raw_events import RawEvents
 
 Mask = NDArray[np.bool_]
 
-_ENVELOPE = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns")
 _PARTS = ("db", "schema", "table")
 _FLAGS = ("__deleted", "__op")
+_ENVELOPE = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *_FLAGS)
 _ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in _PARTS)
 _SOURCE = ("ts_ms", "db", "schema", "table")
 _OPS = np.zeros(256, np.bool_)
@@ -87,7 +87,10 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
     members = scan_objects(payloads.documents, _ENVELOPE, learn=False) if nested is None else nested.top
     has_op = members.column("op").of_kind(kernels.STRING)
     has_image = (members.column("after").kind != kernels.MISSING) | (members.column("before").kind != kernels.MISSING)
-    enveloped = members.is_object & has_op & (has_image | members.column("source").of_kind(kernels.OBJECT))
+    # An unwrapped row may have columns of its own that are called op and after.
+    flagged = (members.column("__op").kind != kernels.MISSING) | (members.column("__deleted").kind != kernels.MISSING)
+    has_source = members.column("source").of_kind(kernels.OBJECT)
+    enveloped = members.is_object & ~flagged & has_op & (has_image | has_source)
     control = _control(payloads.documents, members, enveloped)
     if enveloped.any() or not (members.is_object & ~control).any():
         return _enveloped(payloads, keys, members, enveloped=enveloped, control=control, nested=nested)

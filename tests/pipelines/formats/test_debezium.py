@@ -390,3 +390,10 @@ def test_declared_nanoseconds_are_kept_as_numbers_where_config_says_long() -> No
     decoded = read(event("c", {"id": 1, "at": 1_600_000_000_000_001_001}), tables=(feed,))
     assert changes(decoded, "after")[0]["after"]["at"] == 1_600_000_000_000_001_001
     assert decoded.skipped == {}
+
+
+def test_unwrapped_rows_may_have_columns_called_op_and_after() -> None:
+    row = {"id": 1, "op": "c", "after": "noon"}
+    decoded = read(row | {"__op": "c"})
+    assert changes(decoded, "after") == [{"after": row}]
+    assert reasons(decoded) == []
