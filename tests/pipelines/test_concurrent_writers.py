@@ -41,6 +41,7 @@ while time.monotonic() < until:
         with table.transaction() as change:
             change.set_properties({"touched": str(done)})
         done += 1
+        time.sleep(0.3)
     except Exception as error:
         assert "Commit" in type(error).__name__, error
 print(done)
