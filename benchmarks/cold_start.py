@@ -12,10 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.race import Timing
+from benchmarks.results import Ratio, record
 from benchmarks.shapes import SHAPES, build
 
 ROUNDS = 7
 GOAL_SECONDS = {"dense_ints": 0.6, "two_strings": 1.2}
+"""On a quiet machine; what is recorded and compared is the ratio to D's process."""
 _FLOOR = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -58,9 +61,14 @@ def measure(name: str, rounds: int = ROUNDS) -> None:
             taken[label].append(run_once(command))
     print(f"\n### Cold start, {name} (goal {GOAL_SECONDS.get(name, '-')} s)\n")
     print("| process | min s | median s | min CPU s |\n|---|---|---|---|")
+    timings = {}
     for label, runs in taken.items():
         walls, spent = [wall for wall, _ in runs], min(cpu for _, cpu in runs)
+        timings[label] = Timing(min(walls), statistics.median(walls), spent)
         print(f"| {label} | {min(walls):.2f} | {statistics.median(walls):.2f} | {spent:.2f} |")
+    mine, floor = timings["nevermore scan --count"], timings["D: pyarrow decodes the keys"]
+    ratio = mine.median / floor.median, mine.cpu / floor.cpu
+    record(Ratio(f"cold start, {name}", "nevermore scan --count", "D", *ratio, None, mine.median))
 
 
 if __name__ == "__main__":
