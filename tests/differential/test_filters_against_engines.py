@@ -49,7 +49,11 @@ def kept(table: FilteredTable, condition: str, options: ScanOptions) -> list[int
 def draw_options(draw: Callable[..., Any]) -> list[ScanOptions]:
     """All switches on, all off, and some of them off."""
     off = dict.fromkeys(draw(st.sets(st.sampled_from(_SWITCHES), min_size=1)), False)
-    return [ScanOptions(), ScanOptions.without_optimisations(), replace(ScanOptions(parallelism=1, normalize="cnf"), **off)]
+    return [
+        ScanOptions(),
+        ScanOptions.without_optimisations(),
+        replace(ScanOptions(parallelism=1, normalize="cnf"), **off),
+    ]
 
 
 def by_duckdb(rows: pa.Table, conditions: Sequence[Sql]) -> list[list[int]]:
