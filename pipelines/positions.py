@@ -56,7 +56,7 @@ def ancestors(table: Any) -> Iterator[Any]:
             wanted = snapshot.parent_snapshot_id
         else:
             passed[snapshot.snapshot_id] = snapshot
-    while wanted is not None and (found := passed.get(wanted)) is not None:
+    while wanted is not None and (found := passed.pop(wanted, None)) is not None:
         yield found
         wanted = found.parent_snapshot_id
 

@@ -33,7 +33,7 @@ from scan_core.options import ScanOptions
 from scan_core.read.column_batches import column_batches
 from scan_core.schema import ListType, NestedField, PrimitiveType, Schema, StructType
 from scan_core.snapshot import DataFile, Snapshot
-from scan_core.split import FileScanTask, ScanContext
+from scan_core.split import FileIOConfig, FileScanTask, ScanContext
 from scan_core.table import Table
 
 Place = tuple[str, int]
@@ -174,8 +174,7 @@ class _Run:
                 if blob.type == BLOB_TYPE and data_file is not None and describes(blob, data_file):
                     known.indexes.setdefault((data_file.path, blob.fields[0]), (path, blob))
         if known.own_path is not None and exists(known.own_path, io):
-            footer = read_footer(known.own_path, io)
-            known.others = [(known.own_path, blob) for blob in footer.blobs if blob.type != BLOB_TYPE]
+            known.others = [(known.own_path, blob) for blob in _foreign_blobs(known.own_path, io)]
         return known
 
     def _write(self, writer: PuffinWriter, task: FileScanTask, name: str, column: NestedField) -> bool:
@@ -248,6 +247,21 @@ class _Run:
         names = tuple(self._fields)
         skipped = tuple(self._skipped)
         return IndexReport(self._snapshot.snapshot_id, names, len(self._tasks), path, built, kept, skipped, size_bytes)
+
+
+def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
+    """What other engines keep in a statistics file; a damaged file of ours holds nothing worth keeping.
+
+    Raises:
+        MalformedTableError: the file is another engine's and cannot be carried over.
+    """
+    try:
+        footer = read_footer(path, io)
+    except MalformedTableError:
+        if path.endswith(FILE_SUFFIX):
+            return []
+        raise
+    return [blob for blob in footer.blobs if blob.type != BLOB_TYPE]
 
 
 def _fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bool) -> dict[str, NestedField]:

@@ -52,13 +52,13 @@ class Kernels:
 
 def is_compiled() -> bool:
     """Whether an earlier process has left machine code for this one."""
-    return _find() is not None
+    return _kept() is not None
 
 
 def load_kernels() -> Kernels:
     """The kernels, from the file if there is one for this machine, else compiled and kept for the next process."""
-    found = _find()
-    if found is None or (unpacked := _unpacked(found)) is None:
+    kept = _kept()
+    if kept is None or (unpacked := _unpacked(kept)) is None:
         unpacked = _compiled()
         _keep(*unpacked)
     return Kernels(*unpacked)
@@ -167,9 +167,8 @@ def _keep(code: bytes, signatures: Mapping[str, str]) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _unpacked(path: Path) -> tuple[bytes, dict[str, str]] | None:
+def _unpacked(data: bytes) -> tuple[bytes, dict[str, str]] | None:
     """Code and signatures of a file; None if it is damaged or was made for another processor."""
-    data = path.read_bytes()
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         return None
@@ -178,14 +177,14 @@ def _unpacked(path: Path) -> tuple[bytes, dict[str, str]] | None:
     return (body[end:], header["signatures"]) if header["features"] == _features() else None
 
 
-def _find() -> Path | None:
+def _kept() -> bytes | None:
+    """What an earlier process has left; the file that is judged is the one that is read."""
     name = _file_name()
     for folder in _folders():
-        path = folder / name
-        with suppress(OSError):
-            status = path.stat()
+        with suppress(OSError), (folder / name).open("rb") as file:
+            status = os.fstat(file.fileno())
             if status.st_uid in {os.getuid(), 0} and not status.st_mode & 0o022:
-                return path
+                return file.read()
     return None
 
 

@@ -109,6 +109,15 @@ def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table:
     assert count(reloaded(catalog), "city = 'a'") == (3, 3)
 
 
+def test_damaged_file_is_built_anew(catalog: Any, table: Any) -> None:
+    append(table, [1, 2], ["a", "b"])
+    path = build_indexes(CatalogTarget(reloaded(catalog)), ["city"]).path
+    assert path is not None
+    Path(path.removeprefix("file://")).write_bytes(b"PFA1 no index")
+    assert build_indexes(CatalogTarget(reloaded(catalog)), ["city"]).built == 1
+    assert count(reloaded(catalog), "city = 'a'") == (1, 1)
+
+
 def test_statistics_of_other_engines_are_kept(tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
     table.commit(table.data({"id": [1, 1, 2]}))

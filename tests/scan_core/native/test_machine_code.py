@@ -13,9 +13,9 @@ Code = tuple[bytes, dict[str, str]]
 @pytest.fixture(scope="module")
 def code() -> Code:
     compiled.load()
-    path = machine_code._find()
-    assert path is not None
-    unpacked = machine_code._unpacked(path)
+    kept = machine_code._kept()
+    assert kept is not None
+    unpacked = machine_code._unpacked(kept)
     assert unpacked is not None
     return unpacked
 
@@ -46,9 +46,9 @@ def test_a_damaged_file_is_replaced(folder: Path) -> None:
     machine_code.load_kernels()
     (path,) = folder.iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    assert machine_code._unpacked(path) is None
+    assert machine_code._unpacked(path.read_bytes()) is None
     assert works(machine_code.load_kernels())
-    assert machine_code._unpacked(path) is not None
+    assert machine_code._unpacked(path.read_bytes()) is not None
 
 
 def test_a_file_that_others_may_write_to_is_not_believed(folder: Path) -> None:
@@ -62,7 +62,7 @@ def test_code_for_another_processor_is_not_run(folder: Path, monkeypatch: pytest
     machine_code.load_kernels()
     (path,) = folder.iterdir()
     monkeypatch.setattr(machine_code, "_features", lambda: "+another")
-    assert machine_code._unpacked(path) is None
+    assert machine_code._unpacked(path.read_bytes()) is None
 
 
 def test_kernels_work_where_no_folder_takes_the_file(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
