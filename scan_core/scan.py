@@ -163,6 +163,28 @@ class Scan:
         return public_schema(_readable(self.schema))
 
     @property
+    def applied_filters(self) -> tuple[str, ...]:
+        """What every row of the result is sure to fulfil, as SQL, in the form that is evaluated; all must be true.
+
+        Whoever reads the rows need not apply any of it again. `push_filters` finds out what of an engine's filters can
+        be applied.
+
+        Raises:
+            PredicateError: a predicate is wrong or not supported.
+        """
+        predicate = self.predicate
+        if predicate is None:
+            return ()
+        from scan_core.expr.text import bound_text
+
+        return tuple(map(bound_text, predicate.conjuncts))
+
+    @property
+    def predicate(self) -> "BoundPredicate | None":
+        """All predicates as one, bound to field ids; None without any. Errors are those of `applied_filters`."""
+        return self._bound(self._resolve()[1])
+
+    @property
     def metrics(self) -> ScanMetrics:
         """What the last finished run of this scan did, planning included."""
         return self._last.metrics

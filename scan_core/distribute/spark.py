@@ -2,10 +2,10 @@
 
 Splits are planned on the driver, a task reads one split with `read_split`, and only rows of the result cross to the
 JVM, as Arrow batches. Columns and predicate arrive as options. `pushFilters` is never overridden: up to Spark 4.3 a
-pushed filter leaks into other uses of the same DataFrame, which silently loses rows.
+pushed filter leaks into other uses of the same DataFrame, which silently loses rows. `dataframe(..., filters=...)` pushes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from scan_core.distribute.pushed_filters import push_filters
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_native import native_dataframe, why_not_native
@@ -38,6 +39,7 @@ SPLITS_PER_CORE = 2
 """Two keep every core busy to the end; more only add the cost of starting a task."""
 MIN_SPLIT_BYTES = 4 * 1024**2
 """Below this, handing a task to a Python worker costs more than reading it."""
+_UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 Reader = Literal["auto", "python", "native"]
 """What may be asked: a strategy, or that one be chosen."""
 
@@ -45,7 +47,12 @@ _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
 
 
 def dataframe(
-    spark: SparkSession, scan: "Scan", reader: Reader = "auto", *, metrics_dir: Path | str | None = None
+    spark: SparkSession,
+    scan: "Scan",
+    reader: Reader = "auto",
+    *,
+    filters: Sequence[str] = (),
+    metrics_dir: Path | str | None = None,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -57,6 +64,9 @@ def dataframe(
         scan: what to read.
         reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans without predicate of
             local Parquet files; "python" through our tasks; "auto" is native where that is possible.
+        filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
+            What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
+            session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
         metrics_dir: where tasks report what they read, see `reports_of`; on a cluster a folder that driver and
             workers share. Default: a temporary folder, removed when this process ends.
 
@@ -66,6 +76,12 @@ def dataframe(
     """
     if reader not in ("auto", "python", "native"):
         raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
+    if isinstance(filters, str):
+        raise OptionError(f"filters are a sequence of conditions, not one text: [{filters!r}]")
+    left: Sequence[str] = filters
+    if filters and _means_what_scans_mean(spark):
+        pushed = push_filters(scan, filters)
+        scan, left = pushed.scan, tuple(pushed.left)
     schema = spark_schema(scan.schema)
     register(spark)
     reports = TaskReports.in_folder(metrics_dir)
@@ -79,6 +95,8 @@ def dataframe(
     else:
         frame, driver_metrics = native_dataframe(spark, plan, schema)
         reports.write_plan(plan.metrics + driver_metrics, num_splits=0)
+    for condition in left:
+        frame = frame.filter(condition)
     if scan.row_limit is not None:
         frame = frame.limit(scan.row_limit)
     _reports[frame] = reports
@@ -169,6 +187,12 @@ def _require_same_types(table: st.StructType, declared: st.StructType) -> None:
                 f"column {want.name!r} is {have.dataType.simpleString()}, the schema given to Spark says "
                 f"{want.dataType.simpleString()}"
             )
+
+
+def _means_what_scans_mean(spark: SparkSession) -> bool:
+    """Are casts, overflows and times of the session those of filters?"""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return zone in _UTC and str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
 
 def _parallelism(spark: SparkSession) -> int:

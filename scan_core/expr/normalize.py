@@ -112,7 +112,7 @@ def _simplify(node: BoundExpr) -> BoundExpr:
     match node:
         case Comparison("<=>", left, Literal(None)) | Comparison("<=>", Literal(None), left):
             return IsNull(left)
-        case Comparison(_, left, Literal(None)) | Comparison(_, Literal(None), left) if not _may_fail(left):
+        case Comparison(_, left, Literal(None)) | Comparison(_, Literal(None), left) if not may_fail(left):
             return _NULL
         case Comparison(sign, Literal() as left, right):
             return _simplify(Comparison(_FLIPPED[sign], right, left))
@@ -164,9 +164,9 @@ def _shorter_coalesce(operands: tuple[BoundExpr, ...], node: BoundExpr, type_: o
     return Coalesce(tuple(kept), node.type) if kept and type_ else node
 
 
-def _may_fail(node: BoundExpr) -> bool:
+def may_fail(node: BoundExpr) -> bool:
     """Might evaluating it fail on some row."""
-    return isinstance(node, Cast | Call | Failure) or any(_may_fail(c) for c in children(node))
+    return isinstance(node, Cast | Call | Failure) or any(may_fail(c) for c in children(node))
 
 
 def _flat(kind: type[And] | type[Or], operands: list[BoundExpr]) -> BoundExpr:
@@ -235,4 +235,4 @@ def _clauses(node: BoundExpr) -> tuple[BoundExpr, ...]:
     found = _cnf(node)
     if not isinstance(found, And):
         return (found,)
-    return (node,) if _may_fail(found) else found.operands
+    return (node,) if may_fail(found) else found.operands

@@ -76,6 +76,50 @@ def test_predicate_and_columns_are_applied_in_the_tasks(spark: SparkSession, tab
     assert reports_of(frame).of_last_stage().rows_out == len(_rows(scan)) < 20
 
 
+def _operators(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+@pytest.mark.parametrize("reader", ["python", "auto"])
+def test_filters_the_scan_applies_exactly_are_not_applied_again_and_others_stay(
+    ansi_spark: SparkSession, table: Table, reader: Any
+) -> None:
+    plain = dataframe(ansi_spark, table.scan(), reader="python")
+    pushed = ["qty = 5 or name in ('n1', 'n2')", "id < 200", "name like 'n%'"]
+    alone = dataframe(ansi_spark, table.scan(), reader, filters=pushed)
+    assert "BatchScan" in _operators(alone)
+    assert "Filter" not in _operators(alone).replace("RuntimeFilters", "")
+    wanted = plain.filter(" and ".join(f"({condition})" for condition in pushed))
+    assert _rows(alone) == _rows(wanted)
+    assert "Filter (" in _operators(wanted)
+
+    mixed = dataframe(ansi_spark, table.scan(), reader, filters=["qty = 5", "soundex(name) = 'N000'", "ID > 30"])
+    conditions = [line for line in _operators(mixed).splitlines() if " Filter " in line]
+    assert len(conditions) == 1
+    assert "soundex(name" in conditions[0]
+    assert "(id#" in conditions[0]  # Spark finds columns without regard to case, this scan does not
+    assert "qty" not in conditions[0]
+    assert _rows(mixed) == _rows(plain.filter("qty = 5 and soundex(name) = 'N000' and id > 30"))
+    assert reports_of(mixed).of_last_stage().rows_out == table.scan().where("qty = 5").count()
+
+
+def test_filters_are_all_left_to_a_session_that_means_them_otherwise(ansi_spark: SparkSession, table: Table) -> None:
+    filters = ["cast(name as int) is null", "id < 30"]
+    ansi_spark.conf.set("spark.sql.ansi.enabled", "false")
+    frame = dataframe(ansi_spark, table.scan(), reader="python", filters=filters)
+    assert _rows(frame) == _rows(table.scan().where("id < 30"))
+    ansi_spark.conf.set("spark.sql.ansi.enabled", "true")
+    with pytest.raises(PySparkException, match="cast"):
+        dataframe(ansi_spark, table.scan(), reader="python", filters=filters).collect()
+
+
+def test_a_limit_counts_rows_that_filters_left_to_spark_keep(ansi_spark: SparkSession, table: Table) -> None:
+    frame = dataframe(ansi_spark, table.scan().limit(3), filters=["soundex(name) = 'B200'", "id >= 0"])
+    assert frame.count() == 2
+    with pytest.raises(OptionError, match="not one text"):
+        dataframe(ansi_spark, table.scan(), filters="id > 5")
+
+
 @pytest.mark.parametrize(
     ("use", "expected"),
     [
