@@ -19,6 +19,8 @@ _NARROW_BELOW = 0.5
 """Of fewer rows pages may be left out when columns are read."""
 _COPY_COST = 24.0
 """Of cutting a column, per row that is left, in the units of `first_guess`."""
+_COPY_COLLECTION_COST = 150.0
+"""Of cutting a list or map: its elements move too, and child arrays are searched faster than that."""
 _LEAST_ROWS = 256
 """Too few rows measure only the clock."""
 
@@ -115,11 +117,15 @@ class ConjunctOrder:
 
         return sorted(range(len(steps)), key=rank)
 
-    def narrows(self, step: Costed, rows_left: int, num_rows: int) -> bool:
+    def narrows(self, step: Costed, rows_left: int, num_rows: int, *, rereads_collection: bool = False) -> bool:
         """Is it cheaper to cut columns to the rows that are left than to run the step on all `num_rows` rows?
 
-        Rows that are dead already may be judged again: what a step says of them is not asked for.
+        Rows that are dead already may be judged again: what a step says of them is not asked for. With
+        `rereads_collection` the step needs nothing but a list or map that is there for all `num_rows` rows: conjuncts on
+        it run over the same child arrays as long as cutting those costs more.
         """
+        if self._adaptive and rereads_collection:
+            return rows_left * _COPY_COLLECTION_COST < (num_rows - rows_left) * step.first_guess
         if not self._adaptive or rows_left < _NARROW_BELOW * num_rows:
             return True
         return rows_left * _COPY_COST < (num_rows - rows_left) * step.first_guess

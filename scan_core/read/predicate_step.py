@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scan_core.expr.bound import BoundExpr
+from scan_core.expr.bound import BoundExpr, Column, Member, walk
 from scan_core.expr.cost import cost_of
 from scan_core.expr.kernels import evaluation_error, judge
 from scan_core.read.lazy import LazyColumns
+from scan_core.read.projection import FromFile
 from scan_core.read.row_filter import ValueSource, Verdict, values_of
 from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.schema import ListType, MapType
 
 _READ_COST = 4.0
 """Of a column, in the units of `expr/cost.py`: about a nanosecond per row."""
@@ -32,6 +34,16 @@ class PredicateStep:
     def first_guess(self) -> float:
         """Reading its columns and evaluating it; beside cheap conjuncts, delete sets come later."""
         return _READ_COST * len(self.sources) + cost_of(self.conjunct)
+
+    @property
+    def collection_id(self) -> int | None:
+        """The list or map of the file that is all it reads; None if it reads anything else."""
+        if len(self.sources) != 1:
+            return None
+        ((field_id, source),) = self.sources.items()
+        types = {n.type for n in walk(self.conjunct) if isinstance(n, Column | Member) and n.field_id == field_id}
+        is_collection = all(isinstance(type_, ListType | MapType) for type_ in types)
+        return field_id if is_collection and isinstance(source, FromFile) else None
 
     def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if the conjunct is true; false and NULL are not."""

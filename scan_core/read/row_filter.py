@@ -63,6 +63,11 @@ class RefineStep(Protocol):
         """Rows it removes are removed by deletes, not by the filter."""
         ...
 
+    @property
+    def collection_id(self) -> int | None:
+        """The list or map of the file that is all it reads; None if it reads anything else."""
+        ...
+
     def judge(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """Whether each selected row stays."""
         ...
@@ -76,6 +81,7 @@ class DeleteStep:
     sources: Sequence[ColumnSource]
     touched: RowSelection | None = None
     is_delete: bool = field(default=True, init=False)
+    collection_id: int | None = field(default=None, init=False)
 
     @property
     def key(self) -> object:
@@ -125,12 +131,17 @@ def refine_rows(
     failures: list[tuple[RowSelection, EvaluationError]] = []
     alive: Keep = np.ones(selected_count(selection), np.bool_)
     rows_in = len(alive)
+    collections: set[int | None] = set()
     for index in order.order(steps):
         if rows_in == 0:
             break
         step, started = steps[index], order.start()
-        if rows_in < len(alive) and order.narrows(step, rows_in, len(alive)):
+        rereads = step.collection_id in collections
+        if rows_in < len(alive) and order.narrows(step, rows_in, len(alive), rereads_collection=rereads):
             selection, alive = refine(selection, alive), np.ones(rows_in, np.bool_)
+            collections.clear()
+        if step.collection_id is not None:
+            collections.add(step.collection_id)
         verdict = step.judge(columns, selection)
         if verdict.failed is not None and verdict.error is not None:
             failures.append((refine(selection, verdict.failed), verdict.error))

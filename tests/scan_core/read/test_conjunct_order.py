@@ -97,3 +97,11 @@ def test_columns_are_cut_to_the_rows_left_only_where_that_is_cheaper() -> None:
     assert order.narrows(dear, 900, 1000)
     assert order.narrows(cheap, 400, 1000)
     assert ConjunctOrder(adaptive=False).narrows(cheap, 900, 1000)
+
+
+def test_conjuncts_on_one_map_share_its_child_arrays_until_few_rows_are_left() -> None:
+    order, step = ConjunctOrder(adaptive=True), Step("m[1] = 2", 35.0)
+    assert order.narrows(step, 400, 1000)
+    assert not order.narrows(step, 400, 1000, rereads_collection=True)
+    assert order.narrows(step, 50, 1000, rereads_collection=True)
+    assert ConjunctOrder(adaptive=False).narrows(step, 400, 1000, rereads_collection=True)
