@@ -34,7 +34,7 @@ def plot(ratios: Sequence[Ratio], path: Path) -> None:
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
-    mpl.rcParams["svg.hashsalt"] = "nevermore"
+    mpl.rcParams |= {"svg.hashsalt": "nevermore", "svg.fonttype": "none"}
     shown = [ratio for ratio in ratios if ratio.goal]
     figure, axes = plt.subplots(figsize=(9, 0.8 + 0.28 * len(shown)), layout="constrained")
     values = [min(r.wall, r.cpu or r.wall) / (r.goal or math.nan) for r in shown]
