@@ -81,7 +81,7 @@ def reader_of(document: str) -> AvroReader:
     return AvroReader(fields, types, parsed, array)
 
 
-def read_block(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
+def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
     """The records of a block of a file; None if it does not hold them."""
     if count == 0:
         return _table([], reader) if not data else None

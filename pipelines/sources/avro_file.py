@@ -9,13 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.errors import SourceError
-from pipelines.formats.avro_messages import AvroReader, read_block, reader_of
+from pipelines.formats.avro_messages import AvroReader, read_records, reader_of
 from pipelines.formats.avro_types import AVRO_SCHEMA
-from scan_core.read.avro_container import MAX_BLOCK_BYTES, SYNC_BYTES, decompress, read_header, read_long
-
-_CODECS = ("null", "deflate", "bzip2", "xz", "zstandard", "snappy")
-_PREFIX_BYTES = 20
-"""Two numbers of at most ten bytes: records of a block and its length."""
+from scan_core.avro.codecs import MAX_EXPANSION
+from scan_core.read.avro_container import MAX_BLOCK_BYTES, Block, decompress, read_block, read_header
 
 
 def read_avro(stream: Any, batch_rows: int) -> Iterator[pa.Table]:
@@ -27,14 +24,16 @@ def read_avro(stream: Any, batch_rows: int) -> Iterator[pa.Table]:
     source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
         size = source.size()
-        metadata, sync, offset = read_header(source, size)
-        codec = metadata.get("avro.codec", b"null").decode()
-        if codec not in _CODECS:
-            raise SourceError(f"Avro codec {codec!r:.40} is not supported; {', '.join(_CODECS)} are")
-        document = metadata["avro.schema"].decode()
+        header = read_header(source, size)
+        if header.codec not in MAX_EXPANSION:
+            raise SourceError(f"Avro codec {header.codec!r:.40} is not supported; {', '.join(MAX_EXPANSION)} are")
+        document = header.schema.decode()
         reader = reader_of(document)
+        offset = header.end
         while offset < size:
-            table, offset = _block(source, offset, size=size, codec=codec, sync=sync, reader=reader)
+            block = read_block(source, offset, size, header.sync)
+            table = _rows(source, block, header.codec, reader)
+            offset = block.next_offset
             table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
             for first in range(0, table.num_rows, batch_rows):
                 yield table.slice(first, batch_rows)
@@ -42,18 +41,11 @@ def read_avro(stream: Any, batch_rows: int) -> Iterator[pa.Table]:
         raise SourceError(f"no Avro file that can be read: {error}") from error
 
 
-def _block(source: Any, offset: int, *, size: int, codec: str, sync: bytes, reader: AvroReader) -> tuple[pa.Table, int]:
-    """The rows of the block at an offset, and where the next one begins."""
-    prefix = source.read_at(min(_PREFIX_BYTES, size - offset), offset)
-    count, used = read_long(prefix, 0)
-    length, used = read_long(prefix, used)
-    start, end = offset + used, offset + used + length
-    if count < 0 or not 0 <= length <= MAX_BLOCK_BYTES or end + SYNC_BYTES > size:
-        raise ValueError(f"the block at {offset} of {length} bytes ends outside of the file")
-    if source.read_at(SYNC_BYTES, end) != sync:
-        raise ValueError(f"the block at {offset} does not end with the file's sync marker")
-    data = decompress(source.read_at(length, start), codec)
-    table = read_block(data, count, reader)
+def _rows(source: Any, block: Block, codec: str, reader: AvroReader) -> pa.Table:
+    if block.num_rows < 0 or block.num_bytes > MAX_BLOCK_BYTES:
+        raise ValueError(f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes")
+    data = decompress(source.read_at(block.num_bytes, block.offset), codec)
+    table = read_records(data, block.num_rows, reader)
     if table is None:
-        raise ValueError(f"the block at {offset} does not hold the {count} records that it claims")
-    return table, end + SYNC_BYTES
+        raise ValueError(f"the block at {block.offset} does not hold the {block.num_rows} records that it claims")
+    return table

@@ -6,7 +6,6 @@ A block's records are decoded by one call, as an array of records. The container
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from operator import itemgetter
 from typing import Any
@@ -14,25 +13,17 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
+from scan_core.avro.codecs import MAX_EXPANSION
+from scan_core.avro.container import Header
 from scan_core.errors import UnsupportedError
 from scan_core.file_io import open_input
-from scan_core.read.avro_container import (
-    MAX_BLOCK_BYTES,
-    MAX_EXPANSION,
-    SYNC_BYTES,
-    decompress,
-    encode_long,
-    read_header,
-    read_long,
-)
+from scan_core.read.avro_container import MAX_BLOCK_BYTES, Block, decompress, encode_long, read_block, read_header
 from scan_core.read.avro_schema import parse_record
 from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split import FileIOConfig
 
-_BLOCK_PREFIX_BYTES = 20
-"""Two varints of at most ten bytes: record count and length of a block."""
 _GROUP_ROWS = 32_768
 _GROUP_BYTES = 4 * 1024**2
 _MAX_EMPTY_RECORDS = 1 << 24
@@ -49,13 +40,6 @@ def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
     return AvroFileReader(path, open_input(path, io))
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    offset: int
-    num_bytes: int
-    num_rows: int
-
-
 class AvroFileReader:
     """An open Avro file."""
 
@@ -65,15 +49,15 @@ class AvroFileReader:
         self._source = source
         with refusing_malformed(path, "header"):
             self._size = source.size()
-            metadata, sync, offset = read_header(source, self._size)
-            self._codec = metadata.get("avro.codec", b"null").decode()
+            header = read_header(source, self._size)
+            self._codec = header.codec
             if self._codec not in MAX_EXPANSION:
                 raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")
-            self._fields, plain, self._least_bytes = parse_record(json.loads(metadata["avro.schema"]))
+            self._fields, plain, self._least_bytes = parse_record(json.loads(header.schema))
             self._schema = parse_schema({"type": "array", "items": plain})
             self.arrow_schema: pa.Schema = pa.schema([f.arrow() for f in self._fields])
         with refusing_malformed(path, "blocks"):
-            blocks = self._find_blocks(sync, offset)
+            blocks = self._find_blocks(header)
         self.has_field_ids = any(f.field_id is not None for f in self._fields)
         self.num_rows = sum(b.num_rows for b in blocks)
         self._groups = _group(blocks)
@@ -141,25 +125,18 @@ class AvroFileReader:
         self._decoded = None
         self._source.close()
 
-    def _find_blocks(self, sync: bytes, offset: int) -> list[_Block]:
-        blocks: list[_Block] = []
+    def _find_blocks(self, header: Header) -> list[Block]:
+        blocks: list[Block] = []
+        offset = header.end
         while offset < self._size:
-            prefix = self._source.read_at(min(_BLOCK_PREFIX_BYTES, self._size - offset), offset)
-            num_rows, used = read_long(prefix, 0)
-            num_bytes, used = read_long(prefix, used)
-            start = offset + used
-            end = start + num_bytes
-            if num_bytes < 0 or end + SYNC_BYTES > self._size:
-                raise ValueError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
+            block = read_block(self._source, offset, self._size, header.sync)
             most = _MAX_EMPTY_RECORDS
             if self._least_bytes:
-                most = min(num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
-            if not 0 <= num_rows <= most:
-                raise ValueError(f"block at {offset} claims {num_rows} records in {num_bytes} bytes")
-            if self._source.read_at(SYNC_BYTES, end) != sync:
-                raise ValueError(f"block at {offset} does not end with the file's sync marker")
-            blocks.append(_Block(start, num_bytes, num_rows))
-            offset = end + SYNC_BYTES
+                most = min(block.num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
+            if not 0 <= block.num_rows <= most:
+                raise ValueError(f"block at {offset} claims {block.num_rows} records in {block.num_bytes} bytes")
+            blocks.append(block)
+            offset = block.next_offset
         return blocks
 
     def _decode(self, group: int) -> list[list[dict[str, Any]]]:
@@ -170,7 +147,7 @@ class AvroFileReader:
                 self._decoded = (group, [self._decode_block(b) for b in self._groups[group]])
         return self._decoded[1]
 
-    def _decode_block(self, block: _Block) -> list[dict[str, Any]]:
+    def _decode_block(self, block: Block) -> list[dict[str, Any]]:
         if block.num_rows == 0:
             return []
         data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec)
@@ -193,9 +170,9 @@ class AvroFileReader:
             return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _group(blocks: Sequence[_Block]) -> list[list[_Block]]:
+def _group(blocks: Sequence[Block]) -> list[list[Block]]:
     """Neighbouring blocks, so that a group has some tens of thousands of rows or some megabytes."""
-    groups: list[list[_Block]] = []
+    groups: list[list[Block]] = []
     rows = stored = 0
     for block in blocks:
         if not groups or rows >= _GROUP_ROWS or stored >= _GROUP_BYTES:
@@ -207,7 +184,7 @@ def _group(blocks: Sequence[_Block]) -> list[list[_Block]]:
     return groups
 
 
-def _row_groups(groups: Sequence[Sequence[_Block]]) -> tuple[RowGroup, ...]:
+def _row_groups(groups: Sequence[Sequence[Block]]) -> tuple[RowGroup, ...]:
     result: list[RowGroup] = []
     position = 0
     for index, blocks in enumerate(groups):

@@ -1,76 +1,70 @@
-"""The container of Avro files: header, numbers, compressed blocks (Avro 1.12 specification, Object Container Files).
+"""Avro object container files that are read in parts: data and delete files, and files of events.
 
 Every length is checked against the bytes that exist. What the blocks hold is decoded by `avro.py`.
 """
 
-import bz2
-import lzma
-import zlib
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-_MAGIC = b"Obj\x01"
-SYNC_BYTES = 16
+from scan_core.avro import codecs
+from scan_core.avro.container import SYNC_BYTES, EndsEarlyError, Header, parse_header, read_long
+
 _HEADER_WINDOW_BYTES = 64 * 1024
+_MOST_HEADER_BYTES = 64 * 1024**2
+"""Far beyond any schema: a damaged length does not make a reader take the whole file for its header."""
+_BLOCK_PREFIX_BYTES = 20
+"""Two varints of at most ten bytes: record count and length of a block."""
 MAX_BLOCK_BYTES = 512 * 1024**2
 """Of a decompressed block; writers use 16 KB to 16 MB."""
-MAX_EXPANSION = {"null": 1, "deflate": 1032, "snappy": 64, "zstandard": 1 << 17, "bzip2": 1 << 17, "xz": 1 << 17}
-"""The most bytes that one compressed byte can become, by codec: bounds how many records a block can hold."""
 
 
-def read_header(source: pa.NativeFile, size: int) -> tuple[dict[str, bytes], bytes, int]:
-    """Metadata, sync marker and offset of the first block."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where the compressed records of a block lie, and how many it claims to hold."""
+
+    offset: int
+    num_bytes: int
+    num_rows: int
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next block begins, behind the sync marker."""
+        return self.offset + self.num_bytes + SYNC_BYTES
+
+
+def read_header(source: pa.NativeFile, size: int) -> Header:
+    """The header of a file of `size` bytes, of which no more is read than it takes.
+
+    Raises:
+        AvroError: not an Avro file, or a damaged one.
+    """
     window = _HEADER_WINDOW_BYTES
     while True:
-        data = source.read_at(min(window, size), 0)
-        if data[:4] != _MAGIC:
-            raise ValueError("not an Avro file: the magic is missing")
         try:
-            metadata, position = _metadata(data, 4)
-        except (IndexError, EOFError) as error:
-            if window >= size:
-                raise ValueError("the file ends inside its header") from error
-        else:
-            if position + SYNC_BYTES <= len(data):
-                return metadata, data[position : position + SYNC_BYTES], position + SYNC_BYTES
-            if window >= size:
-                raise ValueError("the file ends inside its header")
+            return parse_header(source.read_at(min(window, size), 0))
+        except EndsEarlyError:
+            if window >= min(size, _MOST_HEADER_BYTES):
+                raise
         window *= 16
 
 
-def _metadata(data: bytes, position: int) -> tuple[dict[str, bytes], int]:
-    found: dict[str, bytes] = {}
-    while True:
-        count, position = read_long(data, position)
-        if count == 0:
-            return found, position
-        if count < 0:
-            _, position = read_long(data, position)
-        for _ in range(min(abs(count), len(data))):
-            key, position = _bytes(data, position)
-            value, position = _bytes(data, position)
-            found[key.decode()] = value
+def read_block(source: pa.NativeFile, offset: int, size: int, sync: bytes) -> Block:
+    """The block that begins at an offset of a file of `size` bytes; its records are not read.
 
-
-def _bytes(data: bytes, position: int) -> tuple[bytes, int]:
-    length, position = read_long(data, position)
-    if length < 0:
-        raise ValueError(f"negative length {length} in the header")
-    if position + length > len(data):
-        raise EOFError("header")
-    return data[position : position + length], position + length
-
-
-def read_long(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag number and where it ends; IndexError if the bytes end first."""
-    result = 0
-    for index in range(10):
-        byte = data[position + index]
-        result |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), position + index + 1
-    raise ValueError("a number of more than ten bytes")
+    Raises:
+        ValueError: it ends outside of the file, or without the sync marker.
+        IndexError: the file ends inside its lengths.
+    """
+    prefix = source.read_at(min(_BLOCK_PREFIX_BYTES, size - offset), offset)
+    num_rows, used = read_long(prefix, 0)
+    num_bytes, used = read_long(prefix, used)
+    block = Block(offset + used, num_bytes, num_rows)
+    if num_bytes < 0 or block.next_offset > size:
+        raise ValueError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
+    if source.read_at(SYNC_BYTES, block.offset + num_bytes) != sync:
+        raise ValueError(f"block at {offset} does not end with the file's sync marker")
+    return block
 
 
 def encode_long(number: int) -> bytes:
@@ -85,55 +79,9 @@ def encode_long(number: int) -> bytes:
 
 
 def decompress(data: bytes, codec: str) -> bytes:
-    """A block's plain bytes, at most MAX_BLOCK_BYTES; nothing is allocated from a length that the data claims.
+    """A block's plain bytes, at most MAX_BLOCK_BYTES.
 
     Raises:
         ValueError: broken, truncated, too large, or with a checksum that does not match.
     """
-    match codec:
-        case "null":
-            return data
-        case "deflate":
-            return _bounded(zlib.decompressobj(-15), data)
-        case "bzip2":
-            return _bounded(bz2.BZ2Decompressor(), data)
-        case "xz":
-            return _bounded(lzma.LZMADecompressor(memlimit=MAX_BLOCK_BYTES), data)
-        case "zstandard":
-            with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-                return _checked(stream.read(MAX_BLOCK_BYTES + 1))
-        case _:
-            return _snappy(data)
-
-
-def _bounded(decompressor: Any, data: bytes) -> bytes:
-    try:
-        plain = _checked(decompressor.decompress(data, MAX_BLOCK_BYTES + 1))
-    except (zlib.error, lzma.LZMAError) as error:
-        raise ValueError(f"a compressed block is broken: {error}") from error
-    if not decompressor.eof:
-        raise ValueError("the compressed block ends early")
-    return plain
-
-
-def _checked(plain: bytes) -> bytes:
-    if len(plain) > MAX_BLOCK_BYTES:
-        raise ValueError(f"a block of more than {MAX_BLOCK_BYTES} bytes")
-    return plain
-
-
-def _snappy(data: bytes) -> bytes:
-    """Raw snappy (its length first), then the big-endian CRC-32 of the plain bytes."""
-    if len(data) < 5:
-        raise ValueError("a snappy block without checksum")
-    length = 0
-    for index, byte in enumerate(data[:5]):
-        length |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            break
-    if length > min(len(data) * MAX_EXPANSION["snappy"], MAX_BLOCK_BYTES):
-        raise ValueError(f"a snappy block of {len(data)} bytes claims {length}")
-    plain: bytes = pa.Codec("snappy").decompress(data[:-4], length, asbytes=True)
-    if zlib.crc32(plain) != int.from_bytes(data[-4:], "big"):
-        raise ValueError("the CRC-32 of a snappy block does not match")
-    return plain
+    return codecs.decompress(data, codec, MAX_BLOCK_BYTES)

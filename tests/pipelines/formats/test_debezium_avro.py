@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.avro_messages import read_block, reader_of
+from pipelines.formats.avro_messages import read_records, reader_of
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.sources.file_options import FileOptions
@@ -95,7 +95,7 @@ def test_events_in_an_avro_file_decode_by_the_names_in_its_schema(codec: str, tm
 
 def test_block_that_claims_more_records_than_it_has_bytes_is_refused_before_memory_is_taken() -> None:
     empty = json.dumps({"type": "record", "name": "r", "fields": [{"name": "op", "type": "null"}]})
-    assert read_block(b"", 10**15, reader_of(empty)) is None
+    assert read_records(b"", 10**15, reader_of(empty)) is None
 
 
 def test_messages_decode_by_the_schemas_that_they_name(schemas: Path) -> None:
