@@ -5,7 +5,7 @@ A block's records are decoded by one call, as an array of records. The container
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from operator import itemgetter
 from typing import Any
@@ -19,7 +19,8 @@ from scan_core.errors import UnsupportedError
 from scan_core.file_io import open_input
 from scan_core.read.avro_container import MAX_BLOCK_BYTES, Block, decompress, encode_long, read_block, read_header
 from scan_core.read.avro_schema import parse_record
-from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.file_reader import ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.whole_columns import WholeColumns
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.split import FileIOConfig
@@ -40,7 +41,7 @@ def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
     return AvroFileReader(path, open_input(path, io))
 
 
-class AvroFileReader:
+class AvroFileReader(WholeColumns):
     """An open Avro file."""
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:
@@ -81,40 +82,6 @@ class AvroFileReader:
             return [pa.array([], type=self.arrow_schema.field(i).type) for i in column_indices]
         blocks = self._decode(row_group.index)
         return select_rows([self._column(blocks, i) for i in column_indices], selection)
-
-    def member(self, way: tuple[int, ...]) -> int | None:
-        """Columns are decoded as a whole."""
-        del way
-        return None
-
-    def field(self, column_index: int) -> pa.Field:
-        """Of a top-level column."""
-        return self.arrow_schema.field(column_index)
-
-    def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Avro files have none."""
-        del row_group, column_index
-        return None
-
-    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """Avro files have none."""
-        del row_group, column_index
-        return None
-
-    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """There are none that are read."""
-        del row_group, column_index
-        return None
-
-    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """There are none that are read."""
-        del row_group, column_index
-        return None
-
-    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
-        """They are decoded as a whole."""
-        del row_group, column_indices
-        return False
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Rows are stored as a whole: all bytes, whatever the columns."""

@@ -4,9 +4,8 @@ Field ids come from the attribute `iceberg.id`, types that ORC has no name for f
 and statistics are parsed by `orc_tail.py`, values are decoded by pyarrow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc as po
@@ -15,12 +14,12 @@ from scan_core.file_io import open_input
 from scan_core.read.file_reader import (
     FIELD_ID_KEY,
     ColumnStatistics,
-    PageStatistics,
     ReadCounts,
     RowGroup,
     refusing_malformed,
 )
 from scan_core.read.orc_tail import column_statistics, parse_stripe_statistics, parse_tail
+from scan_core.read.whole_columns import WholeColumns
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
 from scan_core.schema import MAX_TYPE_DEPTH
@@ -44,7 +43,7 @@ def open_orc(path: str, io: FileIOConfig) -> "OrcFileReader":
     return OrcFileReader(path, open_input(path, io))
 
 
-class OrcFileReader:
+class OrcFileReader(WholeColumns):
     """An open ORC file."""
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:
@@ -89,15 +88,6 @@ class OrcFileReader:
             typed = [_typed(a, f.type) for a, f in zip(arrays, fields, strict=True)]
         return select_rows(typed, selection)
 
-    def member(self, way: tuple[int, ...]) -> int | None:
-        """Columns are decoded as a whole."""
-        del way
-        return None
-
-    def field(self, column_index: int) -> pa.Field:
-        """Of a top-level column."""
-        return self.arrow_schema.field(column_index)
-
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Of a top-level primitive column, from the statistics of the stripe."""
         kind = self.arrow_schema.field(column_index).type
@@ -109,26 +99,6 @@ class OrcFileReader:
             return None
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
             return column_statistics(message, row_group.num_rows, kind)
-
-    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
-        """The indexes of ORC files lie in the stripes and are not read."""
-        del row_group, column_index
-        return None
-
-    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """There are none that are read."""
-        del row_group, column_index
-        return None
-
-    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """There are none that are read."""
-        del row_group, column_index
-        return None
-
-    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
-        """They are decoded as a whole."""
-        del row_group, column_indices
-        return False
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the stripe's part for these columns, as if all were equally wide."""
