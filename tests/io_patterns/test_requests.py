@@ -16,6 +16,7 @@ from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.read.parquet_layout import FOOTERS
 from tests.iceberg_json import Column
 from tests.io_patterns.recording import Recorder, RecordingHandler
+from tests.object_server import properties_of, serving, store_of
 from tests.table_builder import TableBuilder
 
 COLUMNS = (
@@ -182,19 +183,8 @@ def test_without_page_reading_whole_chunks_are_read_and_the_rows_are_the_same(re
 
 
 def test_an_s3_endpoint_sees_the_same_requests(table: TableBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        store = pafs.S3FileSystem(
-            endpoint_override=f"http://{host}:{port}",
-            access_key="testing",
-            secret_key="testing",  # noqa: S106  of a server that lives as long as this test
-            region="us-east-1",
-            allow_bucket_creation=True,
-        )
+    with serving() as endpoint:
+        store = store_of(properties_of(endpoint))
         store.create_dir("lake")
         pafs.copy_files(str(table.location), f"lake/{table.location.name}", pafs.LocalFileSystem(), store)
         seen = []
@@ -203,5 +193,3 @@ def test_an_s3_endpoint_sees_the_same_requests(table: TableBuilder, monkeypatch:
                 assert recorded.scan.where("grp = 7919").to_table()["id"].to_pylist() == [1]
                 seen.append([(r.path, r.offset, r.length) for r in recorded.recorder.requests])
         assert seen[0] == seen[1]
-    finally:
-        server.stop()

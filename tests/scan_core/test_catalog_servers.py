@@ -15,6 +15,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from scan_core.errors import TableNotFoundError
 from scan_core.table import open_table
+from tests.object_server import serving
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 
@@ -98,22 +99,17 @@ def test_what_a_rest_catalog_refuses_is_one_message(rest: dict[str, str]) -> Non
 
 @pytest.fixture
 def glue(tmp_path: Path) -> Iterator[dict[str, str]]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    properties = {
-        "type": "glue",
-        "glue.endpoint": f"http://{host}:{port}",
-        "glue.region": "us-east-1",
-        "glue.access-key-id": "key",
-        "glue.secret-access-key": "secret",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
-    _fill(load_catalog("lake", **properties))
-    yield properties
-    server.stop()
+    with serving() as endpoint:
+        properties = {
+            "type": "glue",
+            "glue.endpoint": endpoint,
+            "glue.region": "us-east-1",
+            "glue.access-key-id": "key",
+            "glue.secret-access-key": "secret",
+            "warehouse": f"file://{tmp_path}/warehouse",
+        }
+        _fill(load_catalog("lake", **properties))
+        yield properties
 
 
 def test_a_table_of_a_glue_catalog_is_read_by_its_name_or_refused_in_one_message(glue: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import scan_core
 from tests.fixture_tables import fixture_tables
+from tests.object_server import properties_of, serving, store_of
 from tests.rendering import differences
 
 BUCKET = "lake"
@@ -16,36 +17,16 @@ BUCKET = "lake"
 @pytest.fixture(scope="module")
 def properties() -> Iterator[dict[str, str]]:
     """FileIO properties of an empty object store."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.access-key-id": "testing",
-        "s3.secret-access-key": "testing",
-        "s3.region": "us-east-1",
-    }
-    store(settings).create_dir(BUCKET)
-    yield settings
-    server.stop()
-
-
-def store(properties: dict[str, str]) -> pafs.S3FileSystem:
-    return pafs.S3FileSystem(
-        endpoint_override=properties["s3.endpoint"],
-        access_key=properties["s3.access-key-id"],
-        secret_key=properties["s3.secret-access-key"],
-        region=properties["s3.region"],
-        allow_bucket_creation=True,
-    )
+    with serving() as endpoint:
+        settings = properties_of(endpoint)
+        store_of(settings).create_dir(BUCKET)
+        yield settings
 
 
 @pytest.mark.parametrize("name", ["eq_mixed_formats", "v3_dv_and_eq", "part_identity", "wide_needle"])
 def test_tables_on_s3_read_as_on_disk(shared_dir: Path, properties: dict[str, str], name: str) -> None:
     folder = shared_dir / "fixtures_java" / name
-    pafs.copy_files(str(folder), f"{BUCKET}/{name}", pafs.LocalFileSystem(), store(properties))
+    pafs.copy_files(str(folder), f"{BUCKET}/{name}", pafs.LocalFileSystem(), store_of(properties))
     facts = fixture_tables()[name].facts
 
     table = scan_core.open_table(
@@ -61,7 +42,7 @@ def test_tables_on_s3_read_as_on_disk(shared_dir: Path, properties: dict[str, st
 
 def test_a_folder_on_s3_finds_its_metadata(shared_dir: Path, properties: dict[str, str]) -> None:
     folder = shared_dir / "fixtures_java" / "date_key"
-    pafs.copy_files(str(folder), f"{BUCKET}/date_key", pafs.LocalFileSystem(), store(properties))
+    pafs.copy_files(str(folder), f"{BUCKET}/date_key", pafs.LocalFileSystem(), store_of(properties))
     relocate = {"/warehouse/nevermore/date_key": f"s3://{BUCKET}/date_key"}
     table = scan_core.open_table(f"s3://{BUCKET}/date_key", relocate=relocate, properties=properties)
     assert table.scan().count() == 3

@@ -4,7 +4,6 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.fs as pafs
 import pytest
 import yaml
 
@@ -15,41 +14,26 @@ from pipelines.errors import SourceError
 from pipelines.ingest import run_once
 from pipelines.sources.files import discover
 from pipelines.sources.remote_files import RemoteFiles
+from tests.object_server import properties_of, serving, store_of
 
 
 @pytest.fixture(scope="module")
 def properties() -> Iterator[dict[str, str]]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {
-        "s3.endpoint": f"http://{host}:{port}",
-        "s3.access-key-id": "testing",
-        "s3.secret-access-key": "testing",
-        "s3.region": "us-east-1",
-    }
-    store = pafs.S3FileSystem(
-        endpoint_override=settings["s3.endpoint"],
-        access_key="testing",
-        secret_key="testing",  # noqa: S106 - of a test server
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
-    store.create_dir("lake")
-    files = {
-        "in/a/1.jsonl": b'{"op":"c","id":1}\n',
-        "in/b/2.jsonl.gz": gzip.compress(b'{"op":"c","id":2}\n'),
-        "in/b/3.csv": b"op,id\nc,3\n",
-        "in/b/c/4.jsonl": b'{"op":"d","id":1}\n',
-        "in/_SUCCESS": b"",
-    }
-    for name, content in files.items():
-        with store.open_output_stream(f"lake/{name}", compression=None) as stream:
-            stream.write(content)
-    yield settings
-    server.stop()
+    with serving() as endpoint:
+        settings = properties_of(endpoint)
+        store = store_of(settings)
+        store.create_dir("lake")
+        files = {
+            "in/a/1.jsonl": b'{"op":"c","id":1}\n',
+            "in/b/2.jsonl.gz": gzip.compress(b'{"op":"c","id":2}\n'),
+            "in/b/3.csv": b"op,id\nc,3\n",
+            "in/b/c/4.jsonl": b'{"op":"d","id":1}\n',
+            "in/_SUCCESS": b"",
+        }
+        for name, content in files.items():
+            with store.open_output_stream(f"lake/{name}", compression=None) as stream:
+                stream.write(content)
+        yield settings
 
 
 @pytest.mark.parametrize(
