@@ -5,15 +5,14 @@ it is what a busy machine leaves comparable.
 """
 
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.race import Timing
-from benchmarks.results import Ratio, record
+from benchmarks.race import Answer, Goal, race, report
 from benchmarks.shapes import SHAPES, build
 
 ROUNDS = 7
@@ -32,43 +31,31 @@ with ThreadPoolExecutor(2) as pool:
 """
 
 
-def run_once(command: Sequence[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of a process that must succeed."""
+def run_once(command: Sequence[str]) -> Answer:
+    """What a process that must succeed prints, with its wall and CPU seconds."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     before, start = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     wall, after = time.perf_counter() - start, os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
-    return wall, spent
+    return Answer(printed.strip(), wall, spent)
 
 
 def measure(name: str, rounds: int = ROUNDS) -> None:
-    """Print a Markdown row per process for the table of a shape."""
+    """Race the processes over the table of a shape."""
     table = build(name)
     metadata = table.metadata_location.removeprefix("file://")
     paths = [p.removeprefix("file://") for p in table.inspect.data_files()["file_path"].to_pylist()]
     nevermore = Path(sys.executable).with_name("nevermore")
     commands = {
         "nevermore scan --count": [str(nevermore), "scan", metadata, "--count"],
-        "D: pyarrow decodes the keys": [sys.executable, "-c", _FLOOR, ",".join(SHAPES[name].key), *paths],
+        "D": [sys.executable, "-c", _FLOOR, ",".join(SHAPES[name].key), *paths],
         "python -c 'import pyarrow'": [sys.executable, "-c", "import pyarrow"],
     }
-    for command in commands.values():
-        run_once(command)
-    taken: dict[str, list[tuple[float, float]]] = {label: [] for label in commands}
-    for _ in range(rounds):
-        for label, command in commands.items():
-            taken[label].append(run_once(command))
-    print(f"\n### Cold start, {name} (goal {GOAL_SECONDS.get(name, '-')} s)\n")
-    print("| process | min s | median s | min CPU s |\n|---|---|---|---|")
-    timings = {}
-    for label, runs in taken.items():
-        walls, spent = [wall for wall, _ in runs], min(cpu for _, cpu in runs)
-        timings[label] = Timing(min(walls), statistics.median(walls), spent)
-        print(f"| {label} | {min(walls):.2f} | {statistics.median(walls):.2f} | {spent:.2f} |")
-    mine, floor = timings["nevermore scan --count"], timings["D: pyarrow decodes the keys"]
-    ratio = mine.median / floor.median, mine.cpu / floor.cpu
-    record(Ratio(f"cold start, {name}", "nevermore scan --count", "D", *ratio, None, mine.median))
+    timings = race({label: partial(run_once, command) for label, command in commands.items()}, rounds, same=False)
+    report(f"cold start, {name}", timings, "nevermore scan --count", [Goal("nevermore scan --count", "D")])
+    median = timings["nevermore scan --count"].median
+    print(f"\n{median:.2f} s as a whole, goal {GOAL_SECONDS.get(name, '-')} s")
 
 
 if __name__ == "__main__":
