@@ -14,8 +14,9 @@ from scan_core.deletes.delete_keys import DeleteKeys
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion
-from scan_core.read.file_reader import field_id_of, open_file
+from scan_core.read.file_reader import field_id_of
 from scan_core.read.name_mapping import apply_name_mapping
+from scan_core.read.open_file import open_file
 from scan_core.rows.selection import All
 from scan_core.schema import NestedField, StructType, arrow_type
 from scan_core.snapshot import DeleteFile

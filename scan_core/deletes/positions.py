@@ -16,7 +16,8 @@ from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import read_bytes
 from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
-from scan_core.read.file_reader import field_id_of, open_file, refusing_malformed
+from scan_core.read.file_reader import field_id_of, refusing_malformed
+from scan_core.read.open_file import open_file
 from scan_core.rows.positions import (
     RoaringPositions,
     RowPositions,

@@ -22,8 +22,8 @@ from scan_core.file_io import file_size
 from scan_core.location import relocate
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
-from scan_core.read.file_reader import open_file
 from scan_core.read.metadata_columns import METADATA_IDS
+from scan_core.read.open_file import open_file
 from scan_core.read.projection import Constant, FileProjection
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type
 from scan_core.snapshot import FileFormat

@@ -18,10 +18,11 @@ from scan_core.prune.match import Match
 from scan_core.read.bloom_filter import is_comparable
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
-from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, ReadCounts, RowGroup, open_file
+from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, ReadCounts, RowGroup
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.open_file import open_file
 from scan_core.read.page_pruning import Paging, Stretches, excludes_some, find_stretches, has_gaps
 from scan_core.read.projection import FileProjection
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows

@@ -10,7 +10,8 @@ from pyarrow import orc
 
 import scan_core
 from scan_core.errors import MalformedTableError, MissingFileError, UnsupportedError
-from scan_core.read.file_reader import ColumnStatistics, field_id_of, open_file
+from scan_core.read.file_reader import ColumnStatistics, field_id_of
+from scan_core.read.open_file import open_file
 from scan_core.read.orc import OrcFileReader, open_orc
 from scan_core.rows.selection import All, Mask, Ranges
 from scan_core.snapshot import FileFormat

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from scan_core.errors import MalformedTableError, MissingFileError, ScanError, UnsupportedError
-from scan_core.read.file_reader import FileReader, open_file
+from scan_core.read.file_reader import FileReader
+from scan_core.read.open_file import open_file
 from scan_core.rows.selection import All, Mask
 from scan_core.snapshot import FileFormat
 from scan_core.split import FileIOConfig

@@ -1,0 +1,51 @@
+"""The reader of a data or delete file, by its format; only the decoder that is needed is imported."""
+
+from typing import assert_never
+
+from scan_core.errors import MalformedTableError
+from scan_core.read.file_reader import FileReader
+from scan_core.snapshot import FileFormat
+from scan_core.split import FileIOConfig
+
+
+def open_file(
+    path: str,
+    file_format: FileFormat,
+    io: FileIOConfig,
+    size: int | None = None,
+    *,
+    reads_pages: bool = True,
+    picks_values: bool = True,
+) -> FileReader:
+    """Open a data or delete file by its format.
+
+    Args:
+        path: as the manifest writes it; relocated by `file_io`.
+        file_format: of its manifest entry.
+        io: how to open paths.
+        size: bytes, where the caller knows; saves a request on object stores.
+        reads_pages: decode only the pages that hold selected rows, where the file tells which do.
+        picks_values: of few rows take single values out of such pages, where they lie at known places.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: not a readable file of this format; names the file.
+        UnsupportedError: encrypted, or in a format that holds no rows.
+    """
+    match file_format:
+        case FileFormat.PARQUET:
+            from scan_core.read.parquet import open_parquet
+
+            return open_parquet(path, io, reads_pages=reads_pages, picks_values=picks_values)
+        case FileFormat.ORC:
+            from scan_core.read.orc import open_orc
+
+            return open_orc(path, io)
+        case FileFormat.AVRO:
+            from scan_core.read.avro import open_avro
+
+            return open_avro(path, io)
+        case FileFormat.PUFFIN:
+            raise MalformedTableError(f"{path}: a Puffin file holds no rows of a table (size {size})")
+        case _:
+            assert_never(file_format)
