@@ -17,7 +17,6 @@ from pipelines.config_sections import (
     CatalogConfig,
     Config,
     FilesSource,
-    PublishedConfig,
     TableConfig,
     change_log_name,
     partition_field,
@@ -25,6 +24,8 @@ from pipelines.config_sections import (
 )
 from pipelines.config_template import config_template
 from pipelines.errors import ConfigError
+from pipelines.published_sections import PublishedConfig, PublishedOptions
+from pipelines.spark_section import SHIPPED, SparkConfig
 
 __all__ = [
     "ALL_TABLES",
@@ -32,6 +33,8 @@ __all__ = [
     "Config",
     "FilesSource",
     "PublishedConfig",
+    "PublishedOptions",
+    "SparkConfig",
     "TableConfig",
     "change_log_name",
     "config_template",
@@ -104,6 +107,10 @@ def _valid_names(place: Sequence[str | int]) -> list[str]:
             model = FilesSource
         case ["published", _]:
             model = PublishedConfig
+        case ["published", _, "options"]:
+            model = PublishedOptions
+        case ["spark"]:
+            model = SparkConfig
         case _:
             return []
     return sorted(name for name, f in model.model_fields.items() if not f.exclude)
@@ -134,6 +141,14 @@ def _resolved(config: Config) -> Config:
             "catalog": catalog.model_copy(update={"uri": uri, "warehouse": warehouse}),
             "tables": {name: table for name, table in tables.items() if not name.endswith(ALL_TABLES)},
             "patterns": {name: table for name, table in tables.items() if name.endswith(ALL_TABLES)},
+            "spark": config.spark.model_copy(
+                update={
+                    "package": config.spark.package
+                    if config.spark.package in SHIPPED
+                    else _absolute(config.spark.package, folder),
+                    "reports": config.spark.reports and _absolute(config.spark.reports, folder),
+                }
+            ),
         }
     )
 

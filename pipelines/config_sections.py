@@ -5,14 +5,16 @@ its options is decided there, not here.
 """
 
 import re
-from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from pipelines.config_values import Bytes, Names, Seconds, Section
 from pipelines.errors import ConfigError
+from pipelines.published_sections import PublishedConfig
+from pipelines.spark_section import SparkConfig
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -23,39 +25,10 @@ DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
 DEFAULT_MAX_QUARANTINE_RATIO = 0.5
 """More rejected than accepted events: the config is wrong, not the events."""
 
-_DURATION_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 ALL_TABLES = ".*"
 """Ends the name of an entry that stands for all tables of its feed."""
 _TABLE_NAME = re.compile(r"[^.\t\n/\\]+(\.[^.\t\n/\\]+)+")
 _PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
-
-
-def _seconds(value: Any) -> Any:
-    """A duration in seconds from a number or text such as `30s`, `5m`."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|d)\s*", value)):
-        return float(match[1]) * _DURATION_UNITS[match[2]]
-    return value
-
-
-def _bytes(value: Any) -> Any:
-    """A size in bytes from a number or text such as `512MiB`, `2g`."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())):
-        return int(match[1]) * _SIZE_UNITS[match[2]]
-    return value
-
-
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
-Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class CatalogConfig(BaseModel):
@@ -75,7 +48,7 @@ class CatalogConfig(BaseModel):
         return {name: str(value) for name, value in given.items()}
 
 
-class FilesSource(_Section):
+class FilesSource(Section):
     """Event files in a folder of any FileIO.
 
     Attributes:
@@ -98,7 +71,7 @@ class FilesSource(_Section):
         return value
 
 
-class TableConfig(_Section):
+class TableConfig(Section):
     """One mirror: where its events come from and how they become rows.
 
     Attributes:
@@ -186,35 +159,14 @@ class TableConfig(_Section):
         return self
 
 
-class PublishedConfig(_Section):
-    """A published table, re-made partition by partition from mirrors.
-
-    Attributes:
-        sql: a query over mirrors, by their names here.
-        partition: column of the result, a date, by which the table is partitioned and re-made.
-        start: first business day, for backfills.
-        key: columns that identify a row of the result, for the checks.
-        options: sort order, target file size and other options of the writer.
-    """
-
-    sql: str
-    partition: str
-    start: str | None = None
-    key: Names = ()
-    mode: Literal["overwrite"] = "overwrite"
-    sort_by: Names = ()
-    schedule: str | None = None
-    checks: dict[str, Any] = Field(default_factory=dict)
-    options: dict[str, Any] = Field(default_factory=dict)
-
-
-class Config(_Section):
+class Config(Section):
     """A whole nevermore.yaml, with paths resolved against its folder.
 
     Attributes:
         catalog: where tables are.
         tables: mirrors by name.
         published: tables made from them.
+        spark: where and how Spark runs.
         patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
         path: of the file.
     """
@@ -222,6 +174,7 @@ class Config(_Section):
     catalog: CatalogConfig = CatalogConfig()
     tables: dict[str, TableConfig]
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
+    spark: SparkConfig = SparkConfig()
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,37 @@ def test_names_of_log_and_quarantine() -> None:
 )
 def test_partition_fields_in_every_spelling(text: str, expected: tuple[str, str]) -> None:
     assert partition_field(text) == expected
+
+
+def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
+    text = LEAST + "spark: {master: 'spark://host:7077', package: dist/our.zip, conf: {spark.executor.cores: 2, spark.speculation: true}}\n"  # fmt: skip
+    spark = parse(text, tmp_path / "nevermore.yaml").spark
+    assert spark.conf == {"spark.executor.cores": "2", "spark.speculation": "true"}
+    assert spark.package == f"{tmp_path}/dist/our.zip"
+    moved = spark.at(remote="sc://host:15002")
+    assert (moved.master, moved.remote, moved.conf) == (None, "sc://host:15002", spark.conf)
+    assert parse(LEAST, tmp_path / "nevermore.yaml").spark.package == "auto"
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("spark: {master: yarn, remote: 'sc://host'}", "master and remote are two places to run at"),
+        ("spark: {remote: 'spark://host:7077'}", "no Spark Connect server; write sc://host:15002"),
+        ("spark: {mastre: yarn}", "unknown key 'mastre'; did you mean 'master'?"),
+        (
+            "published: {shop.d: {sql: s, partition: day, options: {target_file_size: 1g}}}",
+            "did you mean 'target_file_bytes'?",
+        ),
+        ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert needs the columns"),
+        ("published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}", "needs the columns to range"),
+    ],
+)
+def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(f"{LEAST}{section}\n")
+
+
+def test_two_places_of_the_command_line_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--master and --remote are two places"):
+        parse(LEAST).spark.at("local[2]", "sc://host")
