@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scan_core.native.machine_code import Kernels, is_compiled, load_kernels
+from scan_core.native.machine_code import Kernels, is_available, is_compiled, load_kernels
 from scan_core.options import ScanOptions
 
 LOAD_SECONDS = 0.05
@@ -34,8 +34,13 @@ _STATE = _State()
 
 
 def may_use_numba(options: ScanOptions) -> bool:
-    """Whether compiled kernels are allowed and fit into memory."""
-    return options.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES
+    """Whether compiled kernels are allowed, fit into memory, and can be had in this environment."""
+    return options.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES and is_available()
+
+
+def is_missed(options: ScanOptions) -> bool:
+    """Whether NumPy does all the work because this environment cannot load compiled kernels: a fallback to be counted."""
+    return options.use_numba and not is_available()
 
 
 def load() -> Kernels:

@@ -13,6 +13,8 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ Kernel = Callable[..., int]
 _PREFIX = "nevermore_"
 _DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8", "f64*": "f8"}
 _DIGEST_BYTES = 32
+_SHIPPED = "shipped"
+"""Folder of code that came with the package."""
 _SOURCES = ("arithmetic", "hashes", "machine_code", "numbers", "records", "tables")
 
 
@@ -50,9 +54,25 @@ class Kernels:
         return self._by_name[name]
 
 
+@cache
+def is_available() -> bool:
+    """Whether this environment can load machine code, and has some or can make it; workers of clusters may lack both."""
+    return find_spec("llvmlite") is not None and (find_spec("numba") is not None or _kept() is not None)
+
+
 def is_compiled() -> bool:
-    """Whether an earlier process has left machine code for this one."""
+    """Whether an earlier process has left machine code for this one, or it came with the package."""
     return _kept() is not None
+
+
+def machine_code_file() -> tuple[str, bytes]:
+    """Name within the package, and content, of the code of this machine, compiled now if there is none: to be shipped."""
+    if _kept() is None:
+        load_kernels()
+    kept = _kept()
+    if kept is None:
+        raise ScanError("no folder takes the compiled kernels; set NUMBA_CACHE_DIR to one that can be written")
+    return f"scan_core/native/{_SHIPPED}/{_file_name()}", kept
 
 
 def load_kernels() -> Kernels:
@@ -185,6 +205,8 @@ def _kept() -> bytes | None:
             status = os.fstat(file.fileno())
             if status.st_uid in {os.getuid(), 0} and not status.st_mode & 0o022:
                 return file.read()
+    with suppress(OSError):  # as trustworthy as the source beside it; also out of a zip
+        return pkgutil.get_data("scan_core.native", f"{_SHIPPED}/{name}")
     return None
 
 

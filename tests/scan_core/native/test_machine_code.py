@@ -1,11 +1,15 @@
 """Machine code is kept for the next process, and believed only if it is whole, of this machine and one's own."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scan_core.native import compiled, machine_code
+from scan_core.options import ScanOptions
 
 Code = tuple[bytes, dict[str, str]]
 
@@ -87,3 +91,42 @@ def test_values_of_another_type_or_with_gaps_are_refused() -> None:
         kernels["finish"](np.zeros(4, np.int64), 4, 1)
     with pytest.raises(TypeError, match="contiguous"):
         kernels["finish"](np.zeros(8, np.uint64)[::2], 4, 1)
+
+
+def test_code_shipped_with_the_package_is_found_without_a_folder(
+    tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, content = machine_code.machine_code_file()
+    shutil.copytree(Path(machine_code.__file__).parents[1], tmp_path / "scan_core", ignore=lambda *_: {"__pycache__"})
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_bytes(content)
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path, "scan_core")
+    script = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from scan_core.native import machine_code\n"
+        "machine_code._folders = lambda: iter([])\n"
+        "machine_code.load_kernels()['hash_codes']; print(machine_code.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": archive},
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert archive in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["llvmlite", "numba"])
+def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_code.is_available.cache_clear()
+    monkeypatch.setattr(machine_code, "find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(machine_code, "_kept", lambda: None)
+    options = ScanOptions()
+    assert not compiled.may_use_numba(options)
+    assert compiled.is_missed(options)
+    assert not compiled.is_missed(ScanOptions(use_numba=False))
+    machine_code.is_available.cache_clear()
