@@ -3,7 +3,7 @@
 The same for every format; what a format knows about its events is in `Events`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipelines.formats.completion import (
     whole_rows,
     with_sparse_updates,
 )
-from pipelines.formats.events import Events, distinct, reject
+from pipelines.formats.events import Declared, Events, distinct, reject
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
 from pipelines.formats.image import Image, typed
@@ -52,12 +52,15 @@ def assemble(
     """
     declared_of = events.declared_of[rows]
     part_of, first_places = distinct(declared_of)
+    declared = [events.declared[code] for code in declared_of[first_places]]
     parts: list[Part] = []
     rejected: list[Rejected] = []
-    for number in range(len(first_places)):
+    for number, own in enumerate(declared):
         places = np.flatnonzero(part_of == number)
         known = _after(feed, parts) if feed.on_conflict == "new_column" else feed
-        part, refused = _assemble_part(events, rows[places], places, feed=known, raw=raw, reading=reading)
+        # Events of a feed that declares only some are of the same types; what came before tells better than what follows.
+        complete = own.completed([*declared[:number][::-1], *declared[number + 1 :]])
+        part, refused = _assemble_part(events, rows[places], places, complete, feed=known, raw=raw, reading=reading)
         rejected.append(refused)
         parts += [] if part is None else [part]
     batch, conflicts = merge_parts(parts, feed, raw)
@@ -75,10 +78,16 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
 
 
 def _assemble_part(
-    events: Events, rows: Rows, places: Rows, *, feed: TableFeed, raw: RawEvents, reading: Reading
+    events: Events,
+    rows: Rows,
+    places: Rows,
+    declared: Declared,
+    *,
+    feed: TableFeed,
+    raw: RawEvents,
+    reading: Reading,
 ) -> tuple[Part | None, Rejected]:
     op = events.op[rows]
-    declared = events.declared[events.declared_of[rows[0]]]
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, ()).items():
@@ -116,6 +125,8 @@ def _assemble_part(
         partial = np.any([~before.has(name) for name in key], axis=0)
         rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
+    if rejections.any() and not feed.identity_full:
+        row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
     unchanged = unchanged_columns(after, written)
     table = _change_table(
         events, rows, raw, row_type, key, parts=(keys, before, after, unchanged), schema_version=feed.schema_version
@@ -139,6 +150,20 @@ def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image,
                 arrow = widened(arrow, found) or arrow
         members[name] = arrow
     return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
+
+
+def _of_accepted(
+    row_type: pa.StructType, images: tuple[Image, ...], accepted: Mask, kept: Collection[str]
+) -> pa.StructType:
+    """The columns without those that only refused changes have."""
+    names = {
+        name
+        for image in images
+        for name in image.columns
+        if (image.present & accepted & ~image.missing.get(name, np.False_)).any()
+    }
+    fields = [row_type.field(i) for i in range(row_type.num_fields)]
+    return pa.struct([f for f in fields if f.name in names or f.name in kept])
 
 
 def _with_columns(row_type: pa.StructType, wanted: Sequence[str], feed: TableFeed) -> pa.StructType:

@@ -31,7 +31,7 @@ USUAL_OP_COLUMNS = (
     *("op_type", "cdc_op", "cdc_operation", "_cdc_operation", "change_type", "_change_type", "_CHANGE_TYPE"),
     *("row_kind", "rowkind", "_row_kind", "METADATA$ACTION", SQL_SERVER_OPERATION),
 )
-SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "x", "4": "u", "5": "u"}
+SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "b", "4": "u", "5": "u"}
 """The numbers of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
 USUAL_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("r", "read", "snapshot", "load", "initial", "bootstrap-insert"), "r"),
@@ -40,9 +40,10 @@ USUAL_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("merge", "replace", "update_postimage", "update_after", "+u"), "u"),
     **dict.fromkeys(("d", "delete", "deleted", "del", "remove", "removed", "-d"), "d"),
     **dict.fromkeys(("t", "truncate", "truncated"), "t"),
-    # The row before an update says nothing that the row after it does not.
-    **dict.fromkeys(("-u", "update_preimage", "update_before"), "x"),
+    **dict.fromkeys(("-u", "update_preimage", "update_before"), "b"),
 }
+BEFORE = ord("b")
+"""The row before an update that follows at once: all it can tell is that the key was another."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class RowChangeOptions:
 
     Attributes:
         op_column: column that holds the operation; None takes the first of the usual names.
-        ops: letter (r, c, u, d, t; x to skip) by word; the usual words, in any case, are known.
+        ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in any case,
+            are known.
         ts_column: column with the source's time, left in the row.
         no_op: letter for rows of files without the column; None refuses them.
         objects: `struct`, or `text` to keep nested objects as JSON text.
@@ -72,18 +74,20 @@ class RowChangeOptions:
         """
         result = cls(**options)
         letters = {*result.ops.values(), *([result.no_op] if result.no_op else [])}
-        if unknown := sorted(letters - set("rcudtx")):
-            raise ConfigError(f"ops: {', '.join(unknown)} is none of r, c, u, d, t, x")
+        if unknown := sorted(letters - set("rcudtbx")):
+            raise ConfigError(f"ops: {', '.join(unknown)} is none of r, c, u, d, t, b, x")
         return result
 
 
-def decode_rows(raw: RawEvents, options: RowChangeOptions) -> Events:
+def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | None = None) -> Events:
     """The changes of a batch of rows.
+
+    In tables, columns whose names are those of others behind `before_prefix` are the row before an update.
 
     Raises:
         SourceError: no column for the operation.
     """
-    return _from_documents(raw, options) if raw.rows is None else _from_table(raw.rows, options)
+    return _from_documents(raw, options) if raw.rows is None else _from_table(raw.rows, options, before_prefix)
 
 
 def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
@@ -98,8 +102,9 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     usable = documents.where(rows.is_object)
     deleted = op == ord("d")
     without = frozenset(given[:1])
+    old, has_old = _old_rows(op)
     events = _events(
-        op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.where(deleted), without)
+        op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.take(old).where(has_old), without)
     )
     return Events(
         **events,
@@ -109,12 +114,15 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
             *refusal(rows.is_object & (op == 0), f"no operation that is known in {' or '.join(names[:3])}"),
         ),
         skipped=counted(
-            ("blank line", blank(rows)), ("tombstone", tombstones(rows)), ("row before an update", op == ord("x"))
+            ("blank line", blank(rows)),
+            ("tombstone", tombstones(rows)),
+            ("row before an update", op == BEFORE),
+            ("left out by ops", op == ord("x")),
         ),
     )
 
 
-def _from_table(table: pa.Table, options: RowChangeOptions) -> Events:
+def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str | None) -> Events:
     names = (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
     given = [name for name in names if name in table.column_names]
     every = np.ones(table.num_rows, np.bool_)
@@ -130,14 +138,39 @@ def _from_table(table: pa.Table, options: RowChangeOptions) -> Events:
     def order(path: str) -> pa.Array:
         return columns[path]
 
-    deleted = op == ord("d")
+    former = {} if before_prefix is None else _prefixed(columns, before_prefix)
+    now = {name: array for name, array in columns.items() if name not in {f"{before_prefix}{n}" for n in former}}
     types = types_of_file(table)
     return Events(
-        **_events(op, times, TableImages(columns, ~deleted), TableImages(columns, deleted), types),
+        **_events(op, times, TableImages(now, op != ord("d")), _old_images(op, now, former), types),
         order=order,
         refusals=refusal(op == 0, f"no operation that is known in {given[0] if given else names[0]}"),
-        skipped=counted(("row before an update", op == ord("x"))),
+        skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
+
+
+def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
+    """The columns that stand for the former values of others, by the names of those."""
+    return {name: columns[prefix + name] for name in columns if prefix + name in columns}
+
+
+def _old_images(op: NDArray[np.uint8], now: Mapping[str, pa.Array], former: Mapping[str, pa.Array]) -> TableImages:
+    old, has_old = _old_rows(op)
+    if not former:
+        whole = bool((old == np.arange(len(old))).all())
+        return TableImages(now if whole else {name: a.take(pa.array(old)) for name, a in now.items()}, has_old)
+    said = (op == ord("u")) & np.any([np.asarray(array.is_valid()) for array in former.values()], axis=0)
+    deleted = op == ord("d")
+    columns = {name: pc.if_else(pa.array(deleted), now[name], array) for name, array in former.items()}
+    rest = {name: pc.if_else(pa.array(deleted), a, pa.scalar(None, a.type)) for name, a in now.items()}
+    return TableImages({**rest, **columns}, deleted | said)
+
+
+def _old_rows(op: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where the row before each change stands, and which changes have one: deletes, and updates behind such a row."""
+    paired = np.zeros(len(op), np.bool_)
+    paired[1:] = (op[1:] == ord("u")) & (op[:-1] == BEFORE)
+    return np.arange(len(op)) - paired, paired | (op == ord("d"))
 
 
 def _events(
@@ -150,7 +183,7 @@ def _events(
     count = len(op)
     return {
         "raw": np.arange(count),
-        "op": np.where(op == ord("x"), np.uint8(0), op),
+        "op": np.where((op == ord("x")) | (op == BEFORE), np.uint8(0), op),
         "table_of": np.zeros(count, np.int32),
         "tables": ("",),
         "source_ts": times,

@@ -17,8 +17,8 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.avro_messages import read_values, reader_of
 from pipelines.formats.casting import cast_each
-from pipelines.formats.debezium import DebeziumOptions
 from pipelines.formats.debezium_columns import EventColumns, decode_columns, decode_rows_of_file
+from pipelines.formats.debezium_options import DebeziumOptions
 from pipelines.formats.events import Events, Refusal
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import from_binary

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import SourceError
+from pipelines.formats import debezium_rules as rules
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
 from pipelines.formats.column_types import widened
+from pipelines.formats.debezium_layouts import is_envelope
 from pipelines.formats.events import Declared, Events, Refusal, milliseconds, table_names
 from pipelines.formats.image import ArrowMembers
 from pipelines.formats.image_sources import Mask, Rows, StackedImages
@@ -24,9 +25,7 @@ from pipelines.formats.op_names import op_codes
 from pipelines.formats.unwrapped_names import ADDED, ORIGIN_PREFIXES
 from pipelines.formats.value_type import ValueType
 
-_OPS = {letter: letter for letter in "rcudtm"}
-_PARTS = ("db", "schema", "table")
-_NO_CHANGE = "no change event: neither op with before or after, nor a row of ExtractNewRecordState (__op, __deleted)"
+_OPS = {letter: letter for letter in (*rules.LETTERS, chr(rules.MESSAGE))}
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,6 @@ class _Part:
     refused: Mask
 
 
-def is_envelope(columns: Mapping[str, pa.Array] | pa.Table) -> bool:
-    """Whether these are the columns of Debezium's envelope."""
-    names = columns.column_names if isinstance(columns, pa.Table) else columns
-    if "op" not in names:
-        return False
-    return any(n in names and _is_struct(columns[n].type) for n in ("before", "after"))
-
-
-def is_unwrapped(rows: pa.Table) -> bool:
-    """Whether these are rows of ExtractNewRecordState: with its flag, or with the letters of its operations."""
-    if "__deleted" in rows.column_names:
-        return True
-    if "__op" not in rows.column_names:
-        return False
-    letters = pc.unique(_text(_single(rows.column("__op")))).drop_null()
-    return len(letters) > 0 and bool(pc.all(pc.is_in(letters, pa.array([*"rcudt"]))).as_py())
-
-
 def decode_columns(
     groups: Sequence[EventColumns], refusals: tuple[Refusal, ...] = (), skipped: Mapping[str, int] | None = None
 ) -> Events:
@@ -90,7 +71,7 @@ def decode_columns(
     place_of = np.concatenate([np.arange(n) for n in counts])[order] if groups else np.zeros(0, np.int64)
     places = pa.array(order)
     table_of, tables = table_names(
-        [pa.concat_arrays([p.names[i] for p in parts]).take(places) for i in range(len(_PARTS))]
+        [pa.concat_arrays([p.names[i] for p in parts]).take(places) for i in range(len(rules.PARTS))]
         if parts
         else [pa.array([], pa.string())]
     )
@@ -115,27 +96,20 @@ def decode_columns(
         )
         or (Declared(),),
         order=_orders(groups, places),
-        refusals=(*refusals, *((Refusal(refused, _NO_CHANGE),) if len(refused) else ())),
+        refusals=(*refusals, *((Refusal(refused, rules.NO_CHANGE),) if len(refused) else ())),
         skipped=counted,
     )
 
 
 def decode_rows_of_file(rows: pa.Table) -> Events:
-    """The changes of rows of a file; an Avro file's schema tells what its columns mean.
-
-    Raises:
-        SourceError: the rows are no events at all.
-    """
+    """The changes of rows of a file; an Avro file's schema tells what its columns mean."""
     columns = {name: _single(rows.column(name)) for name in rows.column_names}
-    if not is_envelope(columns) and not {"__deleted", "__op", "ddl", "status"} & set(columns):
-        raise SourceError(f"{_NO_CHANGE}; the columns are {', '.join(list(columns)[:10])}")
     return decode_columns([EventColumns(np.arange(rows.num_rows), columns, types_of_file(rows))])
 
 
 def _envelope(group: EventColumns) -> _Part:
     count = len(group.raw)
-    op = op_codes(_text(group.columns["op"]), _OPS)
-    message = op == ord("m")
+    op, message, unknown = rules.of_envelope(op_codes(_text(group.columns["op"]), _OPS))
     source = group.columns.get("source")
     origin = _members(source) if source is not None and _is_struct(source.type) else {}
     of_event = _millis(group.columns.get("ts_ms"), count)
@@ -150,14 +124,14 @@ def _envelope(group: EventColumns) -> _Part:
         if name in group.types:
             types |= dict(group.types[name].members)
     return _Part(
-        op=np.where(message, np.uint8(0), op),
-        names=[_text_or_null(origin.get(name), count) for name in _PARTS],
+        op=op,
+        names=[_text_or_null(origin.get(name), count) for name in rules.PARTS],
         source_ts=pc.coalesce(_millis(origin.get("ts_ms"), count), of_event),
         after=images["after"],
         before=images["before"],
         types=types,
         skipped={"logical decoding message": int(message.sum())} if message.any() else {},
-        refused=op == 0,
+        refused=unknown,
     )
 
 
@@ -166,34 +140,35 @@ def _flat(group: EventColumns) -> _Part:
     columns = group.columns
     nothing = ArrowMembers({}, np.zeros(count, np.bool_))
     if not columns:
-        deleted = np.full(count, ord("d"), np.uint8)
+        deleted = np.full(count, rules.DELETE, np.uint8)
         times = pa.nulls(count, pa.timestamp("us", "UTC"))
-        names = [pa.nulls(count, pa.string())] * len(_PARTS)
+        names = [pa.nulls(count, pa.string())] * len(rules.PARTS)
         return _Part(deleted, names, times, nothing, nothing, {}, {}, np.zeros(count, np.bool_))
-    if not {"__deleted", "__op"} & set(columns):
-        is_control = "ddl" in columns or set(columns) <= {"ts_ms"} or {"status", "id", "event_count"} <= set(columns)
-        return _Part(
-            op=np.zeros(count, np.uint8),
-            names=[pa.nulls(count, pa.string())] * len(_PARTS),
-            source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
-            after=nothing,
-            before=nothing,
-            types={},
-            skipped={"control event": count} if is_control else {},
-            refused=np.full(count, not is_control),
-        )
-    op = op_codes(_text_or_null(columns.get("__op"), count), _OPS)
-    stated = np.asarray(columns["__op"].is_valid()) if "__op" in columns else np.zeros(count, np.bool_)
+    if not set(rules.FLAGS) & set(columns):
+        is_control = rules.is_control(columns)
+        has_image = any(name in columns and _is_struct(columns[name].type) for name in ("before", "after"))
+        if is_control or has_image or not rules.is_row(columns):
+            return _Part(
+                op=np.zeros(count, np.uint8),
+                names=[pa.nulls(count, pa.string())] * len(rules.PARTS),
+                source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
+                after=nothing,
+                before=nothing,
+                types={},
+                skipped={"control event": count} if is_control else {},
+                refused=np.full(count, not is_control),
+            )
+    stated = op_codes(_text_or_null(columns.get("__op"), count), _OPS)
+    given = np.asarray(columns["__op"].is_valid()) if "__op" in columns else np.zeros(count, np.bool_)
     flagged = np.asarray(pc.fill_null(pc.equal(_text_or_null(columns.get("__deleted"), count), "true"), False))
-    refused = stated & (op == 0)
-    op = np.where(refused, np.uint8(0), np.where(flagged, np.uint8(ord("d")), np.where(stated, op, np.uint8(ord("u")))))
+    op, refused = rules.of_row(stated, given, flagged)
     row = {name: array for name, array in columns.items() if name not in ADDED}
-    deleted = op == ord("d")
+    deleted = op == rules.DELETE
     return _Part(
         op=op,
         names=[
             pc.coalesce(*(_text_or_null(columns.get(f"{prefix}{name}"), count) for prefix in ORIGIN_PREFIXES))
-            for name in _PARTS
+            for name in rules.PARTS
         ],
         source_ts=pc.coalesce(_millis(columns.get("__source_ts_ms"), count), _millis(columns.get("__ts_ms"), count)),
         after=ArrowMembers(row, ~deleted),

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
+from pipelines.formats.casting import cast_each
 from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.events import Declared, Events, strings, table_names
 from pipelines.formats.image_sources import EitherImages, Nothing, ObjectImages, PrefixedImages
@@ -21,6 +24,7 @@ from pipelines.sources.raw_events import RawEvents
 _NAMES = ("data", "metadata", "before", "before-image")
 _METADATA = ("timestamp", "record-type", "operation", "schema-name", "table-name")
 _OPS = {"load": "r", "insert": "c", "update": "u", "delete": "d", "truncate-table": "t"}
+_LETTERS = {"I": "c", "U": "u", "D": "d"}
 BEFORE_PREFIX = "BI_"
 """What DMS puts before the names of before-image columns unless told otherwise."""
 
@@ -48,10 +52,14 @@ class DmsOptions:
 
 
 def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
-    """The changes of a batch of DMS events."""
+    """The changes of a batch of DMS events.
+
+    Raises:
+        SourceError: a file that looks like CSV without a header and is read with one.
+    """
     if raw.rows is not None:
-        letters = {"I": "c", "U": "u", "D": "d"}
-        return decode_rows(raw, RowChangeOptions(options.op_column, letters, options.ts_column, no_op="r"))
+        rows = RowChangeOptions(_op_column(raw.rows, options.op_column), _LETTERS, options.ts_column, no_op="r")
+        return decode_rows(raw, rows, options.before_prefix)
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _NAMES, learn=False)
     metadata = scan_objects(messages.column("metadata").documents(kernels.OBJECT), _METADATA, learn=False)
@@ -90,6 +98,28 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
         ),
     )
+
+
+def _op_column(rows: pa.Table, name: str) -> str:
+    """The column that says what happened; catalogs of tables write its name in lower case.
+
+    Raises:
+        SourceError: see `decode_dms`.
+    """
+    names: list[str] = rows.column_names
+    if name in names:
+        return name
+    if names and names[0] in _LETTERS:
+        raise SourceError(
+            f"the first line, {','.join(names[:10])}, is a change and not the names of columns: options: "
+            f"{{header: false, columns: [{name}, ...]}}"
+        )
+    for other in names:
+        if other.lower() == name.lower():
+            words = pc.drop_null(pc.unique(cast_each(rows.column(other).combine_chunks(), pa.string())[0]))
+            if len(words) and pc.all(pc.is_in(words, pa.array(list(_LETTERS)))).as_py():
+                return other
+    return name
 
 
 def _nested(messages: Members) -> Documents:

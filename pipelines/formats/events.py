@@ -1,7 +1,7 @@
 """What every format decodes to before tables, types and keys are decided: one entry per change, images still spans."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,18 @@ class Declared:
 
     types: Mapping[str, ValueType] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+
+    def completed(self, others: "Iterable[Declared]") -> "Declared":
+        """The same with what only others declare of the same table, the first of them that do.
+
+        Theirs may be another version of the table: an int that is borrowed takes longs, too.
+        """
+        types, key = dict(self.types), self.key
+        for other in others:
+            borrowed = {name: replace(t, widens=t.arrow == pa.int32()) for name, t in other.types.items()}
+            types = {**borrowed, **types}
+            key = key or other.key
+        return Declared(types, key)
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,17 @@ def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
     first = np.zeros(len(encoded.dictionary), np.int64)
     first[index[::-1]] = np.arange(len(index))[::-1]
     return index, first
+
+
+def distinct_columns(mask: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """The same for the columns of a matrix of truths."""
+    if not mask.size:
+        return np.zeros(mask.shape[1], np.int64), np.zeros(min(mask.shape[1], 1), np.int64)
+    packed = np.ascontiguousarray(np.packbits(mask, axis=0).T)
+    width = packed.shape[1]
+    texts = pa.Array.from_buffers(pa.binary(width), len(packed), [None, pa.py_buffer(packed)])
+    encoded = texts.dictionary_encode()
+    return distinct(np.asarray(encoded.indices))
 
 
 def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:

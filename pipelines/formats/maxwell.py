@@ -19,7 +19,7 @@ from pipelines.formats.op_names import op_codes
 from pipelines.formats.span_text import json_text
 from pipelines.sources.raw_events import RawEvents
 
-_NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns")
+_NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns", "encrypted")
 _OPS = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
 _CONTROL = {
     "bootstrap-start": "x",
@@ -55,11 +55,12 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _NAMES, learn=False)
     kinds = strings(messages.column("type"))
-    op = op_codes(kinds, _OPS)
+    encrypted = messages.column("encrypted").has_value
+    op = np.where(encrypted, np.uint8(0), op_codes(kinds, _OPS))
     control = messages.is_object & (op_codes(kinds, _CONTROL) != 0)
     rows = messages.column("data").documents(kernels.OBJECT)
     former = messages.column("old").documents(kernels.OBJECT)
-    unknown = messages.is_object & (op == 0) & ~control
+    unknown = messages.is_object & (op == 0) & ~control & ~encrypted
     deleted = op == ord("d")
     table_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
     seconds, given = integers(messages.column("ts"))
@@ -78,6 +79,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(messages),
+            *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
             *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert"),
         ),
         skipped=counted(

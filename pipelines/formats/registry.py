@@ -14,8 +14,9 @@ from pipelines.formats.assemble import Reading, assemble
 from pipelines.formats.canal import CanalOptions, decode_canal
 from pipelines.formats.casting import cast_each
 from pipelines.formats.change_rows import RowChangeOptions, decode_rows
-from pipelines.formats.debezium import DebeziumOptions, decode_debezium
+from pipelines.formats.debezium import decode_debezium
 from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
+from pipelines.formats.debezium_options import DebeziumOptions
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.event_order import Reached, in_order
 from pipelines.formats.events import Events, each_once, reject

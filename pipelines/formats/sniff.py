@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.change_rows import USUAL_OP_COLUMNS
-from pipelines.formats.debezium_columns import is_envelope, is_unwrapped
+from pipelines.formats.debezium_layouts import is_envelope, is_unwrapped
 from pipelines.formats.events import letters
 from pipelines.formats.json_events import blank, tombstones
 from pipelines.formats.json_scan import scan_objects
@@ -29,6 +29,7 @@ _MAXWELL = (("database", "table", "type", "ts", "data"), ("database", "type", "t
 _NAMES = tuple(dict.fromkeys(name for mark in (*_DEBEZIUM, *_CANAL, *_MAXWELL) for name in mark))
 _WAL2JSON = ("action", "change", "table", "message")
 _DMS = ("data", "metadata")
+_FULL_LOAD = r"(^|/)LOAD[0-9A-F]{8}\.(csv|parquet)(\.gz)?$"
 _TRANSACTION_MEMBERS = frozenset(
     {"action", "xid", "timestamp", "lsn", "nextlsn", "origin", "transactional", "prefix", "content", "message"}
 )
@@ -41,7 +42,7 @@ def sniff(raw: RawEvents) -> str:
         SourceError: the events look like no format, or like several.
     """
     if raw.rows is not None:
-        return "debezium-avro" if is_envelope(raw.rows) or is_unwrapped(raw.rows) else _sniff_columns(raw.rows)
+        return "debezium-avro" if is_envelope(raw.rows) or is_unwrapped(raw.rows) else _sniff_columns(raw, raw.rows)
     if raw.documents is None:
         raise SourceError("nothing to tell the format by: state it (format: ...)")
     first = raw.documents.slice(0, SNIFFED_EVENTS)
@@ -111,9 +112,10 @@ def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
     return np.isin(letters(column), np.frombuffer(words, np.uint8))
 
 
-def _sniff_columns(rows: pa.Table) -> str:
+def _sniff_columns(raw: RawEvents, rows: pa.Table) -> str:
     names = rows.column_names
-    if names and names[0] == "Op":
+    files = pc.unique(raw.source_file.cast(pa.string()))
+    if (names and names[0] == "Op") or pc.all(pc.match_substring_regex(files, _FULL_LOAD)).as_py():
         return "dms"
     if any(name in USUAL_OP_COLUMNS for name in names):
         return "rows"

@@ -170,7 +170,7 @@ def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int
 
 
 def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """(values, keys) of `key TAB value` lines; a line without a TAB is a key whose value is NULL."""
+    """(values, keys) of `key TAB value` lines; a line without a TAB, or nothing behind it, is a key whose value is NULL."""
     _, offsets_buffer, data = lines.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[lines.offset : lines.offset + len(lines) + 1]
     view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -183,8 +183,12 @@ def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
     keyed = (first < len(tabs)) & (tab >= offsets[:-1]) & (tab < offsets[1:])
     key_end = np.where(keyed, tab, offsets[1:]).astype(np.int32)
     keys = _from_spans(data, offsets[:-1], key_end)
-    values = _from_spans(data, np.where(keyed, key_end + 1, offsets[1:]).astype(np.int32), offsets[1:])
-    return _null_where(values, ~keyed), keys
+    value_start = np.where(keyed, key_end + 1, offsets[1:]).astype(np.int32)
+    values = _from_spans(data, value_start, offsets[1:])
+    # Some consumers write nothing in place of a value that is null.
+    nothing = offsets[1:] - value_start <= len(b"\r\n")
+    nothing &= np.isin(view[np.minimum(value_start, len(view) - 1)], (NEWLINE, 0x0D)) | (value_start == offsets[1:])
+    return _null_where(values, ~keyed | nothing), keys
 
 
 def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, bool]:

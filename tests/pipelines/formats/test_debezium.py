@@ -90,7 +90,8 @@ def test_broken_events_are_rejected_and_the_rest_goes_on() -> None:
         b"  \n",
         event("c", {"id": 5}),
     )
-    assert [row["after"] for row in changes(decoded, "after")] == [{"id": 1, "name": None}, {"id": 5, "name": None}]
+    # No column comes from an event that is refused.
+    assert [row["after"] for row in changes(decoded, "after")] == [{"id": 1}, {"id": 5}]
     assert dict(reasons(decoded)) == {
         2: "not JSON",
         3: "not JSON",
@@ -99,7 +100,7 @@ def test_broken_events_are_rejected_and_the_rest_goes_on() -> None:
         6: "event without key column id",
         7: "event without a row: no after",
         8: "delete with neither before nor message key: no value for id",
-        9: "no change event: neither op with before or after, nor a known control event",
+        9: "event without key column id",
         10: "not UTF-8",
     }
     assert decoded.skipped == {"blank line": 1}
@@ -148,7 +149,7 @@ def test_schema_that_changes_in_mid_stream_widens_and_keeps_the_order() -> None:
         {"schema": old, "payload": event("c", {"id": 3, "n": 3})},
         event("c", {"id": 4, "n": 4}),
     )
-    assert decoded.tables[TABLE].row_type == pa.struct([("id", pa.int64()), ("n", pa.int64()), ("extra", pa.string())])
+    assert decoded.tables[TABLE].row_type == pa.struct([("id", pa.int32()), ("n", pa.int64()), ("extra", pa.string())])
     assert [row["after"] for row in changes(decoded, "after")] == [
         {"id": 1, "n": 1, "extra": None},
         {"id": 2, "n": 2**40, "extra": "x"},
@@ -397,3 +398,76 @@ def test_unwrapped_rows_may_have_columns_called_op_and_after() -> None:
     decoded = read(row | {"__op": "c"})
     assert changes(decoded, "after") == [{"after": row}]
     assert reasons(decoded) == []
+
+
+def test_envelopes_and_rows_of_one_batch_are_told_apart_one_by_one() -> None:
+    decoded = read(
+        event("c", {"id": 1, "n": "a"}),
+        {"id": 2, "n": "b"},
+        {"id": 3, "n": "c", "__op": "c", "__db": "inventory", "__table": "products"},
+        event("d", None, {"id": 1, "n": "a"}),
+        {"id": 2, "n": "b", "__deleted": "true"},
+        {"id": 4, "status": "open", "ddl": "x", "n": "d"},
+        event("u", {"id": 3, "n": "e"}, {"id": 3, "n": "c"}),
+    )
+    assert not reasons(decoded)
+    assert [(row["op"], row["key"]["id"]) for row in changes(decoded, "op", "key")] == [
+        *(("c", 1), ("u", 2), ("c", 3), ("d", 1)),
+        *(("d", 2), ("u", 4), ("u", 3)),
+    ]
+    assert changes(decoded, "after")[5]["after"] == {"id": 4, "n": "d", "status": "open", "ddl": "x"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"op": "c"}, {"op": 5, "after": {"id": 9}}, {"after": {"id": 9}}, {"before": None, "after": None}),
+        *({"source": {"db": "d"}, "ts_ms": 1}, {"id": 9, "before": {"id": 9}}, {}),
+    ],
+)
+def test_envelope_that_lacks_something_is_no_row(odd: Row) -> None:
+    decoded = read(event("c", {"id": 1}), odd, {"id": 2})
+    assert [number for number, _ in reasons(decoded)] == [2]
+    assert [row["key"]["id"] for row in changes(decoded, "key")] == [1, 2]
+
+
+def test_bare_events_are_of_the_types_that_enveloped_ones_declare() -> None:
+    date = {"field": "d", "type": "int32", "name": "io.debezium.time.Date", "optional": True}
+    schema = schema_of({"id": "int32"})
+    schema["fields"][1]["fields"].append(date)
+    decoded = read(
+        event("c", {"id": 1, "d": 1}),
+        {"schema": schema, "payload": event("c", {"id": 2, "d": 2})},
+        {"schema": None, "payload": event("c", {"id": 2**40, "d": 3})},
+        {"id": 4, "d": 4},
+    )
+    assert not reasons(decoded)
+    assert [str(row["after"]["d"]) for row in changes(decoded, "after")] == [f"1970-01-0{n}" for n in range(2, 6)]
+
+
+@pytest.mark.parametrize("op", ["u", "d"])
+def test_events_of_mongodb_without_a_row_are_refused_with_what_to_do(op: str) -> None:
+    decoded = read(event(op, None, connector="mongodb", collection="products"))
+    assert "ExtractNewDocumentState" in reasons(decoded)[0][1]
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        {"ts_ms": 1, "ts_us": 1, "ts_ns": 1},
+        {"id": "1", "aggregate_type": "Initial Snapshot", "type": "STARTED", "additional_data": {}, "timestamp": 1},
+        {"status": "END", "id": "571", "event_count": 2, "data_collections": [{}], "ts_ms": 1},
+        {"source": {}, "databaseName": "d", "schemaName": None, "ddl": None, "tableChanges": [], "ts_ms": 1},
+    ],
+)
+def test_what_connectors_write_beside_changes_is_left_out(control: Row) -> None:
+    decoded = read(control, {"id": 1, "status": "x"}, control, event("c", {"id": 2}))
+    assert decoded.skipped == {"control event": 2}
+    assert decoded.tables[TABLE].num_rows == 2
+    assert not reasons(decoded)
+
+
+def test_truncate_without_a_schema_takes_the_key_that_other_events_declare() -> None:
+    key = {"schema": {"type": "struct", "fields": [{"field": "id", "type": "int32"}]}, "payload": {"id": 1}}
+    decoded = read(event("c", {"id": 1}), event("t"), keys=[key, None], key=())
+    assert changes(decoded, "op") == [{"op": "c"}, {"op": "t"}]
