@@ -4,7 +4,7 @@ A row is one change in application order. Folding many changes into the last sta
 `fold.py`; reading bytes into this shape that of `formats/`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -81,6 +81,18 @@ class ChangeBatch:
         """Number of changes per operation, only those that occur."""
         return count_ops(self.table.column("op"))
 
+    def tables(self) -> Iterator[pa.Table]:
+        """All changes: one table."""
+        yield self.table
+
+    def in_row_type(self, row_type: pa.StructType) -> "ChangeBatch":
+        """The same changes with rows of a type that has all columns of theirs, in the same or wider types."""
+        if row_type == self.row_type:
+            return self
+        schema = change_schema(row_type, self.key)
+        columns = [_with_members(self.table.column(f.name), f.type) for f in schema]
+        return ChangeBatch(pa.Table.from_arrays(columns, schema=schema), row_type, self.key)
+
     @classmethod
     def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":
         """A batch without changes."""
@@ -108,6 +120,19 @@ class Rejected:
         """All events of `parts`, in order."""
         tables = [part.table for part in parts if part.num_rows]
         return cls(pa.concat_tables(tables)) if tables else cls.none()
+
+
+def _with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """A struct column with further members, NULL, and members in wider types."""
+    if column.type == wanted:
+        return column
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    given = {f.name: member for f, member in zip(array.type, array.flatten(), strict=True)}
+    members = [
+        given[f.name].cast(f.type) if f.name in given else pa.nulls(len(array), f.type)
+        for f in (wanted.field(i) for i in range(wanted.num_fields))
+    ]
+    return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
 
 
 @cache

@@ -4,8 +4,8 @@ Ordinals rise by one over the table's life, in application order. The position a
 commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from pipelines.catalog import (
     storage_of,
 )
 from pipelines.change_batch import TIMESTAMP, ChangeBatch
+from pipelines.change_run import Changes
 from pipelines.commit import Committed, RowDelta, retry_conflicts
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import WrittenFile
@@ -33,6 +34,8 @@ from pipelines.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type
 
 ORDINAL = "ordinal"
+FIRST_ROWS = 10_000
+"""Read back first, while it is not known how wide they are."""
 _FIXED_COLUMNS = pa.schema(
     [
         pa.field(ORDINAL, pa.int64()),
@@ -50,9 +53,10 @@ _FIXED_COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Changes that are now in the log, with their ordinals."""
+    """Changes that are now in the log; the first of them has the ordinal `first`."""
 
-    changes: pa.Table
+    changes: Changes | None
+    first: int
     committed: Committed
 
 
@@ -123,40 +127,54 @@ class ChangeLog:
         """A property of the table."""
         return None if self.table is None else self.table.metadata.properties.get(name)
 
-    def append(self, batch: ChangeBatch | None, position: str, *, key_may_grow: bool = False) -> Appended:
+    def append(
+        self, changes: Changes | None, position: str, *, key_may_grow: bool = False, is_atomic: bool = False
+    ) -> Appended:
         """Commit changes together with the position that they reach; without changes only the position.
 
-        `key_may_grow` is for tables whose whole row is their key: a new column becomes part of it.
+        Args:
+            changes: in application order, with rows of one type.
+            position: of the source, after them.
+            key_may_grow: for tables whose whole row is their key: a new column becomes part of it.
+            is_atomic: they end where a transaction of the source ends, so the mirror is not to show a part of them.
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
             CommitConflictError: another ingester appended meanwhile.
         """
-        if batch is not None and self.key and not key_may_grow and set(batch.key) != set(self.key):
+        key = () if changes is None else _key_of(changes)
+        if key and self.key and not key_may_grow and set(key) != set(self.key):
             raise SchemaConflictError(
-                f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(batch.key)}); "
+                f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
                 "a changed key needs a new table (`nevermore resync`)"
             )
-        before = (
-            self.position
-        )  # as this run has read on from; another process may make the table meanwhile, and fill it
+        # As this run has read on from; another process may make the table meanwhile, and fill it.
+        before = self.position
         self.create()
-        changes = _numbered(batch, self.last_ordinal + 1)
-        return retry_conflicts(lambda: self._attempt(changes, position, before))
+        more = {positions.ATOMIC: "true"} if is_atomic else {}
+        return retry_conflicts(lambda: self._attempt(changes, position, before, more))
 
-    def _attempt(self, changes: pa.Table, position: str, before: str | None) -> Appended:
+    def _attempt(self, changes: Changes | None, position: str, before: str | None, more: Mapping[str, str]) -> Appended:
         table = self._moved_table(before)
         delta = RowDelta(table, self._options)
-        self._evolve(delta, changes.schema)
-        files = write_rows(changes, delta.target, delta.default_spec)
-        last = self.last_ordinal + changes.num_rows
+        files: list[WrittenFile] = []
+        first = last = self.last_ordinal
         try:
-            committed = delta.commit(files, self._properties(position, last, delta), operation="append")
-        except CommitConflictError:
+            for part in () if changes is None else changes.tables():
+                files += self._written(part, last + 1, delta)
+                last += part.num_rows
+            committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
+        except PipelineError:
             delta.discard(files)
             raise
         self.position, self.last_ordinal = position, last
-        return Appended(changes, committed)
+        return Appended(changes, first + 1, committed)
+
+    def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
+        """Files of changes, numbered from `first` on, in a schema that takes them."""
+        numbered = _numbered(changes, first)
+        self._evolve(delta, numbered.schema)
+        return write_rows(numbered, delta.target, delta.default_spec)
 
     def replace_all(self, batches: Iterable[ChangeBatch]) -> int:
         """Commit a truncate and the rows of a whole new state after it, at the position there is; their number.
@@ -177,9 +195,7 @@ class ChangeLog:
         try:
             for number, batch in enumerate(batches):
                 changes = pa.concat_tables([_truncate(batch), batch.table]) if number == 0 else batch.table
-                changes = _numbered(replace(batch, table=changes), last + 1)
-                self._evolve(delta, changes.schema)
-                files += write_rows(changes, delta.target, delta.default_spec)
+                files += self._written(changes, last + 1, delta)
                 last += changes.num_rows
             delta.commit(files, self._properties(self.position, last, delta), operation="append")
         except PipelineError:
@@ -224,12 +240,44 @@ class ChangeLog:
         found = open_current(self.table).scan().select(ORDINAL).where("op = 't'").to_table()
         return int(pc.max(found.column(ORDINAL)).as_py() or 0)
 
-    def read_after(self, ordinal: int, limit: int) -> pa.Table:
-        """Changes with ordinals in (ordinal, ordinal + limit], in order."""
+    def end_of_batch(self, after: int, most_rows: int) -> int:
+        """The ordinal where the next batch of a mirror ends: at most so many changes, but no part of what is atomic."""
+        end = min(after + most_rows, self.last_ordinal)
+        for first, last in self._atomic_runs(after):
+            if first <= end < last:
+                end = first - 1 if first > after + 1 else last
+        return end
+
+    def _atomic_runs(self, after: int) -> list[tuple[int, int]]:
+        """First and last ordinal of what was appended atomically after an ordinal, as far as snapshots tell, in order."""
+        found: list[tuple[int, int]] = []
+        newer: tuple[int, bool] | None = None
+        for snapshot in () if self.table is None else positions.ancestors(self.table):
+            told = snapshot.summary.additional_properties if snapshot.summary else {}
+            if (ordinal := told.get(positions.LAST_ORDINAL)) is None:
+                continue
+            if newer is not None and newer[1] and newer[0] > int(ordinal):
+                found.append((int(ordinal) + 1, newer[0]))
+            newer = int(ordinal), positions.ATOMIC in told
+            if newer[0] <= after:
+                return found[::-1]
+        if newer is not None and newer[1]:
+            found.append((1, newer[0]))
+        return found[::-1]
+
+    def read(self, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
+        """Changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
         if self.table is None or self.schema is None:
-            return _FIXED_COLUMNS.empty_table()
-        scan = open_current(self.table).scan().where(f"ordinal > {ordinal} and ordinal <= {ordinal + limit}")
-        return without_extensions(scan.to_table().sort_by(ORDINAL))
+            return
+        step = FIRST_ROWS
+        while after < end:
+            last = min(after + step, end)
+            scan = open_current(self.table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
+            rows = without_extensions(scan.to_table().sort_by(ORDINAL))
+            yield rows
+            # What has been read tells how many of such changes memory takes next time.
+            step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
+            after = last
 
     def last_offsets(self, files: Sequence[str]) -> dict[str, int]:
         """The highest offset logged of each of these source files; files without any are left out."""
@@ -257,11 +305,15 @@ def _truncate(like: ChangeBatch) -> pa.Table:
     return pa.Table.from_pylist([given], schema)
 
 
-def _numbered(batch: ChangeBatch | None, first: int) -> pa.Table:
-    if batch is None or batch.num_rows == 0:
-        return _FIXED_COLUMNS.empty_table()
-    ordinals = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
-    return batch.table.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
+def _numbered(changes: pa.Table, first: int) -> pa.Table:
+    ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
+    return changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
+
+
+def _key_of(changes: Changes) -> tuple[str, ...]:
+    """Names of the key columns; none without changes."""
+    first = next(changes.tables(), None)
+    return () if first is None else tuple(f.name for f in first.schema.field("key").type)
 
 
 def _has_rows(table: Any) -> bool:

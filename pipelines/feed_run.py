@@ -11,14 +11,16 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from pipelines.change_batch import Rejected
+from pipelines.change_run import BATCH_SHARE
 from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
 from pipelines.feeds import Feed, claims_in
 from pipelines.formats.event_order import Reached
-from pipelines.formats.registry import decode
+from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.ingest_report import FAILED, TableReport
 from pipelines.quarantine import quarantine
-from pipelines.table_ingest import FLUSH_SHARE, Progress, TableIngest
+from pipelines.sources.files import FileBatch
+from pipelines.table_ingest import Progress, TableIngest
 from scan_core.errors import ScanError
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class FeedRun:
 
     def read(self, feed: Feed) -> None:
         """Bring the wanted tables of a feed up to date."""
+        feed = feed.remembering(self.catalog)
         started: list[TableIngest] = []
         for name in feed.wanted:
             if name not in feed.patterns:
@@ -67,41 +70,40 @@ class FeedRun:
             The feed with the tables that were found, and those of them that are still to be read from its start: they
             may have come before the position, when nobody asked for them.
         """
-        running = list(tables)
-        late: list[TableIngest] = []
+        reading = _Reading(feed, position, list(tables), claims_in(position))
         stopped: Exception | None = None
         try:
-            claims = claims_in(position)
-            ordered: Mapping[str, Reached] = {}
-            for batch in feed.batches(position, tables, self._left_out):
-                decoded = decode(batch.raw, feed.config([*running, *late], claims, ordered))
-                if found := feed.found(decoded.untaken, running):
-                    joining = running if position is None else late
-                    joining += [t for name, entry in found.items() for t in self._started(name, *entry)]
-                    feed = feed.with_tables({name: settings for name, (settings, _) in found.items()})
-                    decoded = decode(batch.raw, feed.config([*running, *late], claims, ordered))
-                claims, ordered = decoded.claims, decoded.reached
-                self.skipped.update(decoded.skipped)
-                self._keep_unassigned(feed, feed.unassigned(decoded.rejected), batch.raw.num_read)
-                reached = replace(batch.position_after, claims=claims).to_json()
-                running = [
-                    table
-                    for table in running
-                    if _survives(
-                        table,
-                        table.add,
-                        decoded.tables[table.name],
-                        feed.rejected_of(table.name, decoded.rejected),
-                        reached,
-                    )
-                ]
-                running = _within(running, feed.memory_limit_bytes // FLUSH_SHARE)
-                if (not running and not feed.patterns) or self.stopping():
+            for batch in feed.batches(position, tables, self._left_out, reading.saw_transactions):
+                self._take(reading, batch)
+                if (not reading.running and not feed.patterns) or self.stopping():
                     break
         except Exception as error:  # noqa: BLE001 - this feed stops, others go on
             stopped = error
-        self._finish(feed, running, stopped)
-        return feed, late
+        try:
+            self._finish(reading.feed, reading.running, stopped)
+        finally:
+            for table in (*tables, *reading.running):
+                table.close()
+        return reading.feed, reading.late
+
+    def _take(self, reading: "_Reading", batch: FileBatch) -> None:
+        """Hand each table its share of a batch."""
+        decoded = reading.decoded(batch)
+        if found := reading.feed.found(decoded.untaken):
+            joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
+            reading.join(found, joining)
+            decoded = reading.decoded(batch)
+        reading.claims, reading.ordered = decoded.claims, decoded.reached
+        self.skipped.update(decoded.skipped)
+        self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
+        reached = replace(batch.position_after, claims=decoded.claims).to_json()
+
+        def add(table: TableIngest) -> None:
+            rejected = reading.feed.rejected_of(table.name, decoded.rejected)
+            table.add(decoded.tables[table.name], rejected, reached, is_atomic=reading.is_transactional)
+
+        alive = [table for table in reading.running if _survives(table, add, table)]
+        reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
 
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what is gathered, and tell every table why its feed stopped."""
@@ -130,6 +132,32 @@ class FeedRun:
                 f"max_quarantine_ratio {limit:g} allows: {first}"
             )
         self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
+
+
+@dataclass
+class _Reading:
+    """A feed as far as it is read: who takes part, and what the decoder is to be told next."""
+
+    feed: Feed
+    position: str | None
+    running: list[TableIngest]
+    claims: Mapping[str, str]
+    ordered: Mapping[str, Reached] = field(default_factory=dict)
+    late: list[TableIngest] = field(default_factory=list)
+    is_transactional: bool = False
+
+    def decoded(self, batch: FileBatch) -> DecodedFeed:
+        """The changes of a batch."""
+        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.claims, self.ordered))
+
+    def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
+        """Let tables take part that a pattern stands for and the feed has shown: from its start on."""
+        self.feed = self.feed.with_tables(found)
+        (self.running if self.position is None else self.late).extend(tables)
+
+    def saw_transactions(self) -> None:
+        """The feed marks its transactions, and every batch ends with one."""
+        self.is_transactional = True
 
 
 def start_table(
@@ -161,14 +189,14 @@ def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIn
 
 
 def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
-    """Those of the tables that survive it when the largest commit until all together hold no more than a limit."""
+    """Those of the tables that survive it when the largest spill until all together hold no more than a limit."""
     alive = list(tables)
-    held = {id(table): table.pending_bytes for table in alive}
+    held = {id(table): table.held_bytes for table in alive}
     for table in sorted(tables, key=lambda t: -held[id(t)]):
         if sum(held.values()) <= limit_bytes:
             break
         held[id(table)] = 0
-        if not _survives(table, table.flush):
+        if not _survives(table, table.spill):
             alive.remove(table)
     return alive
 

@@ -20,7 +20,7 @@ from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
 from pipelines.sources.remote_files import RemoteFiles
 from pipelines.table_ingest import TableIngest
-from pipelines.table_patterns import discovered
+from pipelines.table_patterns import discovered, found_source
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -41,6 +41,7 @@ class Feed:
         wanted: names of tables, and of patterns whose tables this run is to find.
         patterns: entries `namespace.*` of the config for this source.
         properties: of the catalog's FileIO, by which remote files are reached.
+        found_for: by table that a pattern stands for, the table of the feed that it was found for.
     """
 
     source: FilesSource
@@ -48,6 +49,7 @@ class Feed:
     wanted: tuple[str, ...]
     patterns: Mapping[str, TableConfig] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    found_for: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def settings(self) -> list[TableConfig]:
@@ -107,29 +109,56 @@ class Feed:
             format=self.source.format,
             options=self.format_options,
             claims=claims,
-            tables=tuple(_table_feed(name, table, active.get(name)) for name, table in self.tables.items()),
+            tables=tuple(
+                _table_feed(name, table, active.get(name), self.found_for.get(name))
+                for name, table in self.tables.items()
+            ),
             is_open=bool(self.patterns),
             reached=reached or {},
         )
 
-    def found(self, untaken: Sequence[str], running: Sequence[TableIngest]) -> dict[str, tuple[TableConfig, str]]:
+    def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:
         """Settings, and name in the feed, of mirrors for tables of the feed that a wanted pattern stands for."""
         patterns = {name: settings for name, settings in self.patterns.items() if name in self.wanted}
-        sources = {table.name: table.source_table for table in running}
-        known = {name: table.source_table or sources.get(name) for name, table in self.tables.items()}
+        known = {name: table.source_table or self.found_for.get(name) for name, table in self.tables.items()}
         return {
             name: (patterns[pattern], source)
             for name, (pattern, source) in discovered(untaken, patterns, known).items()
         }
 
-    def with_tables(self, tables: Mapping[str, TableConfig]) -> "Feed":
-        """The feed with more tables, wanted ones."""
-        return replace(self, tables={**self.tables, **tables}, wanted=(*self.wanted, *tables))
+    def with_tables(self, found: Mapping[str, tuple[TableConfig, str]]) -> "Feed":
+        """The feed with more tables, wanted ones, as `found` tells them."""
+        tables = {name: settings for name, (settings, _) in found.items()}
+        sources = {name: source for name, (_, source) in found.items()}
+        return replace(
+            self,
+            tables={**self.tables, **tables},
+            wanted=(*self.wanted, *tables),
+            found_for={**self.found_for, **sources},
+        )
+
+    def remembering(self, catalog: Any) -> "Feed":
+        """The feed with what the change logs of its patterns' tables remember, those that this run leaves out included."""
+        settings = list(self.patterns.values())
+        names = [name for name, table in self.tables.items() if table in settings]
+        found = {name: source for name in names if (source := found_source(catalog, name)) is not None}
+        return replace(self, found_for=found)
 
     def batches(
-        self, position: str | None, tables: Sequence[TableIngest], left_out: Callable[[str], None]
+        self,
+        position: str | None,
+        tables: Sequence[TableIngest],
+        left_out: Callable[[str], None],
+        saw_transactions: Callable[[], None] = lambda: None,
     ) -> Iterator[FileBatch]:
-        """What is new since a position that all of these tables have reached; `left_out` is told what is not read."""
+        """What is new since a position that all of these tables have reached.
+
+        Args:
+            position: to read on from.
+            tables: whose change logs know how far files were read.
+            left_out: told what is not read.
+            saw_transactions: told before the first batch of a feed that marks its transactions: each ends with one.
+        """
 
         def applied_lines(files: Sequence[str]) -> dict[str, int]:
             lines: dict[str, int] = {}
@@ -138,14 +167,20 @@ class Feed:
                     lines[file] = max(last, lines.get(file, 0))
             return lines
 
+        def complete(documents: pa.BinaryArray) -> int | None:
+            count = None if whole is None else whole(documents)
+            if count is not None:
+                saw_transactions()
+            return count
+
         start = None if position is None else FilePosition.from_json(position)
-        complete = complete_events_of(self.source.format)
+        whole = complete_events_of(self.source.format)
         return discover(
             self.source.path,
             start,
             self.file_options,
             applied_lines=applied_lines,
-            complete=complete,
+            complete=None if whole is None else complete,
             left_out=left_out,
             filesystem=RemoteFiles(self.properties) if self.properties else None,
         )
@@ -191,10 +226,10 @@ def _located(source: FilesSource, folder: Path) -> FilesSource:
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
 
-def _table_feed(name: str, config: TableConfig, table: TableIngest | None) -> TableFeed:
+def _table_feed(name: str, config: TableConfig, table: TableIngest | None, found_for: str | None) -> TableFeed:
     return TableFeed(
         name=name,
-        source_table=config.source_table or (None if table is None else table.source_table),
+        source_table=config.source_table or found_for,
         key=config.key,
         identity_full=config.identity == "full",
         types=config.types,

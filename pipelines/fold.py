@@ -52,19 +52,23 @@ class FoldResult:
     counts: Mapping[str, int]
 
 
-def fold(batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None) -> FoldResult:
+def fold(
+    batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None, *, after_truncate: bool = False
+) -> FoldResult:
     """Fold changes in the change schema (further columns are ignored), rows in application order.
 
     Args:
         batch: the changes.
         key: columns that identify a row.
         lacking: keys of which the mirror is known to have no row: what needs one is unresolved, and does nothing.
+        after_truncate: the table is emptied before these changes.
 
     Raises:
         SchemaConflictError: a key column of a type that no key may have.
     """
     counts = count_ops(batch.column("op"))
     first = _after_last_truncate(batch)
+    truncated = after_truncate or first > 0
     changes = _Changes(batch.slice(first) if first else batch, key)
     dropped: list[tuple[Rows, str]] = []
     alive = np.ones(len(changes), np.bool_)
@@ -72,14 +76,14 @@ def fold(batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None) -
     if lacking is not None:
         absent = KeySet(lacking.columns).find(changes.old_key) >= 0
     while True:
-        sources = _Sources(changes, alive, absent, truncated=first > 0)
+        sources = _Sources(changes, alive, absent, truncated=truncated)
         lost = sources.unresolved()
         if not lost:
             break
         for reason, rows in lost.items():
             dropped.append((rows[alive[rows]], reason))
             alive[rows] = False
-    return _result(changes, alive, sources, dropped, first=first, counts=counts)
+    return _result(changes, alive, sources, dropped, first=first, truncated=truncated, counts=counts)
 
 
 def _after_last_truncate(batch: pa.Table) -> int:
@@ -190,6 +194,7 @@ def _result(
     dropped: list[tuple[Rows, str]],
     *,
     first: int,
+    truncated: bool,
     counts: Mapping[str, int],
 ) -> FoldResult:
     rows = np.flatnonzero(alive)
@@ -219,7 +224,7 @@ def _result(
         delete_is_insert=is_insert,
         needs_lookup=_lookups(changes, written, sources),
         unresolved=_unresolved(dropped, first),
-        truncated=first > 0,
+        truncated=truncated,
         counts=counts,
     )
 

@@ -12,6 +12,7 @@ from pipelines.errors import ConfigError
 from pipelines.feed_run import FeedRun, start_table
 from pipelines.feeds import feeds_of
 from pipelines.ingest_report import IngestReport
+from pipelines.spill import remove_leftovers
 from pipelines.table_ingest import Progress
 from pipelines.table_patterns import expanded
 
@@ -41,6 +42,7 @@ def run_once(
         feed.check()
     if not config.patterns:
         _chosen(config, tables)
+    remove_leftovers()
     catalog = open_catalog(config)
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)

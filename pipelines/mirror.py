@@ -5,6 +5,7 @@ What a batch writes is `mirror_batch.py`; which changes there are is the busines
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,11 @@ import pyarrow.compute as pc
 from pipelines import positions
 from pipelines.catalog import check_writable, create_table, find_table, refresh
 from pipelines.change_batch import Rejected
-from pipelines.change_log import ORDINAL, Appended, ChangeLog
+from pipelines.change_log import Appended, ChangeLog
+from pipelines.change_run import BATCH_SHARE, ChangeRun, Changes, sliced
 from pipelines.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.config import TableConfig, partition_field
-from pipelines.errors import CommitConflictError, PositionLostError, SchemaConflictError
+from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
 from pipelines.mirror_batch import prepare
 from pipelines.quarantine import FEW_CHANGES, check_ratio
@@ -25,11 +27,6 @@ from pipelines.schema_evolution import iceberg_fields
 from pipelines.soft_delete import up_to_truncate
 from pipelines.table_shape import PARTITION_BY, check_shape, partition_text, with_declared
 from pipelines.table_writer import WriterOptions
-
-READ_BACK_SHARE = 8
-"""Changes read back from the log may take this part of the memory limit: fold, files and sort need several times as much."""
-FIRST_ROWS = 100_000
-"""Read back first, while it is not known how wide they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,6 @@ class Mirror:
     key: tuple[str, ...]
     options: WriterOptions | None = None
     table: Any | None = field(init=False)
-    _affordable_rows: int = field(default=FIRST_ROWS, init=False)
 
     def __post_init__(self) -> None:
         if self.options is None:
@@ -114,45 +110,37 @@ class Mirror:
                 "re-made; rebuild the mirror"
             )
         while done < log.last_ordinal:
-            changes = self._next_changes(log, appended, done)
-            if changes.num_rows == 0:
-                raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
-            if self.table is not None or makes_rows(changes, self.config):
-                yield self._apply(changes, log, reject)
-            done = int(changes.column(ORDINAL)[-1].as_py())
+            with closing(self._next_changes(log, appended, done)) as changes:
+                if changes.num_rows == 0:
+                    raise PositionLostError(f"{log.name} lacks the changes after {done}, which {self.name} needs")
+                done += changes.num_rows
+                if self.table is not None or makes_rows(changes, self.config):
+                    yield self._apply(changes, done, log, reject)
 
-    def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
-        changes = self._some_changes(log, appended, done)
-        return up_to_truncate(changes) if self.config.soft_delete else changes
+    def _next_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> ChangeRun:
+        end = log.end_of_batch(done, self.config.commit_rows)
+        limit = self.config.memory_limit_bytes // BATCH_SHARE
+        if appended is not None and appended.changes is not None and appended.first <= done + 1:
+            tables = sliced(appended.changes.tables(), done + 1 - appended.first, end - done)
+        else:
+            tables = _complete(log, done, end, log.read(done, end, limit), self.name)
+        return ChangeRun.of(up_to_truncate(tables) if self.config.soft_delete else tables, limit)
 
-    def _some_changes(self, log: ChangeLog, appended: Appended | None, done: int) -> pa.Table:
-        if appended is not None and appended.changes.num_rows:
-            first = int(appended.changes.column(ORDINAL)[0].as_py())
-            if first <= done + 1:
-                return appended.changes.slice(done + 1 - first, self.config.commit_rows)
-        changes = log.read_after(done, min(self.config.commit_rows, self._affordable_rows))
-        if changes.num_rows:
-            # What has been read tells how many of such changes memory takes next time.
-            limit = self.config.memory_limit_bytes // READ_BACK_SHARE
-            self._affordable_rows = max(1, limit * changes.num_rows // max(changes.nbytes, 1))
-        return changes.slice(0, self._affordable_rows)
-
-    def _apply(self, changes: pa.Table, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:
+    def _apply(self, changes: ChangeRun, reached: int, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:
         if not self.key and self.config.identity != "full":
             raise SchemaConflictError(f"{self.name} has no key: declare one (key: [...]), or set identity: full")
         if self.table is None:
             self.table = self._create(changes, log)
         before = self.applied_ordinal
-        reached = int(changes.column(ORDINAL)[-1].as_py())
         return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject))
 
-    def reapply(self, changes: pa.Table, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
+    def reapply(self, changes: ChangeRun, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
         """Apply changes that are in the mirror already once more, in one commit; how far it has got stays."""
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject))
 
-    def _create(self, changes: pa.Table, log: ChangeLog) -> Any:
-        after = changes.schema.field("after").type
+    def _create(self, changes: ChangeRun, log: ChangeLog) -> Any:
+        after = next(changes.tables()).schema.field("after").type
         types = log.row_types | {f.name: f.type for f in after if not pa.types.is_null(f.type)}
         check_shape(self.name, self.config, self.key, types)
         return create_table(
@@ -164,7 +152,7 @@ class Mirror:
         )
 
     def _attempt(
-        self, changes: pa.Table, log: ChangeLog, before: int, reached: int, reject: Callable[[Rejected], None]
+        self, changes: ChangeRun, log: ChangeLog, before: int, reached: int, reject: Callable[[Rejected], None]
     ) -> Applied:
         table = self.table
         if table is None:
@@ -174,21 +162,34 @@ class Mirror:
             raise CommitConflictError(f"another ingester has written {self.name} meanwhile", may_retry=False)
         delta = RowDelta(table, self.options)
         work = prepare(delta, changes, self.key, self.config)
-        if work.rejected.num_rows:
-            limit = self.config.max_quarantine_ratio
-            check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
-            reject(work.rejected)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
         try:
+            if work.rejected.num_rows:
+                limit = self.config.max_quarantine_ratio
+                check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
+                reject(work.rejected)
             committed = delta.commit(work.files, properties, remove=everything if work.replaces_all else None)
-        except CommitConflictError:
+        except PipelineError:
             delta.discard(work.files)
             raise
         return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached)
 
 
-def makes_rows(changes: pa.Table, config: TableConfig) -> bool:
+def makes_rows(changes: Changes, config: TableConfig) -> bool:
     """Whether changes to an empty table lead to rows; truncates and deletes do not even tell its columns."""
-    removing = ["t"] if config.soft_delete else ["t", "d"]
-    removes = pc.is_in(changes.column("op"), value_set=pa.array(removing))
-    return not pc.all(removes).as_py()
+    removing = pa.array(["t"] if config.soft_delete else ["t", "d"])
+    return not all(pc.all(pc.is_in(t.column("op"), value_set=removing)).as_py() for t in changes.tables())
+
+
+def _complete(log: ChangeLog, after: int, end: int, tables: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
+    """The changes of a log after an ordinal, none of which may be missing.
+
+    Raises:
+        PositionLostError: one is.
+    """
+    found = 0
+    for table in tables:
+        found += table.num_rows
+        yield table
+    if found != end - after:
+        raise PositionLostError(f"{log.name} lacks changes between {after + 1} and {end}, which {name} needs")

@@ -13,15 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.change_batch import Rejected
+from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.commit import RowDelta
 from pipelines.config import TableConfig
 from pipelines.delete_scope import scope_deletes
 from pipelines.errors import SchemaConflictError
 from pipelines.file_metrics import WrittenFile
 from pipelines.fold import FoldResult
+from pipelines.key_partitions import parts_by_key
 from pipelines.live_keys import LiveKeys, live_keys
 from pipelines.mirror_lookup import find_rows
-from pipelines.multiset import recount
+from pipelines.multiset import recount, steps_by_row
 from pipelines.row_shape import conform
 from pipelines.schema_evolution import evolve, iceberg_fields
 from pipelines.soft_delete import DELETED, flagged_rows, soften
@@ -41,7 +43,7 @@ class BatchFiles:
     replaces_all: bool
 
 
-def prepare(delta: RowDelta, changes: pa.Table, key: Sequence[str], config: TableConfig) -> BatchFiles:
+def prepare(delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: TableConfig) -> BatchFiles:
     """Write the files that bring the table from the base of `delta` to the state after `changes`.
 
     Args:
@@ -54,28 +56,78 @@ def prepare(delta: RowDelta, changes: pa.Table, key: Sequence[str], config: Tabl
         SchemaConflictError: a column or key that the table cannot take.
         GlobalDeleteError: a delete that config refuses.
     """
-    if config.identity == "full":
-        return _recounted(delta, changes, config)
-    if not config.soft_delete:
-        return _folded(delta, changes, key, config)
-    if changes.column("op")[0].as_py() == "t":
-        return _all_flagged(delta, config)
-    deletes = np.asarray(pc.equal(changes.column("op"), "d"), np.bool_)
-    return _folded(delta, soften(changes, key, _base_columns(delta)), key, config, ignorable=deletes)
+    writing = _Writing(delta, config)
+    try:
+        if config.identity == "full":
+            _recount(writing, changes)
+        elif config.soft_delete and next(changes.tables()).column("op")[0].as_py() == "t":
+            _flag_all(writing)
+        else:
+            _fold(writing, changes, key)
+        return writing.done()
+    except BaseException:
+        delta.discard(writing.files)
+        raise
 
 
-def _folded(
-    delta: RowDelta, changes: pa.Table, key: Sequence[str], config: TableConfig, *, ignorable: Mask | None = None
-) -> BatchFiles:
-    _evolve(delta, changes.schema.field("after").type)
-    key_ids = check_key(delta.schema, key)
-    folded, rejected = complete(delta, changes, key, ignorable=ignorable)
-    files = write_rows(folded.upserts, delta.target, delta.default_spec, key_ids=key_ids)
-    if not folded.truncated:
-        live = live_keys(delta.table, delta.schema, key)
-        deletes = _needed_deletes(delta, folded, live, config)
-        files += _delete_files(delta, deletes, live, key_ids, config)
-    return BatchFiles(tuple(files), rejected, replaces_all=folded.truncated)
+class _Writing:
+    """Files of a commit in the making: rows as they come, keys to delete when there are enough for a file."""
+
+    def __init__(self, delta: RowDelta, config: TableConfig) -> None:
+        self.delta = delta
+        self.config = config
+        self.limit_bytes = config.memory_limit_bytes // BATCH_SHARE
+        self.files: list[WrittenFile] = []
+        self.rejected: list[Rejected] = []
+        self.replaces_all = False
+        self.key_ids: tuple[int, ...] = ()
+        self.live = LiveKeys(0, frozenset(), {})
+        self._deletes: list[pa.Table] = []
+
+    def rows(self, rows: pa.Table, *, key_ids: Sequence[int] = ()) -> None:
+        """Rows to add."""
+        self.files += write_rows(rows, self.delta.target, self.delta.default_spec, key_ids=key_ids)
+
+    def deletes(self, keys: pa.Table) -> None:
+        """Keys to delete."""
+        self._deletes.append(keys)
+        if sum(held.nbytes for held in self._deletes) > self.limit_bytes:
+            self._write_deletes()
+
+    def done(self) -> BatchFiles:
+        """All of it."""
+        self._write_deletes()
+        return BatchFiles(tuple(self.files), Rejected.concat(self.rejected), self.replaces_all)
+
+    def _write_deletes(self) -> None:
+        if not self._deletes:
+            return
+        keys, self._deletes = pa.concat_tables(self._deletes), []
+        for scoped in scope_deletes(self.delta, keys, self.live, self.config.global_deletes):
+            self.files += write_deletes(scoped.keys, self.delta.target, scoped.spec, self.key_ids)
+
+
+def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
+    delta, is_soft = writing.delta, writing.config.soft_delete
+    base = _base_columns(delta)
+    is_first = True
+    for part in parts_by_key(changes, key, writing.limit_bytes):
+        rows, ignorable = part.changes, None
+        if is_soft:
+            ignorable = np.asarray(pc.equal(rows.column("op"), "d"), np.bool_)
+            rows = soften(rows, key, base)
+        if is_first:
+            _evolve(delta, rows.schema.field("after").type)
+            writing.key_ids = check_key(delta.schema, key)
+            writing.live = live_keys(delta.table, delta.schema, key)
+            is_first = False
+        folded, rejected = complete(delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate)
+        writing.rejected.append(rejected)
+        writing.rows(folded.upserts, key_ids=writing.key_ids)
+        if folded.truncated:
+            writing.replaces_all = True
+        else:
+            writing.deletes(_needed_deletes(delta, folded, writing.live, writing.config))
 
 
 def _needed_deletes(delta: RowDelta, folded: FoldResult, live: LiveKeys, config: TableConfig) -> pa.Table:
@@ -88,14 +140,14 @@ def _needed_deletes(delta: RowDelta, folded: FoldResult, live: LiveKeys, config:
     return keys.filter(pa.array(wanted))
 
 
-def _recounted(delta: RowDelta, changes: pa.Table, config: TableConfig) -> BatchFiles:
+def _recount(writing: _Writing, changes: ChangeRun) -> None:
     """A table without a key: the whole row identifies it, equal rows are counted."""
-    row_type = changes.schema.field("after").type
-    _evolve(delta, row_type)
+    delta = writing.delta
+    _evolve(delta, next(changes.tables()).schema.field("after").type)
     columns = list(delta.schema.names)
-    key_ids = check_key(delta.schema, columns)
-    key_schema = delta.schema.select(key_ids)
-
+    writing.key_ids = check_key(delta.schema, columns)
+    key_schema = delta.schema.select(writing.key_ids)
+    writing.live = live_keys(delta.table, delta.schema, ())
     base = [name for name in _base_columns(delta) if name in columns]
 
     def live(rows: pa.Table) -> Rows:
@@ -108,21 +160,21 @@ def _recounted(delta: RowDelta, changes: pa.Table, config: TableConfig) -> Batch
         found = find_rows(delta.table, asked.select(base).take(pa.array(places)), ())
         return np.bincount(places[found.key_row], minlength=rows.num_rows)
 
-    counted = recount(changes, columns, live)
-    files = write_rows(counted.upserts, delta.target, delta.default_spec)
-    if not counted.truncated:
-        removed = conform(counted.deletes, key_schema)
-        files += _delete_files(delta, removed, live_keys(delta.table, delta.schema, ()), key_ids, config)
-    return BatchFiles(tuple(files), Rejected.none(), replaces_all=counted.truncated)
+    for part in steps_by_row(changes, columns, writing.limit_bytes):
+        counted = recount(part, live)
+        writing.rows(counted.upserts)
+        if counted.truncated:
+            writing.replaces_all = True
+        else:
+            writing.deletes(conform(counted.deletes, key_schema))
 
 
-def _all_flagged(delta: RowDelta, config: TableConfig) -> BatchFiles:
+def _flag_all(writing: _Writing) -> None:
     """A truncate where deletes are soft: every row once more, flagged."""
-    _evolve(delta, pa.struct([pa.field(DELETED, pa.bool_())]))
-    files: list[WrittenFile] = []
-    for rows in flagged_rows(delta.table, config.commit_rows):
-        files += write_rows(rows, delta.target, delta.default_spec)
-    return BatchFiles(tuple(files), Rejected.none(), replaces_all=True)
+    _evolve(writing.delta, pa.struct([pa.field(DELETED, pa.bool_())]))
+    for rows in flagged_rows(writing.delta.table, writing.config.commit_rows):
+        writing.rows(rows)
+    writing.replaces_all = True
 
 
 def _base_columns(delta: RowDelta) -> list[str]:
@@ -136,12 +188,3 @@ def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:
         raise SchemaConflictError(f"{'.'.join(delta.table.name())}: " + "; ".join(str(c) for c in evolution.clashes))
     if evolution.changed:
         delta.evolve(evolution.schema)
-
-
-def _delete_files(
-    delta: RowDelta, deletes: pa.Table, live: LiveKeys, key_ids: tuple[int, ...], config: TableConfig
-) -> list[WrittenFile]:
-    files: list[WrittenFile] = []
-    for scoped in scope_deletes(delta, deletes, live, config.global_deletes):
-        files += write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
-    return files

@@ -4,7 +4,7 @@ An equality delete removes all equal rows, so the ones that stay are written aga
 of `fold.py` for such tables; how many equal rows there are now is looked up at the commit's base.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.change_run import ChangeRun
 from pipelines.key_codes import encode_keys
+from pipelines.key_partitions import hash_codes, num_parts, rows_after, spread
 
 Rows = npt.NDArray[np.int64]
+_SIGN = "\0sign"
 CountLive = Callable[[pa.Table], Rows]
 """How many live rows equal each of these distinct rows."""
 
@@ -28,13 +31,40 @@ class Recount:
     truncated: bool
 
 
-def recount(changes: pa.Table, columns: Sequence[str], live: CountLive) -> Recount:
-    """Rows added and removed by changes in application order; removing a row that is not there does nothing."""
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every removal (-1) and addition (+1) of a row, in order; `after_truncate`: the table is empty before them."""
+
+    rows: pa.Table
+    signs: Rows
+    after_truncate: bool
+
+
+def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
+    """What changes in application order remove and add after their last truncate: an update is one of each."""
     truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
-    truncated = len(truncates) > 0
-    if truncated:
+    if len(truncates):
         changes = changes.slice(int(truncates[-1]) + 1)
-    rows, signs = _steps(changes, columns)
+    return Steps(*_signed(changes, columns), after_truncate=len(truncates) > 0)
+
+
+def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> Iterator[Steps]:
+    """The steps of a run, parted so that equal rows are in one part, each of about `limit_bytes`."""
+    if not run.is_spilled:
+        yield from (steps(table, columns) for table in run.tables())
+        return
+    first = _last_truncate(run)
+    tables = (_with_sign(*_signed(table, columns)) for table in rows_after(run, first))
+    count = num_parts(run, limit_bytes)
+    for part in spread(tables, lambda t: hash_codes([_single(t.column(n)) for n in columns], count), count):
+        yield Steps(part.drop_columns([_SIGN]), np.asarray(part.column(_SIGN)), after_truncate=first > 0)
+    if first == run.num_rows:
+        yield Steps(*_signed(next(run.tables()).slice(0, 0), columns), after_truncate=True)
+
+
+def recount(taken: Steps, live: CountLive) -> Recount:
+    """Rows added and removed by steps; removing a row that is not there does nothing."""
+    rows, signs, truncated = taken.rows, taken.signs, taken.after_truncate
     if rows.num_rows == 0:
         return Recount(rows, rows, truncated)
     codes, _ = encode_keys(rows.columns)
@@ -55,8 +85,7 @@ def recount(changes: pa.Table, columns: Sequence[str], live: CountLive) -> Recou
     )
 
 
-def _steps(changes: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, Rows]:
-    """Every removal (-1) and addition (+1) of a row, in order: an update is one of each."""
+def _signed(changes: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, Rows]:
     op = changes.column("op").combine_chunks()
     removes = np.asarray(pc.is_in(op, value_set=pa.array(["u", "d"])))
     adds = np.asarray(pc.is_in(op, value_set=pa.array(["r", "c", "u"])))
@@ -66,6 +95,24 @@ def _steps(changes: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, Rows]:
     order = np.argsort(np.r_[np.flatnonzero(removes) * 2, np.flatnonzero(adds) * 2 + 1], kind="stable")
     signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
     return both.take(pa.array(order)), signs[order]
+
+
+def _last_truncate(run: ChangeRun) -> int:
+    """How many changes there are up to the last truncate."""
+    first = at = 0
+    for table in run.tables():
+        truncates = np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t")))
+        first = at + int(truncates[-1]) + 1 if len(truncates) else first
+        at += table.num_rows
+    return first
+
+
+def _with_sign(rows: pa.Table, signs: Rows) -> pa.Table:
+    return rows.append_column(_SIGN, pa.array(signs))
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:

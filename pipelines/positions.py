@@ -20,6 +20,8 @@ LOG_SNAPSHOT = "nevermore.change-log-snapshot"
 """Of a mirror: the snapshot of its change log that is applied."""
 LOG_ORDINAL = "nevermore.change-log-ordinal"
 """Of a mirror: the last ordinal applied."""
+ATOMIC = "nevermore.atomic"
+"""Of a change log: what the snapshot appended ends with a transaction of the source, and is applied as a whole."""
 POSITION_PROPERTIES = (POSITION, POSITION_FILE, LAST_ORDINAL, LOG_SNAPSHOT, LOG_ORDINAL)
 """What maintenance copies forward, and expiry never loses the last carrier of."""
 

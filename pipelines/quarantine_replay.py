@@ -110,6 +110,7 @@ def _is_own_rejection(events: pa.Table) -> Mask:
 def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa.Table) -> tuple[ChangeBatch, int]:
     """What decodes now and is still the newest of its key, and how many are not the newest."""
     (feed,) = feeds_of(config, [name])
+    feed = feed.remembering(catalog)
     table = TableIngest(catalog, name, config.tables[name], TableReport(name))
     raw = RawEvents(
         source_file=events.column("source_file").combine_chunks().dictionary_encode(),

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pipelines.catalog import open_current
 from pipelines.change_batch import Rejected
 from pipelines.change_log import ORDINAL, ChangeLog
+from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.key_set import KeySet
@@ -83,14 +84,14 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
 
     touched: list[pa.Table] = []
     num_changes = commits = 0
-    for at in range(first - 1, applied, table_config.commit_rows):
-        changes = log.read_after(at, min(table_config.commit_rows, applied - at))
+    limit = table_config.memory_limit_bytes // BATCH_SHARE
+    for changes in log.read(first - 1, applied, limit):
         within = changes.filter(pc.less_equal(changes.column(ORDINAL), last))
         touched += [keys_touched(within, mirror.key)] if within.num_rows else []
         later = changes.slice(within.num_rows)
         chosen = pa.concat_tables([within, later.filter(_of(later, touched, mirror.key))])
         if chosen.num_rows:
-            mirror.reapply(chosen, log, reject=keep)
+            mirror.reapply(ChangeRun.of([chosen], limit), log, reject=keep)
             num_changes, commits = num_changes + chosen.num_rows, commits + 1
     return Replayed(name, first, last, num_changes, commits, mirror.table.metadata.current_snapshot_id, quarantined)
 

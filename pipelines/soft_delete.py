@@ -4,7 +4,7 @@ A delete becomes an update here, before folding, that sends nothing but its key 
 row itself like any column that was not sent. So a delete of a row that does not exist makes none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,18 @@ from pipelines.row_shape import without_extensions
 DELETED = "_deleted"
 
 
-def up_to_truncate(changes: pa.Table) -> pa.Table:
+def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The first changes, up to a truncate or, if one is first, that alone: it flags all rows in a commit of its own."""
-    truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
-    if len(truncates) == 0:
-        return changes
-    return changes.slice(0, max(int(truncates[0]), 1))
+    is_first = True
+    for changes in tables:
+        truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
+        if len(truncates) == 0:
+            yield changes
+        elif truncates[0] or is_first:
+            yield changes.slice(0, max(int(truncates[0]), 1))
+        if len(truncates):
+            return
+        is_first = False
 
 
 def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:

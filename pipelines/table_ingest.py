@@ -12,17 +12,16 @@ from pipelines import crash_points
 from pipelines.catalog import current_schema, find_table
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.change_log import Appended, ChangeLog
+from pipelines.change_run import BATCH_SHARE
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
 from pipelines.mirror import Mirror, makes_rows
+from pipelines.pending_changes import PendingChanges
 from pipelines.quarantine import check_ratio, quarantine
 from pipelines.soft_delete import DELETED
 from pipelines.table_patterns import SOURCE_TABLE
 from pipelines.table_shape import ADOPTED, check_shape, check_unchanged
 from scan_core.schema import arrow_type
-
-FLUSH_SHARE = 8
-"""Decoded changes may take this part of the memory limit: fold, files and sort need several times as much."""
 
 Progress = Callable[[TableReport], None]
 
@@ -48,9 +47,10 @@ class TableIngest:
         self._progress = progress
         self._log_only = log_only
         self._log = ChangeLog(catalog, change_log_name(name))
-        self._pending: list[ChangeBatch] = []
+        self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
+        self._is_atomic = False
         self._adopted_types: dict[str, pa.DataType] = {}
 
     @property
@@ -64,17 +64,15 @@ class TableIngest:
         return self._log.property(SOURCE_TABLE)
 
     @property
-    def pending_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """Memory that changes not yet committed take."""
-        return sum(batch.table.nbytes for batch in self._pending)
+        return self._pending.held_bytes
 
     @property
     def known_types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column so far, those of changes not yet committed included."""
         types = self._adopted_types | self._log.row_types
-        for batch in self._pending:
-            types |= {f.name: f.type for f in batch.row_type if not pa.types.is_null(f.type)}
-        return types
+        return types | {f.name: f.type for f in self._pending.row_type or () if not pa.types.is_null(f.type)}
 
     @property
     def schema_version(self) -> int:
@@ -105,18 +103,33 @@ class TableIngest:
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position
 
-    def add(self, batch: ChangeBatch, rejected: Rejected, position: str) -> None:
-        """Take changes that lead to `position`; commit when enough are gathered."""
-        if batch.num_rows and self._pending and self._pending[-1].row_type != batch.row_type:
+    def add(self, batch: ChangeBatch, rejected: Rejected, position: str, *, is_atomic: bool = False) -> None:
+        """Take changes that lead to `position`; commit when enough are gathered, spill when memory takes no more.
+
+        They are committed together, and with `is_atomic` applied together as well: they end with a transaction.
+        """
+        if batch.num_rows and not self._pending.takes(batch):
             self.flush()
-        if batch.num_rows:
-            self._pending.append(batch)
+        self._pending.add(batch)
         if rejected.num_rows:
             self._rejected.append(rejected)
-        self._reached = position
-        num_rows = sum(b.num_rows for b in self._pending)
-        if num_rows >= self.config.commit_rows or self.pending_bytes >= self.config.memory_limit_bytes // FLUSH_SHARE:
+        self._reached, self._is_atomic = position, is_atomic
+        if self._pending.num_rows >= self.config.commit_rows:
             self.flush()
+        elif self._pending.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
+            self.spill()
+
+    def spill(self) -> None:
+        """Write what was gathered to the disk, to be committed later.
+
+        Raises:
+            PipelineError: it has no room.
+        """
+        self._pending.spill()
+
+    def close(self) -> None:
+        """Forget what was gathered and not committed."""
+        self._pending.clear()
 
     def flush(self) -> None:
         """Commit what was gathered: quarantine, then change log with the position, then mirror.
@@ -128,29 +141,24 @@ class TableIngest:
         """
         if self._reached is None or self._reached == self.position:
             return
-        batch, rejected, position = self._gathered(), Rejected.concat(self._rejected), self._reached
-        events = rejected.num_rows + (0 if batch is None else batch.num_rows)
-        check_ratio(self.name, events, rejected, self.config.max_quarantine_ratio)
-        if batch is not None and makes_rows(batch.table, self.config):
-            check_shape(self.name, self.config, self.config.key or batch.key, self.known_types)
+        rejected, position = Rejected.concat(self._rejected), self._reached
+        check_ratio(self.name, rejected.num_rows + self._pending.num_rows, rejected, self.config.max_quarantine_ratio)
+        changes = self._pending.run() if self._pending.num_rows else None
+        if changes is not None and makes_rows(changes, self.config):
+            check_shape(self.name, self.config, self.config.key or self._pending.key, self.known_types)
         self._keep(rejected)
-        appended = self._log.append(batch, position, key_may_grow=self.config.identity == "full")
-        self._pending, self._rejected, self._reached = [], [], None
-        self.report.add_appended(appended, {} if batch is None else batch.counts)
+        appended = self._log.append(
+            changes, position, key_may_grow=self.config.identity == "full", is_atomic=self._is_atomic
+        )
+        self._rejected, self._reached = [], None
+        self.report.add_appended(appended, self._pending.counts)
         self.report.position = position
-        if batch is not None:
+        if changes is not None:
             self._catch_up(appended)
+        self._pending.clear()
         crash_points.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)
-
-    def _gathered(self) -> ChangeBatch | None:
-        if not self._pending:
-            return None
-        first = self._pending[0]
-        if len(self._pending) == 1:
-            return first
-        return ChangeBatch(pa.concat_tables([b.table for b in self._pending]), first.row_type, first.key)
 
     def _catch_up(self, appended: Appended | None) -> None:
         if self._log_only:

@@ -7,7 +7,7 @@ feed: so a table that fails on its first day is read from the start on the next.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipelines.catalog import table_names
+from pipelines.catalog import find_table, table_names
 from pipelines.config import Config, TableConfig, change_log_name
 from pipelines.errors import SourceError
 from pipelines.formats.feed import matches
@@ -58,6 +58,12 @@ def discovered(
             )
         found[name] = pattern, source
     return found
+
+
+def found_source(catalog: Any, name: str) -> str | None:
+    """The table of the feed that a mirror was found for by a pattern, as its change log remembers it."""
+    log = find_table(catalog, change_log_name(name))
+    return None if log is None else log.metadata.properties.get(SOURCE_TABLE)
 
 
 def _takes(settings: TableConfig, source: str) -> bool:

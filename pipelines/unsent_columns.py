@@ -24,14 +24,20 @@ Mask = npt.NDArray[np.bool_]
 
 
 def complete(
-    delta: RowDelta, changes: pa.Table, key: Sequence[str], *, ignorable: Mask | None = None
+    delta: RowDelta,
+    changes: pa.Table,
+    key: Sequence[str],
+    *,
+    ignorable: Mask | None = None,
+    after_truncate: bool = False,
 ) -> tuple[FoldResult, Rejected]:
     """The changes folded, with upserts completed from the mirror at the commit's base, and those that cannot be applied.
 
     What cannot be applied has no effect at all: it deletes no row either, and what builds on it is refused too.
     `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
+    `after_truncate`: the table is emptied before them.
     """
-    folded = fold(changes, key)
+    folded = fold(changes, key, after_truncate=after_truncate)
     lacking: list[pa.Table] = []
     while folded.needs_lookup is not None:
         upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key)
@@ -39,7 +45,7 @@ def complete(
             folded = replace(folded, upserts=upserts)
             break
         lacking.append(missing)
-        folded = fold(changes, key, pa.concat_tables(lacking))
+        folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate)
     refused = folded.unresolved
     if ignorable is not None:
         refused = refused.filter(pa.array(~ignorable[np.asarray(refused.column("change"))]))

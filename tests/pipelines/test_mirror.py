@@ -316,7 +316,7 @@ def test_rule_29_mirror_catches_up_from_the_log_in_batches(tmp_path: Path) -> No
     assert pipeline.catch_up() == []
 
 
-def test_rule_29_changes_read_back_are_cut_to_the_memory_limit_with_the_same_result(tmp_path: Path) -> None:
+def test_rule_29_changes_read_back_that_memory_does_not_take_are_one_commit_nevertheless(tmp_path: Path) -> None:
     text = "x" * 10_000
     changes = [
         *(change("c", row(i % 40, f"{text}{i}")) for i in range(200)),
@@ -332,7 +332,7 @@ def test_rule_29_changes_read_back_are_cut_to_the_memory_limit_with_the_same_res
         applied = pipeline.catch_up()
         found.append(pipeline.rows)
         assert sum(a.num_changes for a in applied) == len(changes)
-        assert (len(applied) > 10) == (name == "small")
+        assert len(applied) == 1
     assert found[0] == found[1]
 
 

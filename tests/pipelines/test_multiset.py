@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.multiset import recount
+from pipelines.multiset import recount, steps
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 
 COLUMNS = {"a": pa.int64(), "b": pa.string()}
@@ -25,7 +25,7 @@ def apply(live: Counter[Row], changes: list[Change]) -> tuple[Counter[Row], int]
     def count_live(rows: pa.Table) -> np.ndarray[Any, Any]:
         return np.array([live[r["a"], r["b"]] for r in rows.to_pylist()], np.int64)
 
-    counted = recount(batch.table, ("a", "b"), count_live)
+    counted = recount(steps(batch.table, ("a", "b")), count_live)
     after = Counter[Row]() if counted.truncated else live.copy()
     for gone in counted.deletes.to_pylist():
         del after[gone["a"], gone["b"]]

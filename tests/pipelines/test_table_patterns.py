@@ -142,3 +142,17 @@ def test_inner_names_are_no_config_keys(tmp_path: Path) -> None:
     (tmp_path / "nevermore.yaml").write_text("tables: {}\npatterns: {}\n")
     with pytest.raises(ConfigError, match=r"nevermore\.yaml:2: unknown key 'patterns'"):
         load(tmp_path / "nevermore.yaml")
+
+
+def test_table_behind_the_others_keeps_the_table_of_the_feed_that_it_was_found_for(tmp_path: Path) -> None:
+    entry = {"lake.*": {"key": ["id"], "include_tables": ["shop.*"]}}
+    project = Project(tmp_path, entry)
+    project.land("1.jsonl", [event("c", product(1), table=t) for t in ("products", "orders")])
+    project.run()
+    foreign = event("c", product(66), table="orders").replace('"db": "shop"', '"db": "aside"')
+    project.land("2.jsonl", [foreign, event("c", product(2)), event("c", product(2), table="orders")])
+    assert [t.error for t in project.run(tables=["lake.products"]).tables] == [None]
+    project.land("3.jsonl", [event("c", product(3)), event("c", product(3), table="orders")])
+    report = project.run()
+    assert [t.error for t in report.tables] == [None, None]
+    assert project.rows("lake.products") == project.rows("lake.orders") == [product(i) for i in (1, 2, 3)]
