@@ -16,7 +16,7 @@ from assets.keys import mirror_key
 from assets.materialized import published_asset
 from assets.mirror import mirror_asset
 from assets.partitions import business_days
-from assets.resources import LOCAL_SPARK, Project
+from assets.resources import Project
 from checks.asset_checks import mirror_asset_checks
 from pipelines.catalog import open_catalog
 from pipelines.config import Config, load
@@ -45,9 +45,7 @@ def project_definitions(config: Config) -> dg.Definitions:
         jobs=[ingest_job, daily_job] if config.published else [ingest_job],
         schedules=[ingest_schedule, *publish_schedules(config.published)],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
-        resources={
-            "project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE, LOCAL_SPARK))
-        },
+        resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},
     )
 
 

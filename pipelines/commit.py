@@ -131,6 +131,10 @@ class RowDelta:
             {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},
         ]
 
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table, in this commit."""
+        self._updates.append({"action": "set-properties", "updates": dict(properties)})
+
     def unpartitioned_spec(self) -> PartitionSpec:
         """A spec under which deletes are global (rule 4): the table's own, or one added with this commit."""
         found = next((s for s in self.specs.values() if s.is_unpartitioned), None)

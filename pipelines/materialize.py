@@ -1,12 +1,12 @@
-"""Published tables: SQL over mirrors, run by Spark, one business day replaced in one Iceberg snapshot.
+"""Published tables: SQL over mirrors, run by Spark, one business day written in one Iceberg snapshot.
 
 Imports pyspark. Mirrors are read through scan_core's data source, so deleted rows never reach the query; what the SQL
-needs of them is found by `published_query.py`, and `day_replacement.py` writes and commits the result.
+needs of them is found by `published_query.py`, and `published_writer.py` writes and commits the result.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from difflib import get_close_matches
 from typing import Any
@@ -18,17 +18,16 @@ from pyspark.sql.functions import col, lit
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
-from pipelines.day_replacement import DayReplacement, spark_message
+from pipelines.direct_copy import copied_columns
 from pipelines.errors import ConfigError, PublishError
 from pipelines.published_query import PublishedQuery, parse_query
+from pipelines.published_writer import CopiedRows, QueryRows, Rows, publish, spark_message
+from pipelines.spark_place import project_session
 from scan_core.distribute.spark import dataframe, reports_of
-from scan_core.distribute.spark_session import spark_session
 from scan_core.distribute.task_reports import TaskReports
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.table import open_table
-
-LOCAL = "local[*]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,16 @@ class MaterializeReport:
     Attributes:
         name: the published table.
         partition_key: the business day.
-        rows: rows of that day now.
+        rows: rows written: all of that day now, unless the mode is append or upsert.
         data_files: files that hold them.
         bytes_written: their size.
         snapshot_id: of the published table, that made them visible.
         reads: what was read, by table.
+        mode: what was done with rows that were there: replace, append or upsert.
+        is_repeat: an earlier run had appended these very rows; nothing was written.
+        is_direct_copy: the tasks that read the mirror wrote the files.
+        delete_rows: keys whose earlier rows the new ones take the place of.
+        leftover_files: files of failed attempts of tasks, removed.
     """
 
     name: str
@@ -62,6 +66,11 @@ class MaterializeReport:
     bytes_written: int
     snapshot_id: int
     reads: Mapping[str, MirrorRead] = field(default_factory=dict)
+    mode: str = "replace"
+    is_repeat: bool = False
+    is_direct_copy: bool = False
+    delete_rows: int = 0
+    leftover_files: int = 0
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -78,7 +87,11 @@ class MaterializeReport:
         return {
             "name": self.name,
             "partition": self.partition_key,
+            "mode": self.mode,
+            "is_repeat": self.is_repeat,
+            "is_direct_copy": self.is_direct_copy,
             "rows": self.rows,
+            "delete_rows": self.delete_rows,
             "data_files": self.data_files,
             "bytes_written": self.bytes_written,
             "snapshot_id": self.snapshot_id,
@@ -89,16 +102,20 @@ class MaterializeReport:
         }
 
 
-def materialize(config: Config, name: str, partition_key: str, *, master: str = LOCAL) -> MaterializeReport:
-    """Make one business day of the published table `name` anew and replace it in one snapshot.
+def materialize(
+    config: Config, name: str, partition_key: str, *, master: str | None = None, remote: str | None = None
+) -> MaterializeReport:
+    """Make one business day of the published table `name` and write it in one snapshot, as its `mode` says.
 
-    Repeating it over unchanged mirrors changes nothing but the snapshot id. A day without rows becomes empty.
+    Repeating it over unchanged mirrors changes nothing but, except with `mode: append`, the snapshot id. A day without
+    rows becomes empty.
 
     Args:
         config: the project.
         name: an entry of `published`.
         partition_key: the day, `2026-01-31`.
-        master: where Spark runs, unless a session runs already.
+        master: where Spark runs, instead of what the config says; a session that runs already is used in any case.
+        remote: a Spark Connect server, likewise.
 
     Raises:
         ConfigError: an unknown name, no day, SQL that cannot run, or a result without its partition column.
@@ -111,20 +128,28 @@ def materialize(config: Config, name: str, partition_key: str, *, master: str = 
     query = parse_query(name, entry.sql, entry.partition, config.tables)
     catalog = open_catalog(config)
     scans = _scans(catalog, query, day)
-    spark = spark_session(master=master)
-    with _views(spark, scans) as (views, reports):
+    spark = project_session(config.spark.at(master, remote))
+    with _views(spark, scans, config.spark.reports) as (views, reports):
         result = _result(spark, query, views, day=day, entry=entry)
-        replacement = DayReplacement(catalog, name, result, entry.partition)
-        committed = replacement.commit(day, _summary(scans, partition_key))
-    files = replacement.files
+        rows = _rows(spark, query, scans, result, day=day, entry=entry)
+        written = publish(catalog, name, entry, rows, day=day, sources=_sources(scans))
+    published = written.published
+    reads = {table: _read_of(scan, reports[table].total()) for table, scan in scans.items()}
+    if is_direct_copy := isinstance(rows, CopiedRows):  # of one table, whose view nobody has read
+        reads = {table: replace(read, metrics=read.metrics + written.metrics) for table, read in reads.items()}
     return MaterializeReport(
         name=name,
         partition_key=partition_key,
-        rows=sum(file.record_count for file in files),
-        data_files=len(files),
-        bytes_written=sum(file.file_size_bytes for file in files),
-        snapshot_id=committed.snapshot_id,
-        reads={table: _read_of(scan, reports[table]) for table, scan in scans.items()},
+        rows=sum(file.record_count for file in published.files),
+        data_files=len(published.files),
+        bytes_written=sum(file.file_size_bytes for file in (*published.files, *published.delete_files)),
+        snapshot_id=published.committed.snapshot_id,
+        reads=reads,
+        mode=entry.mode,
+        is_repeat=published.is_repeat,
+        is_direct_copy=is_direct_copy,
+        delete_rows=sum(file.record_count for file in published.delete_files),
+        leftover_files=written.leftover_files,
     )
 
 
@@ -195,13 +220,18 @@ def _scans(catalog: Any, query: PublishedQuery, day: date) -> dict[str, Scan]:
 
 
 @contextmanager
-def _views(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
+def _views(
+    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None
+) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
     """Names of temporary views of the scans, and what their tasks will report.
 
     By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
     """
     token = uuid4().hex[:12]
-    frames = {table: dataframe(spark, scan, reader="python") for table, scan in scans.items()}
+    frames = {
+        table: dataframe(spark, scan, reader="python", metrics_dir=_fresh(reports_folder))
+        for table, scan in scans.items()
+    }
     names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
     try:
         for table, frame in frames.items():
@@ -215,13 +245,14 @@ def _views(spark: SparkSession, scans: Mapping[str, Scan]) -> Iterator[tuple[dic
 def _result(
     spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], *, day: date, entry: PublishedConfig
 ) -> DataFrame:
-    """The rows of the day, sorted within tasks where the config says so."""
+    """The rows of the day."""
     try:
         frame = spark.sql(query.over_views(views))
     except (AnalysisException, ParseException) as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
-    for column in (query.partition, *entry.sort_by):
+    key = entry.key if entry.mode == "upsert" else ()
+    for column in (query.partition, *key, *entry.sort_by, *entry.options.bloom_filters):
         if column not in types:
             near = get_close_matches(column, list(types), n=1, cutoff=0.0)
             raise ConfigError(f"published {query.name}: the result has no column {column!r}; did you mean {near[0]!r}?")
@@ -230,19 +261,39 @@ def _result(
             f"published {query.name}: partition column {query.partition!r} is {types[query.partition]}, not date: "
             f"write cast(... as date) as {query.partition}"
         )
-    frame = frame.where(col(f"`{query.partition}`") == lit(day))
-    return frame.sortWithinPartitions(*(f"`{c}`" for c in entry.sort_by)) if entry.sort_by else frame
+    return frame.where(col(f"`{query.partition}`") == lit(day))
 
 
-def _summary(scans: Mapping[str, Scan], partition_key: str) -> dict[str, str]:
-    """Into the snapshot's summary: which day, made from which snapshots."""
-    sources = {
-        f"nevermore.source.{name}": str(scan.snapshot.snapshot_id) for name, scan in scans.items() if scan.snapshot
-    }
-    return {"nevermore.partition": partition_key, **sources}
+def _rows(
+    spark: SparkSession,
+    query: PublishedQuery,
+    scans: Mapping[str, Scan],
+    result: DataFrame,
+    *,
+    day: date,
+    entry: PublishedConfig,
+) -> Rows:
+    """The rows of the day, computed by Spark or, where the query only selects them, copied by those who read them."""
+    is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
+    if entry.options.direct_copy and not is_arranged and len(scans) == 1:
+        (scan,) = scans.values()
+        copied = copied_columns(query, scan.schema.names, result.columns)
+        if copied is not None and scan.predicates:
+            return CopiedRows(spark, scan, result, name=query.name, copied=copied, day=day)
+    return QueryRows(query.name, result, entry)
 
 
-def _read_of(scan: Scan, reports: TaskReports) -> MirrorRead:
+def _sources(scans: Mapping[str, Scan]) -> dict[str, int]:
+    """The snapshots that are read, by table."""
+    return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
+
+
+def _fresh(folder: str | None) -> str | None:
+    """A folder of its own for the reports of one read."""
+    return folder and f"{folder}/{uuid4().hex}"
+
+
+def _read_of(scan: Scan, metrics: ScanMetrics) -> MirrorRead:
     where = " and ".join(str(p) for p in scan.predicates) or None
     snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
-    return MirrorRead(snapshot_id, scan.columns or (), where, reports.total())
+    return MirrorRead(snapshot_id, scan.columns or (), where, metrics)

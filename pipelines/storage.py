@@ -45,6 +45,20 @@ class Storage:
         """All bytes of a file."""
         return file_io.read_bytes(path, self.io)
 
+    def files_in(self, folder: str) -> list[str]:
+        """Paths of the files directly in a folder; none if it does not exist."""
+        location = parse_location(folder)
+        if location.is_local:
+            if not os.path.isdir(location.path):  # noqa: PTH112 - a path, not an object, is at hand
+                return []
+            with os.scandir(location.path) as entries:
+                return [f"{folder}/{entry.name}" for entry in entries if entry.is_file()]
+        from pyarrow import fs
+
+        remote, inner = filesystem(location, self.io.properties)
+        found = remote.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+        return [f"{folder}/{info.base_name}" for info in found if info.is_file]
+
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files that no commit names; one that is gone already is no error."""
         for path in paths:

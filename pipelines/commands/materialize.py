@@ -2,9 +2,12 @@
 
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from pipelines.materialize import MaterializeReport
 
 
 def materialize(
@@ -15,25 +18,43 @@ def materialize(
         str, typer.Option("--day", help="The business day, 2026-01-31; FIRST..LAST for several.", show_default=False)
     ],
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
-    master: Annotated[str, typer.Option("--master", help="Where Spark runs, as for spark-submit.")] = "local[*]",
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            help="Where Spark runs, as for spark-submit; default: as the config says, or local[*].",
+            show_default=False,
+        ),
+    ] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option("--remote", help="A Spark Connect server instead, sc://host:15002.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per day.")] = False,
 ) -> None:
-    """Make business days of a published table anew, each replaced in one snapshot."""
+    """Make business days of a published table anew, each in one snapshot: replaced, appended or upserted as its mode says."""
     from pipelines.config import load
     from pipelines.materialize import materialize as make
 
     settings = load(config)
     for one in days(day):
-        report = make(settings, name, one, master=master)
+        report = make(settings, name, one, master=master, remote=remote)
         if as_json:
             import orjson
 
             typer.echo(orjson.dumps(report.as_dict()))
         else:
-            typer.echo(
-                f"{name} {one}: {report.rows:,} rows in {report.data_files} files, snapshot {report.snapshot_id}; "
-                f"{report.rows_removed_by_deletes:,} rows removed by deletes while reading"
-            )
+            typer.echo(f"{name} {one}: {_told(report)}")
+
+
+def _told(report: "MaterializeReport") -> str:
+    if report.is_repeat:
+        return f"an earlier run has appended these rows, snapshot {report.snapshot_id}"
+    replaced = f", {report.delete_rows:,} keys deleted first" if report.delete_rows else ""
+    return (
+        f"{report.rows:,} rows in {report.data_files} files{replaced}, snapshot {report.snapshot_id}; "
+        f"{report.rows_removed_by_deletes:,} rows removed by deletes while reading"
+    )
 
 
 def days(text: str) -> list[str]:

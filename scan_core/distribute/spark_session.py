@@ -1,16 +1,19 @@
-"""The Spark session of tools and tests: local by default, quiet, offline, workers in this very Python."""
+"""The Spark session of tools and tests: local by default, quiet, offline; or of a cluster, or a Connect server."""
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import scan_core
 from scan_core.distribute.java import require_java
 from scan_core.distribute.spark import register
 from scan_core.distribute.task_reports import temporary_root
+from scan_core.errors import OptionError
 
 ARROW_BATCH_ROWS = 100_000
 """Spark's own default of 10,000 spends a third of the time on batch borders."""
@@ -18,6 +21,12 @@ LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_WORKER_PYTHON = "spark.pyspark.python"
+_QUERY_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What a session may still set where Spark runs already."""
 _LOG4J2 = """\
 status = error
 rootLogger.level = error
@@ -31,43 +40,94 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def spark_session(
-    app_name: str = "nevermore", master: str = "local[*]", config: dict[str, str] | None = None
+    app_name: str = "nevermore",
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+    *,
+    remote: str | None = None,
+    py_files: Sequence[Path | str] = (),
 ) -> SparkSession:
     """A session set up for reading and writing through scan_core, or the one that already runs.
 
-    Nothing is downloaded; workers run this very Python; times are UTC.
+    Nothing is downloaded; times are UTC. Local workers run this very Python; those of a cluster run theirs
+    (`spark.pyspark.python`, `PYSPARK_PYTHON`, else `python3`).
 
     Args:
         app_name: name in Spark's logs.
         master: as `spark-submit --master`.
         config: further settings, which win over ours; Java options are added to ours.
+        remote: a Spark Connect server, `sc://host:15002`, instead of `master`.
+        py_files: archives of Python code for the workers.
 
     Raises:
         MissingRuntimeError: no Java 17 or newer.
+        OptionError: a session of the other kind, classic or Connect, runs in this process, or the cluster does not answer.
     """
-    require_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _let_workers_import_scan_core()
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in _merged(_session_config(master), config or {}).items():
+    settings = dict(config or {})
+    if remote is None:
+        require_java()
+        _choose_python(master, settings)
+        builder = SparkSession.builder.appName(app_name).master(master)
+        settings = _merged(_session_config(master), settings)
+    else:
+        builder = SparkSession.builder.remote(remote)
+        settings = _QUERY_SETTINGS | settings
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    register(session)
+    try:
+        session = builder.getOrCreate()
+        ship(session, py_files)
+        register(session)
+    except PySparkRuntimeError as error:
+        raise OptionError(
+            f"Spark cannot run at {remote or master} in this process: {error}; stop the session that runs, or begin "
+            "another process"
+        ) from error
+    except (Py4JError, PySparkException) as error:
+        raise OptionError(f"Spark does not start at {remote or master}: {_first_line(error)}") from error
     return session
+
+
+def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
+    """Put archives of Python code on the path of the session's workers; one that is there already stays."""
+    for file in map(str, py_files):
+        if hasattr(session, "_jsparkSession"):  # Connect has none
+            session.sparkContext.addPyFile(file)
+        else:
+            session.addArtifacts(file, pyfile=True)
+
+
+def is_local(master: str) -> bool:
+    """Whether workers run on this machine, in processes that inherit this one's environment."""
+    return master.startswith("local")
+
+
+def _first_line(error: Exception) -> str:
+    """What a person needs of a Java exception: its last cause, or what it says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return causes[-1].removeprefix("Caused by: ") if causes else next(iter(lines), repr(error))
+
+
+def _choose_python(master: str, settings: Mapping[str, str]) -> None:
+    if is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        _let_workers_import_scan_core()
+    elif _WORKER_PYTHON in settings:  # read by spark-submit alone
+        os.environ["PYSPARK_PYTHON"] = settings[_WORKER_PYTHON]
 
 
 def _session_config(master: str) -> dict[str, str]:
     settings = {
+        **_QUERY_SETTINGS,
         _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_quiet_log_config().as_uri()}",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.python.worker.reuse": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if master.startswith("local"):
+    if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {
             "spark.sql.warehouse.dir": str(temporary_root() / "warehouse"),

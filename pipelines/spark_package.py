@@ -1,0 +1,132 @@
+"""Our code as an archive for the workers of a cluster: a zip that Spark puts on their path, and what it needs beside it.
+
+The zip holds scan_core, pipelines and the compiled kernels of this machine; equal code makes equal bytes. Workers must
+run the code of their driver, for both exchange pickles: the archive tells which code it holds. No pyspark here.
+"""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distribution, version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pipelines.errors import ConfigError
+from scan_core.native.machine_code import machine_code_file
+
+PACKAGES = ("pipelines", "scan_core")
+REQUIREMENTS = (
+    "cramjam", "fastavro", "llvmlite", "numba", "numpy", "orjson", "pandas", "pyarrow", "pydantic", "pyiceberg", "pyroaring",
+    "sqlglot",
+)  # fmt: skip
+"""What tasks import of others: pandas is Spark's own wish, pyiceberg opens object stores."""
+
+_FACTS = "nevermore-package.json"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Of every member, so that the same code gives the same bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPackage:
+    """An archive for `spark.submit.pyFiles`.
+
+    Attributes:
+        path: of the zip, named by version and code.
+        requirements: pinned as installed here, for the environment of the workers.
+    """
+
+    path: Path
+    requirements: tuple[str, ...]
+
+
+def build_package(folder: Path) -> SparkPackage:
+    """Write the archive of this code into a folder, unless it is there already.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    name, code = machine_code_file()
+    path = (
+        folder
+        / f"nevermore-{version('nevermore')}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
+    )
+    requirements = pinned_requirements()
+    if not path.exists():
+        members = dict(_sources()) | {name: code, "requirements.txt": "\n".join(requirements).encode() + b"\n"}
+        members[_FACTS] = json.dumps({"code": code_digest(), "version": version("nevermore")}).encode()
+        members[f"nevermore-{version('nevermore')}.dist-info/METADATA"] = _metadata()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(path, members)
+        except OSError as error:
+            raise ConfigError(f"cannot write the Spark package to {folder}: {error}") from error
+    return SparkPackage(path, requirements)
+
+
+def check_package(path: str) -> None:
+    """Refuse an archive of other code than this; one on a remote file system is not looked into.
+
+    Raises:
+        ConfigError: no such archive, not one of ours, or of other code.
+    """
+    if "://" in path:
+        return
+    build = "build it with `nevermore spark-package`"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            facts = json.loads(archive.read(_FACTS))
+    except FileNotFoundError as error:
+        raise ConfigError(f"spark.package: no archive {path}; {build}") from error
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"spark.package: {path} is no archive of this product ({error}); {build}") from error
+    if facts.get("code") != code_digest():
+        raise ConfigError(
+            f"spark.package: {path} holds other code ({facts.get('version')}) than runs here; workers must run the code "
+            f"of their driver: {build} again"
+        )
+
+
+@cache
+def code_digest() -> str:
+    """Which code this is."""
+    digest = hashlib.sha256()
+    for name, content in sorted(_sources()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def pinned_requirements() -> tuple[str, ...]:
+    """`name==version` as installed here."""
+    return tuple(f"{name}=={version(name)}" for name in REQUIREMENTS)
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for package in PACKAGES:
+        yield from _below(files(package), package)
+
+
+def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            if entry.name not in {"__pycache__", "shipped"}:
+                yield from _below(entry, f"{name}/{entry.name}")
+        elif entry.name.endswith((".py", ".typed")):
+            yield f"{name}/{entry.name}", entry.read_bytes()
+
+
+def _metadata() -> bytes:
+    return (distribution("nevermore").read_text("METADATA") or "").encode()
+
+
+def _write(path: Path, members: dict[str, bytes]) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(members):
+            member = zipfile.ZipInfo(name, _EPOCH)
+            member.external_attr = 0o644 << 16
+            archive.writestr(member, members[name], zipfile.ZIP_DEFLATED)
+    unfinished.replace(path)
