@@ -7,7 +7,7 @@ from checks.equality import mirror_equals_reference
 from checks.keys import key_is_unique
 from checks.result import CheckResult
 from checks.subject import Subject
-from pipelines.catalog import find_table, open_catalog
+from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
 
@@ -32,6 +32,8 @@ def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
 
 def mirror_subject(config: Config, table: str) -> Subject | None:
     """The mirror and its change log, by their current metadata files; None where nothing was ingested yet."""
+    if not has_catalog(config):
+        return None
     catalog = open_catalog(config)
     mirror = find_table(catalog, table)
     log = ChangeLog(catalog, change_log_name(table))

@@ -49,6 +49,30 @@ def open_catalog(config: Config) -> Any:
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
 
 
+def open_existing(config: Config) -> Any:
+    """The catalog of a config, for whoever reads or changes what is there, and makes nothing.
+
+    Raises:
+        SourceError: there is none.
+        ConfigError: it cannot be opened with these properties.
+    """
+    check_catalog(config)
+    return open_catalog(config)
+
+
+def check_catalog(config: Config) -> None:
+    """Refuse a config whose catalog does not exist, which is nearly always a mistyped one.
+
+    Raises:
+        SourceError: where it was looked for.
+    """
+    if not has_catalog(config):
+        raise SourceError(
+            f"nothing was ingested yet with {config.path}: its catalog {_sqlite_file(config)} does not exist. If that is the "
+            "right config, ingest first"
+        )
+
+
 def has_catalog(config: Config) -> bool:
     """Whether there is a catalog to open: `open_catalog` makes an SQLite one, which whoever only looks must not do."""
     return (file := _sqlite_file(config)) is None or file.exists()

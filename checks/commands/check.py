@@ -21,12 +21,12 @@ def check(
     Exit code 0 if every check passes, 1 if one fails.
     """
     from checks.mirror_checks import checks_of, run_checks
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import has_catalog, open_catalog
     from pipelines.config import load
     from pipelines.table_patterns import expanded
 
     given = load(config)
-    settings = expanded(given, open_catalog(given)) if given.patterns else given
+    settings = expanded(given, open_catalog(given)) if given.patterns and has_catalog(given) else given
     failed = False
     for name in tables or settings.tables:
         settings.table(name)

@@ -20,12 +20,12 @@ def adopt(
     Refused, with nothing changed: a key that is not unique, another partitioning than config says, format version 3.
     """
     from pipelines.adoption import adopt as make_mirror
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import open_existing
     from pipelines.config import load
 
     settings = load(config)
     settings.table(table)
-    done = make_mirror(open_catalog(settings), settings, table, skip_log=skip_log, upgrade_format=upgrade)
+    done = make_mirror(open_existing(settings), settings, table, skip_log=skip_log, upgrade_format=upgrade)
     if as_json:
         from dataclasses import asdict
 

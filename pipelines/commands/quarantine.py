@@ -22,12 +22,17 @@ def quarantine(
 
     `replay` applies what can be decoded now, takes it out of quarantine, and ends with 3 if something stays.
     """
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import has_catalog, open_existing
     from pipelines.config import load
     from pipelines.table_patterns import expanded
 
     given = load(config)
-    catalog = open_catalog(given)
+    if table is not None:
+        given.table(table)
+    if verb == "list" and not has_catalog(given):
+        _list(None, [table] if table is not None else list(given.tables), as_json=as_json)
+        return
+    catalog = open_existing(given)
     settings = expanded(given, catalog)
     if table is not None:
         settings.table(table)
@@ -44,7 +49,7 @@ def quarantine(
 def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
     from pipelines.quarantine import reasons
 
-    found = [(name, reasons(catalog, name)) for name in tables]
+    found = [(name, {} if catalog is None else reasons(catalog, name)) for name in tables]
     if as_json:
         _print_json([{"table": n, "events": sum(r.values()), "reasons": r} for n, r in found])
         return

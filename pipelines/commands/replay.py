@@ -23,13 +23,14 @@ def replay(
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import open_existing
     from pipelines.config import load
     from pipelines.replay import replay as apply_again
     from pipelines.table_patterns import expanded
 
     settings = load(config)
-    catalog = open_catalog(settings)
+    settings.table(table)
+    catalog = open_existing(settings)
     done = apply_again(catalog, expanded(settings, catalog), table, start, end)
     if as_json:
         from dataclasses import asdict

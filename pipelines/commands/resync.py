@@ -28,7 +28,7 @@ def resync(
     With `--snapshot-source` the rows of a full load go into the log first: they take the place of all rows, and keys that
     the load lacks are gone.
     """
-    from pipelines.catalog import open_catalog
+    from pipelines.catalog import open_existing
     from pipelines.config import load
     from pipelines.resync import resync as make_anew
     from pipelines.resync import resync_from
@@ -36,7 +36,7 @@ def resync(
 
     settings = load(config)
     settings.table(table)
-    catalog = open_catalog(settings)
+    catalog = open_existing(settings)
     current = expanded(settings, catalog)
     if snapshot_source:
         paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)

@@ -62,12 +62,12 @@ def is_identifier(name: str) -> bool:
 
 
 def _catalog_table(name: str, config: Path) -> Any:
-    from pipelines.catalog import find_table, open_catalog
+    from pipelines.catalog import find_table, has_catalog, open_catalog
     from pipelines.config import load
     from scan_core.errors import TableNotFoundError
 
     settings = load(config)
-    found = find_table(open_catalog(settings), name)
+    found = find_table(open_catalog(settings), name) if has_catalog(settings) else None
     if found is None:
         near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
         if name in settings.tables or name in settings.published:

@@ -89,12 +89,12 @@ def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "Key
     path = config or DEFAULT_CONFIG
     if not is_identifier(name) or not path.exists():
         return None
-    from pipelines.catalog import find_table, open_catalog
+    from pipelines.catalog import find_table, has_catalog, open_catalog
     from pipelines.config import change_log_name, load
     from pipelines.key_log import key_log
 
-    log_name = change_log_name(name)
-    found = find_table(open_catalog(load(path)), log_name)
+    settings, log_name = load(path), change_log_name(name)
+    found = find_table(open_catalog(settings), log_name) if has_catalog(settings) else None
     return None if found is None else key_log(log_name, scan_core.open_table(found), key)
 
 

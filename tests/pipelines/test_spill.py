@@ -1,5 +1,6 @@
 """Batches that are more than memory takes: spilled, parted by key, one commit, the same rows."""
 
+import json
 import os
 import random
 import subprocess
@@ -16,6 +17,7 @@ from pipelines.errors import PipelineError
 from pipelines.key_partitions import parts_by_key
 from pipelines.spill import SpilledTables, remove_leftovers, spill_root
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
+from tests.pipelines.test_ingest import Project, event, product
 
 COLUMNS = {"id": pa.int64(), "part": pa.string(), "text": pa.string(), "n": pa.int64()}
 KEY = ("id", "part")
@@ -182,3 +184,41 @@ def test_own_folder_is_never_a_leftover() -> None:
     assert [t.to_pylist() for t in tables.tables()] == [[{"a": 1}]]
     tables.close()
     assert spill_root().stat().st_mode & 0o077 == 0
+
+
+PROGRAM = """
+import json, resource, sys
+from pipelines.config import load
+from pipelines.ingest import run_once
+run_once(load(sys.argv[2]))  # a first run pays for imports and compiled code
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+report = run_once(load(sys.argv[1]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"grown": peak - before, **report.as_dict()}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_commit_of_five_times_the_memory_limit_stays_within_it(tmp_path: Path) -> None:
+    megabyte = 1024**2
+    entry = {"shop.products": {"key": ["id"], "memory_limit_bytes": 128 * megabyte, "commit_rows": 100_000_000}}
+    for name in ("small", "large"):
+        (tmp_path / name).mkdir()
+    small, large = Project(tmp_path / "small", entry), Project(tmp_path / "large", entry)
+    small.land("1.jsonl", [event("c", product(1))])
+    text, keys = "x" * 600, 400_000
+    for part in range(6):
+        rows = ((n * 7919) % keys for n in range(part * 100_000, (part + 1) * 100_000))
+        large.land(f"{part}.jsonl", (event("u", product(key, f"{part} {key} {text}")) for key in rows))
+    configs = [str(p.folder / "nevermore.yaml") for p in (large, small)]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *configs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (table,) = report["tables"]
+    assert (table["mirror_commits"], table["events"], table["data_rows"]) == (1, {"u": 600_000}, keys)
+    rows = large.rows()
+    assert len(rows) == keys
+    assert {r["name"].split()[0] for r in rows} == {"2", "3", "4", "5"}
+    figures = f"memory grew by {report['grown'] / megabyte:.0f} MB"
+    assert report["grown"] < 300 * megabyte, figures

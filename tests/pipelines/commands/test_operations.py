@@ -232,6 +232,8 @@ def test_quarantine_replay_never_brings_an_old_row_back(project: Project) -> Non
 
 
 def test_quarantine_replay_of_nothing_fails(project: Project) -> None:
+    assert "ingest first" in project.call("quarantine", "replay", "shop.products")[2]
+    project.ingest(event("c", {"id": 1, "price": "1.00"}))
     assert "no event of it was ever rejected" in project.call("quarantine", "replay", "shop.products")[2]
     code, _, errors = project.call("quarantine", "show")
     assert (code, "needs a table" in errors) == (2, True)
@@ -258,3 +260,29 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
         process.kill()
     assert process.returncode == 0, errors.decode()
     assert [r["id"] for r in project.rows()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        (["status"], 0),
+        (["quarantine", "list"], 0),
+        (["check"], 0),
+        (["quarantine", "show", "shop.products"], 1),
+        (["quarantine", "replay", "shop.products"], 1),
+        (["replay", "shop.products"], 1),
+        (["resync", "shop.products"], 1),
+        (["adopt", "shop.products"], 1),
+        (["scan", "shop.products", "--count"], 1),
+        (["why", "shop.products", "--key", "id=1"], 1),
+    ],
+)
+def test_command_on_a_config_without_catalog_makes_none(
+    words: list[str], exit_code: int, tmp_path: Path, run: Run
+) -> None:
+    project = Project(tmp_path, run)
+    before = sorted(tmp_path.rglob("*"))
+    code, _, errors = run(*words, "--config", project.config)
+    assert code == exit_code, errors
+    assert "Traceback" not in errors
+    assert sorted(tmp_path.rglob("*")) == before
