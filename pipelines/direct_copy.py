@@ -86,12 +86,13 @@ def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequen
     by_lower = {name.lower(): name for name in columns}
     if len(by_lower) != len(columns):
         return None
+    day = (query.partition or "").lower()
     found: list[tuple[str, str | None]] = []
     for expression in select.expressions:
         inner = expression.unalias()
         if isinstance(inner, exp.Star) and not any(inner.args.values()):
             found += [(name, name) for name in columns]
-        elif expression.alias_or_name.lower() == query.partition.lower():
+        elif expression.alias_or_name.lower() == day:
             found.append((expression.alias_or_name, None))
         elif (
             isinstance(inner, exp.Column) and isinstance(inner.this, exp.Identifier) and inner.name.lower() in by_lower
@@ -101,7 +102,7 @@ def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequen
             return None
     if [name.lower() for name, _ in found] != [name.lower() for name in result]:
         return None
-    return [None if name.lower() == query.partition.lower() else column for name, column in found]
+    return [None if name.lower() == day else column for name, column in found]
 
 
 _READ_OTHERWISE = frozenset({"sample", "joins", "laterals", "pivots", "version", "when", "hints", "only", "partition"})

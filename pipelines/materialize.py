@@ -4,13 +4,11 @@ Imports pyspark. Mirrors are read through scan_core's data source, so deleted ro
 needs of them is found by `published_query.py`, and `published_writer.py` writes and commits the result.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from difflib import get_close_matches
 from typing import Any
-from uuid import uuid4
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,24 +18,17 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
 from pipelines.direct_copy import copied_columns
 from pipelines.errors import ConfigError, PublishError
+from pipelines.mirror_views import MirrorRead, mirror_scans, mirror_views, read_of, snapshots_read
+from pipelines.published_partition import PublishedPartition
 from pipelines.published_query import PublishedQuery, parse_query
 from pipelines.published_writer import CopiedRows, QueryRows, Rows, publish, spark_message
 from pipelines.spark_place import project_session
-from scan_core.distribute.spark import dataframe, reports_of
-from scan_core.distribute.task_reports import TaskReports
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
+from scan_core.schema import PrimitiveType
 from scan_core.table import open_table
 
-
-@dataclass(frozen=True, slots=True)
-class MirrorRead:
-    """What one table gave to a publication. `metrics` adds up planning and all tasks."""
-
-    snapshot_id: int | None
-    columns: tuple[str, ...]
-    where: str | None
-    metrics: ScanMetrics
+_DATE = PrimitiveType("date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +116,21 @@ def materialize(
     """
     entry = published_entry(config, name)
     day = business_day(partition_key)
-    query = parse_query(name, entry.sql, entry.partition, config.tables)
+    partition = _day_partition(name, entry)
+    query = published_query(config, name)
     catalog = open_catalog(config)
-    scans = _scans(catalog, query, day)
+    scans = mirror_scans(catalog, query)
+    schemas = {table: scan.table.schema for table, scan in scans.items()}
+    conditions = query.conditions(schemas, partition, {partition.physical(partition_key, _DATE)})
+    scans = {t: scan.where(conditions[t].sql) if t in conditions else scan for t, scan in scans.items()}
+    exact = frozenset(table for table, condition in conditions.items() if condition.is_exact)
     spark = project_session(config.spark.at(master, remote))
-    with _views(spark, scans, config.spark.reports) as (views, reports):
+    with mirror_views(spark, scans, config.spark.reports) as (views, reports):
         result = _result(spark, query, views, day=day, entry=entry)
-        rows = _rows(spark, query, scans, result, day=day, entry=entry)
-        written = publish(catalog, name, entry, rows, day=day, sources=_sources(scans))
+        rows = _rows(spark, query, {t: s for t, s in scans.items() if t in exact}, result, day=day, entry=entry)
+        written = publish(catalog, name, entry, rows, day=day, sources=snapshots_read(scans))
     published = written.published
-    reads = {table: _read_of(scan, reports[table].total()) for table, scan in scans.items()}
+    reads = {table: read_of(scan, reports[table].total()) for table, scan in scans.items()}
     if is_direct_copy := isinstance(rows, CopiedRows):  # of one table, whose view nobody has read
         reads = {table: replace(read, metrics=read.metrics + written.metrics) for table, read in reads.items()}
     return MaterializeReport(
@@ -162,7 +158,7 @@ def count_day(config: Config, name: str, partition_key: str, snapshot_id: int) -
     table = find_table(open_catalog(config), name)
     if table is None:
         raise PublishError(f"published {name} does not exist yet: materialize it first")
-    column = published_entry(config, name).partition.replace("`", "``")
+    column = _day_partition(name, published_entry(config, name)).column.replace("`", "``")
     scan = open_table(table).scan().as_of_snapshot(snapshot_id)
     return scan.where(f"`{column}` = date '{business_day(partition_key)}'").count()
 
@@ -173,8 +169,26 @@ def tables_read(config: Config, name: str) -> tuple[str, ...]:
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
+    return published_query(config, name).tables
+
+
+def published_query(config: Config, name: str) -> PublishedQuery:
+    """The checked query of a published table.
+
+    Raises:
+        ConfigError: an unknown name, or SQL that cannot run.
+    """
     entry = published_entry(config, name)
-    return parse_query(name, entry.sql, entry.partition, config.tables).tables
+    column = None if entry.partitioning is None else entry.partitioning.column
+    return parse_query(name, entry.sql, column, config.tables, entry.parameters)
+
+
+def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:
+    """What Spark binds to the parameters of the query, for one partition."""
+    given: dict[str, Any] = dict(entry.parameters)
+    if key is not None and entry.partitioning is not None and query.depends_on_partition:
+        given |= entry.partitioning.parameters(key)
+    return {name: value for name, value in given.items() if name in query.parameters}
 
 
 def published_entry(config: Config, name: str) -> PublishedConfig:
@@ -190,6 +204,14 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
     raise ConfigError(f"no published table {name!r}; {hint}")
 
 
+def _day_partition(name: str, entry: PublishedConfig) -> PublishedPartition:
+    partition = entry.partitioning
+    if partition is None or str(partition) != partition.column or partition.unit != "day":
+        by = f"partitioned by {partition.unit}" if partition is not None else "not partitioned"
+        raise ConfigError(f"published {name} is {by}, so that there are no days to make: nevermore publish {name}")
+    return partition
+
+
 def business_day(partition_key: str) -> date:
     """The day of a partition key.
 
@@ -202,98 +224,46 @@ def business_day(partition_key: str) -> date:
         raise ConfigError(f"{partition_key!r} is no business day; write it like 2026-01-31") from error
 
 
-def _scans(catalog: Any, query: PublishedQuery, day: date) -> dict[str, Scan]:
-    """What to read of each mirror: the columns that the query needs and, where certain, only the day's rows."""
-    scans = {}
-    for name in query.tables:
-        mirror = find_table(catalog, name)
-        if mirror is None:
-            raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
-        scans[name] = open_table(mirror).scan()
-    schemas = {name: scan.schema for name, scan in scans.items()}
-    columns = query.columns(schemas)
-    condition = query.day_predicate(day, schemas)
-    for name, scan in scans.items():
-        narrowed = scan.select(*columns[name])
-        scans[name] = narrowed.where(condition[1]) if condition and condition[0] == name else narrowed
-    return scans
-
-
-@contextmanager
-def _views(
-    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None
-) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
-    """Names of temporary views of the scans, and what their tasks will report.
-
-    By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
-    """
-    token = uuid4().hex[:12]
-    frames = {
-        table: dataframe(spark, scan, reader="python", metrics_dir=_fresh(reports_folder))
-        for table, scan in scans.items()
-    }
-    names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
-    try:
-        for table, frame in frames.items():
-            frame.createTempView(names[table])
-        yield names, {table: reports_of(frame) for table, frame in frames.items()}
-    finally:
-        for view in names.values():
-            spark.catalog.dropTempView(view)
-
-
 def _result(
     spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], *, day: date, entry: PublishedConfig
 ) -> DataFrame:
     """The rows of the day."""
     try:
-        frame = spark.sql(query.over_views(views))
+        frame = spark.sql(query.over_views(views), args=arguments(query, entry, day.isoformat()))
     except (AnalysisException, ParseException) as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
     types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+    partition = _day_partition(query.name, entry).column
     key = entry.key if entry.mode == "upsert" else ()
-    for column in (query.partition, *key, *entry.sort_by, *entry.options.bloom_filters):
+    for column in (partition, *key, *entry.sort_by, *entry.options.bloom_filters):
         if column not in types:
             near = get_close_matches(column, list(types), n=1, cutoff=0.0)
             raise ConfigError(f"published {query.name}: the result has no column {column!r}; did you mean {near[0]!r}?")
-    if types[query.partition] != "date":
+    if types[partition] != "date":
         raise ConfigError(
-            f"published {query.name}: partition column {query.partition!r} is {types[query.partition]}, not date: "
-            f"write cast(... as date) as {query.partition}"
+            f"published {query.name}: partition column {partition!r} is {types[partition]}, not date: "
+            f"write cast(... as date) as {partition}"
         )
-    return frame.where(col(f"`{query.partition}`") == lit(day))
+    return frame.where(col(f"`{partition}`") == lit(day))
 
 
 def _rows(
     spark: SparkSession,
     query: PublishedQuery,
-    scans: Mapping[str, Scan],
+    exact: Mapping[str, Scan],
     result: DataFrame,
     *,
     day: date,
     entry: PublishedConfig,
 ) -> Rows:
-    """The rows of the day, computed by Spark or, where the query only selects them, copied by those who read them."""
+    """The rows of the day, computed by Spark or, where the query only selects them, copied by those who read them.
+
+    `exact` are the scans that give the rows of the day and no others.
+    """
     is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
-    if entry.options.direct_copy and not is_arranged and len(scans) == 1:
-        (scan,) = scans.values()
+    if entry.options.direct_copy and not is_arranged and len(query.tables) == 1 and exact:
+        (scan,) = exact.values()
         copied = copied_columns(query, scan.schema.names, result.columns)
-        if copied is not None and scan.predicates:
+        if copied is not None:
             return CopiedRows(spark, scan, result, name=query.name, copied=copied, day=day)
     return QueryRows(query.name, result, entry)
-
-
-def _sources(scans: Mapping[str, Scan]) -> dict[str, int]:
-    """The snapshots that are read, by table."""
-    return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
-
-
-def _fresh(folder: str | None) -> str | None:
-    """A folder of its own for the reports of one read."""
-    return folder and f"{folder}/{uuid4().hex}"
-
-
-def _read_of(scan: Scan, metrics: ScanMetrics) -> MirrorRead:
-    where = " and ".join(str(p) for p in scan.predicates) or None
-    snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
-    return MirrorRead(snapshot_id, scan.columns or (), where, metrics)

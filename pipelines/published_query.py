@@ -4,23 +4,29 @@ Reading less is an optimisation, never a change of meaning: wherever the query i
 here, everything is read and Spark filters alone.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from difflib import get_close_matches
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import traverse_scope
 
 from pipelines.errors import ConfigError
-from scan_core.schema import PrimitiveType, Schema
+from pipelines.partition_lineage import reaches
+from pipelines.published_partition import PublishedPartition
+from pipelines.query_tree import DIALECT, inlined, qualified
+from pipelines.slice_conditions import ScanCondition, scan_condition
+from pipelines.slice_queries import Reach
+from pipelines.slice_rules import PARTITION, PARTITION_END, PARTITION_START
+from pipelines.sql_functions import unknown_function, volatile_function
+from scan_core.schema import Schema
 
-DIALECT = "spark"
-_DAY_FUNCTIONS = (exp.Cast, exp.TsOrDsToDate)
-"""What cast(t as date), date(t) and to_date(t) are parsed to."""
+PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
+"""Parameters that every partitioned table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,14 @@ class PublishedQuery:
     Attributes:
         name: of the published table, for messages.
         sql: the query as written.
-        partition: column of the result by which it is partitioned.
+        partition: column of the result by which it is partitioned; None for none.
         tree: the query parsed.
         tables: names of the tables it reads, sorted.
     """
 
     name: str
     sql: str
-    partition: str
+    partition: str | None
     tree: exp.Query
     tables: tuple[str, ...]
 
@@ -58,64 +64,107 @@ class PublishedQuery:
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
-        everything = {table: schemas[table].names for table in self.tables}
-        views = {table: f"t{number}" for number, table in enumerate(self.tables)}
-        shapes = {view: {name.lower(): "UNKNOWN" for name in schemas[table].names} for table, view in views.items()}
-        try:
-            tree = qualify(
-                sqlglot.parse_one(self.over_views(views), dialect=DIALECT),
-                schema=shapes,
-                dialect=DIALECT,
-                quote_identifiers=False,
-            )
-            scopes = traverse_scope(tree)
-        except SqlglotError:
-            return everything
+        tree = self._qualified(schemas)
+        if tree is None:
+            return {table: schemas[table].names for table in self.tables}
+        views = self.view_names
         needed: dict[str, set[str]] = {view: set() for view in views.values()}
-        for scope in scopes:
+        for scope in traverse_scope(tree):
             for alias, source in scope.sources.items():
                 if isinstance(source, exp.Table) and source.name in needed:
                     needed[source.name] |= {column.name for column in scope.source_columns(alias)}
         return {table: _named(schemas[table], needed[views[table]]) for table in self.tables}
 
-    def day_predicate(self, day: date, schemas: Mapping[str, Schema]) -> tuple[str, str] | None:
-        """(table, condition) that every row of that table must fulfil to matter for this business day.
+    @property
+    def view_names(self) -> dict[str, str]:
+        """A name of one part for each table, by which `reaches` calls it."""
+        return {table: f"nevermore_t{number}" for number, table in enumerate(self.tables)}
 
-        None unless the result's partition column is, in one plain SELECT, a date column of the first table or the day of
-        a time column of it: filtering such a table before joins to its right and before grouping by that very
-        expression gives the same rows.
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters in the text."""
+        return frozenset(node.name for node in self.tree.find_all(exp.Placeholder))
+
+    @property
+    def depends_on_partition(self) -> bool:
+        """Whether the text asks for the partition: then each one has a query of its own."""
+        return not self.parameters.isdisjoint(PARTITION_PARAMETERS)
+
+    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
+        if (function := self.unrepeatable) is not None:
+            return self._unknown(f"{function} gives no certain answer for the same rows")
+        tree = self._qualified(schemas)
+        flat = None if tree is None else inlined(tree)
+        if flat is None:
+            return self._unknown("the SQL is not understood well enough")
+        kind = "TIMESTAMP" if partition.unit == "hour" else "DATE"
+        if partition.unit == "value":
+            kinds = [e.type for e in flat.selects if e.alias_or_name.lower() == partition.column.lower()]
+            kind = kinds[0].this.name if kinds and kinds[0] is not None else "UNKNOWN"
+        return reaches(flat, partition.column.lower(), kind)
+
+    def _unknown(self, reason: str) -> tuple[Reach, ...]:
+        return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
+
+    @property
+    def unrepeatable(self) -> str | None:
+        """A function in the text whose answer is not known to depend on the rows alone."""
+        return volatile_function(self.tree) or unknown_function(self.tree)
+
+    def conditions(
+        self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
+    ) -> dict[str, ScanCondition]:
+        """What rows of a table must fulfil to matter for some partitions, for tables where that is certain.
+
+        Args:
+            schemas: of the tables.
+            partition: of the result.
+            values: of the Iceberg partition field.
         """
-        select = self.tree
-        if not isinstance(select, exp.Select) or _reorders_rows(select):
-            return None
-        source = select.args.get("from_") or select.args.get("from")
-        if source is None or not isinstance(source.this, exp.Table) or source.this.args.get("sample"):
-            return None
-        table = source.this
-        name = _full_name(table)
-        expression = next((e for e in select.expressions if e.alias_or_name.lower() == self.partition.lower()), None)
-        if expression is None or name not in self.tables or not _groups_by(select, expression):
-            return None
-        column = _column_under(expression.unalias())
-        if column is None or (column.table.lower() or table.alias_or_name.lower()) != table.alias_or_name.lower():
-            return None
-        if not column.table and len(self.tables) + len(list(select.find_all(exp.Join))) > 1:
-            return None
-        return _condition(
-            name, schemas[name], column.name, day, is_day_of=not isinstance(expression.unalias(), exp.Column)
-        )
+        by_table: dict[str, list[Reach]] = {}
+        for reach in self.reaches(schemas, partition):
+            by_table.setdefault(reach.table, []).append(reach)
+        found = {}
+        for table, view in self.view_names.items():
+            conditions = [
+                scan_condition(reach.expression, schemas[table], partition, values)
+                if reach.expression is not None and reach.final
+                else None
+                for reach in by_table.get(view, [])
+            ]
+            certain = [condition for condition in conditions if condition is not None]
+            if not certain or len(certain) < len(conditions):
+                continue
+            texts = list(dict.fromkeys(condition.sql for condition in certain))
+            found[table] = certain[0] if len(texts) == 1 else ScanCondition(" or ".join(f"({t})" for t in texts))
+        return found
+
+    def _qualified(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+        views = self.view_names
+        return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
 
 
-def parse_query(name: str, sql: str, partition: str, tables: Collection[str]) -> PublishedQuery:
+def parse_query(
+    name: str, sql: str, partition: str | None, tables: Collection[str], parameters: Collection[str] = ()
+) -> PublishedQuery:
     """The query of the published table `name`, checked against the tables of the config.
 
+    Args:
+        name: of the published table.
+        sql: of the config.
+        partition: column of the result; None for a table without partitions.
+        tables: that the config knows.
+        parameters: that the config gives values for.
+
     Raises:
-        ConfigError: not one SELECT, a syntax error, or a table that the config does not know.
+        ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
     """
     try:
         trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
     except SqlglotError as error:
-        raise ConfigError(f"published {name}: {error}") from error
+        template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
+        raise ConfigError(f"published {name}: {_without_colours(error)}{template}") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise ConfigError(f"published {name}: sql must be one query (select ...)")
     found = set()
@@ -125,7 +174,28 @@ def parse_query(name: str, sql: str, partition: str, tables: Collection[str]) ->
             hint = f"did you mean {near[0]}?" if near else f"the config has {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
         found.add(_full_name(table))
-    return PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
+    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
+    _check_parameters(query, parameters)
+    return query
+
+
+def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
+    known = {*given, *(PARTITION_PARAMETERS if query.partition is not None else ())}
+    for parameter in sorted(query.parameters - known):
+        if parameter in PARTITION_PARAMETERS:
+            raise ConfigError(f"published {query.name}: :{parameter} means nothing, for the table has no partition")
+        if not parameter or parameter == "?":
+            raise ConfigError(f"published {query.name}: parameters have names: write :partition, not ?")
+        near = get_close_matches(parameter, sorted(known), n=1, cutoff=0.4)
+        hint = (
+            f"did you mean :{near[0]}?" if near else f"there are {', '.join(f':{k}' for k in sorted(known)) or 'none'}"
+        )
+        raise ConfigError(f"published {query.name}: no parameter :{parameter}; {hint}")
+
+
+def _without_colours(error: Exception) -> str:
+    """The message without the codes that underline on a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
 
 
 def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
@@ -147,62 +217,3 @@ def _named(schema: Schema, wanted: set[str]) -> tuple[str, ...]:
     """Columns of the schema by lower-case name; one at least, for a scan without columns has no rows to count."""
     names = tuple(name for name in schema.names if name.lower() in wanted)
     return names or schema.names[:1]
-
-
-def _reorders_rows(select: exp.Select) -> bool:
-    """Whether filtering first could change which rows there are: limits, windows, sub-queries, other joins."""
-    if select.args.get("limit") or select.args.get("offset") or select.args.get("with_") or select.args.get("with"):
-        return True
-    if select.find(exp.Window) or any(isinstance(e, exp.Query) and e is not select for e in select.walk()):
-        return True
-    return any(
-        join.side.upper() not in ("", "LEFT") or join.kind.upper() not in ("", "INNER", "OUTER", "CROSS")
-        for join in select.find_all(exp.Join)
-    )
-
-
-def _groups_by(select: exp.Select, expression: exp.Expression) -> bool:
-    """Whether the query does not group, or groups by `expression` (as such, by alias, or by its number)."""
-    group = select.args.get("group")
-    if group is None:
-        return not select.find(exp.AggFunc)
-    if any(group.args.get(part) for part in ("rollup", "cube", "grouping_sets", "totals", "all")):
-        return False
-    number = str(select.expressions.index(expression) + 1)
-    for key in group.expressions:
-        if key == expression.unalias() or (isinstance(key, exp.Literal) and key.name == number):
-            return True
-        if isinstance(key, exp.Column) and not key.table and key.name.lower() == expression.alias_or_name.lower():
-            return True
-    return False
-
-
-def _column_under(expression: exp.Expression) -> exp.Column | None:
-    """The column of `column` or of the day of `column`."""
-    if isinstance(expression, _DAY_FUNCTIONS):
-        if expression.args.get("format") or (isinstance(expression, exp.Cast) and not expression.is_type("date")):
-            return None
-        expression = expression.this
-    return expression if isinstance(expression, exp.Column) else None
-
-
-def _condition(table: str, schema: Schema, name: str, day: date, *, is_day_of: bool) -> tuple[str, str] | None:
-    field = next((f for f in schema.fields if f.name.lower() == name.lower()), None)
-    if field is None or not isinstance(field.type, PrimitiveType):
-        return None
-    column = exp.to_identifier(field.name, quoted=True).sql(dialect=DIALECT)
-    match field.type.name:
-        case "date":
-            return table, f"{column} = date '{day}'"
-        case "timestamp" if is_day_of:
-            return (
-                table,
-                f"{column} >= timestamp '{day} 00:00:00' and {column} < timestamp '{day + timedelta(days=1)} 00:00:00'",
-            )
-        case "timestamptz" if is_day_of:
-            return (
-                table,
-                f"{column} >= timestamp '{day} 00:00:00+00:00' and {column} < timestamp '{day + timedelta(days=1)} 00:00:00+00:00'",
-            )
-        case _:
-            return None

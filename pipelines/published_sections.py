@@ -1,10 +1,12 @@
 """The entries of `published` in a config: which tables are made of mirrors, how, and how their files are laid out."""
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipelines.config_values import Bytes, Names, Section
+from pipelines.published_partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's splits."""
@@ -46,8 +48,11 @@ class PublishedConfig(Section):
 
     Attributes:
         sql: a query over mirrors, by their names here.
-        partition: column of the result, a date, by which the table is partitioned and re-made.
-        start: first business day, for backfills.
+        partition: by what the table is partitioned and re-made: a date column of the result, or `hour(at)`, `month(day)`, `year(day)`, `value(city)` of a column; nothing for one whole table.
+        start: first partition, for backfills and for SQL that asks for `:partition`.
+        values: partitions of `value(...)` that Dagster offers and that SQL with `:partition` is run for.
+        parameters: values of `:name` in the SQL, beside `:partition`, `:partition_start` and `:partition_end`.
+        incremental: whether `publish` makes only partitions that changes of the mirrors can have reached: `true` refuses SQL for which that is never certain, `auto` then makes all.
         key: columns that identify a row of the result, for the checks and for `mode: upsert`.
         mode: what a run does with the rows of its day: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which rows are sorted within each file.
@@ -57,14 +62,42 @@ class PublishedConfig(Section):
     """
 
     sql: str
-    partition: str
+    partition: str | None = None
     start: str | None = None
+    values: Names = ()
+    parameters: dict[str, bool | int | float | date | str] = Field(default_factory=dict)
+    incremental: bool | Literal["auto"] = False
     key: Names = ()
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
     schedule: str | None = None
     checks: dict[str, Any] = Field(default_factory=dict)
     options: PublishedOptions = PublishedOptions()
+
+    @property
+    def partitioning(self) -> PublishedPartition | None:
+        """By what the table is partitioned."""
+        return None if self.partition is None else PublishedPartition.parse(self.partition)
+
+    @field_validator("partition")
+    @classmethod
+    def _is_partition(cls, value: str | None) -> str | None:
+        if value is not None:
+            PublishedPartition.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _has_partitions_that_mean_something(self) -> "PublishedConfig":
+        partition = self.partitioning
+        if self.mode != "replace" and self.incremental:
+            raise ValueError(f"incremental tables replace partitions; leave out mode: {self.mode}")
+        if self.values and (partition is None or partition.is_time):
+            raise ValueError("values are the partitions of partition: value(column)")
+        if self.start is not None and partition is not None and partition.is_time:
+            partition.period(self.start)
+        if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):
+            raise ValueError(f"parameters: {taken[0]} is the partition that is made; take another name")
+        return self
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "PublishedConfig":

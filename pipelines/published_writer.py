@@ -80,14 +80,15 @@ def publish(
         reports.append(rows.write(task))
         return reports[-1].files
 
-    publication = Publication(catalog, name, rows.columns, partition=entry.partition, mode=entry.mode, key=entry.key)
+    partition = str(entry.partition)
+    publication = Publication(catalog, name, rows.columns, partition=partition, mode=entry.mode, key=entry.key)
     leftovers = 0
     try:
         published = publication.commit(day, sources, write, {})
     finally:
         reported = {file.path for report in reports for file in report.files}
         for delta in written_to[-1:]:
-            home = f"{delta.target.data_location}/{entry.partition}={day}"
+            home = f"{delta.target.data_location}/{partition}={day}"
             folders = {home, *(path.rpartition("/")[0] for path in reported)}
             leftovers = remove_leftovers(delta.storage, folders, run, reported)
     metrics = sum((report.metrics for report in reports), ScanMetrics())

@@ -1,8 +1,10 @@
 from datetime import date
+from typing import Any
 
 import pytest
 
 from pipelines.errors import ConfigError
+from pipelines.published_partition import PublishedPartition
 from pipelines.published_query import PublishedQuery, parse_query
 from scan_core.schema import NestedField, PrimitiveType, Schema
 
@@ -24,13 +26,22 @@ _SCHEMAS = {
 }
 _DAY = date(2026, 1, 31)
 _DAY_OF_ORDERED_AT = (
-    "shop.orders",
-    "`ordered_at` >= timestamp '2026-01-31 00:00:00+00:00' and `ordered_at` < timestamp '2026-02-01 00:00:00+00:00'",
+    "`ordered_at` >= timestamp '2026-01-31 00:00:00+00:00' and `ordered_at` < timestamp '2026-02-01 00:00:00+00:00'"
 )
 
 
+_BY_DAY = PublishedPartition.parse("day")
+_DAYS = (_DAY - date(1970, 1, 1)).days
+
+
 def _query(sql: str) -> PublishedQuery:
-    return parse_query("shop.daily", sql, "day", _SCHEMAS)
+    return parse_query("shop.daily", sql, "day", _SCHEMAS, ["least"])
+
+
+def _conditions(sql: str, partition: str = "day", *values: Any) -> dict[str, str]:
+    by = PublishedPartition.parse(partition)
+    found = _query(sql).conditions(_SCHEMAS, by, set(values or (_DAYS,)))
+    return {table: condition.sql for table, condition in found.items()}
 
 
 def test_tables_become_views_and_nothing_else_of_the_text_changes() -> None:
@@ -99,18 +110,61 @@ def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
     ],
 )
 def test_a_day_of_a_time_becomes_a_range_of_that_time(sql: str) -> None:
-    assert _query(sql).day_predicate(_DAY, _SCHEMAS) == _DAY_OF_ORDERED_AT
+    assert _conditions(sql) == {"shop.orders": _DAY_OF_ORDERED_AT}
 
 
 def test_a_date_column_and_a_time_without_zone_become_conditions_of_their_type() -> None:
-    assert _query("select due as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
-        "shop.orders",
-        "`due` = date '2026-01-31'",
-    )
-    assert _query("select cast(local_time as date) as day from shop.orders").day_predicate(_DAY, _SCHEMAS) == (
-        "shop.orders",
-        "`local_time` >= timestamp '2026-01-31 00:00:00' and `local_time` < timestamp '2026-02-01 00:00:00'",
-    )
+    assert _conditions("select due as day from shop.orders") == {"shop.orders": "`due` = date '2026-01-31'"}
+    assert _conditions("select cast(local_time as date) as day from shop.orders") == {
+        "shop.orders": "`local_time` >= timestamp '2026-01-31 00:00:00' and `local_time` < timestamp '2026-02-01 00:00:00'"
+    }
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "with a as (select due as day from shop.orders) select day from a",
+        "select day from (select due as day, Note from shop.orders where id > 3) x where Note is not null",
+        "select due as day from shop.orders union all select due from shop.orders",
+        "select due as day, row_number() over (partition by due order by id) as n from shop.orders",
+        "select o.due as day, c.city from shop.customers c join shop.orders o on c.id = o.customer_id",
+        "select o.due as day from shop.customers c right join shop.orders o on true",
+        "select due as day from shop.orders where id in (select id from shop.customers)",
+        "select a.due as day from shop.orders a join shop.orders b on a.due = b.due and a.id < b.id",
+        "select a.due as day from shop.orders a left join (select due, count(*) as n from shop.orders group by due) b on a.due = b.due",
+        "select cast(:partition as date) as day, id from shop.orders where due = :partition",
+        "select cast(:partition as date) as day, count(*) from shop.orders where due >= :partition_start and due < :partition_end limit 3",
+    ],
+)
+def test_conditions_go_through_ctes_unions_joins_windows_and_parameters(sql: str) -> None:
+    assert _conditions(sql) == {"shop.orders": "`due` = date '2026-01-31'"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "partition", "values", "condition"),
+    [
+        ("select trunc(due, 'MM') as day from shop.orders", "day", [20_454], "`due` >= date '2026-01-01' and `due` < date '2026-02-02'"),
+        ("select date_trunc('hour', local_time) as day from shop.orders", "hour(day)", [490_896], "`local_time` >= timestamp '2026-01-01 00:00:00' and `local_time` < timestamp '2026-01-01 01:00:00'"),
+        ("select due as day from shop.orders", "month(day)", [672], "`due` >= date '2026-01-01' and `due` < date '2026-02-01'"),
+        ("select due as day from shop.orders", "month(day)", [672, 674], "(`due` >= date '2026-01-01' and `due` < date '2026-02-01') or (`due` >= date '2026-03-01' and `due` < date '2026-04-01')"),
+        ("select due as day from shop.orders", "day", [20_454, 20_455], "`due` >= date '2026-01-01' and `due` < date '2026-01-03'"),
+        ("select cast(from_utc_timestamp(ordered_at, 'Europe/Oslo') as date) as day from shop.orders", "day", [20_454], "`ordered_at` >= timestamp '2025-12-31 00:00:00+00:00' and `ordered_at` < timestamp '2026-01-03 00:00:00+00:00'"),
+        ("select note as day from shop.orders", "value(day)", ["it's", "b"], "`Note` in ('b', 'it''s')"),
+    ],
+)  # fmt: skip
+def test_partitions_of_other_kinds_become_ranges_that_hold_all_their_rows(
+    sql: str, partition: str, values: list[Any], condition: str
+) -> None:
+    found = _conditions(sql, partition, *values)["shop.orders"]
+    assert found.replace("\\'", "''") == condition
+
+
+def test_only_conditions_that_leave_nothing_else_count_as_exact() -> None:
+    def exact(sql: str) -> bool:
+        return _query(sql).conditions(_SCHEMAS, _BY_DAY, {_DAYS})["shop.orders"].is_exact
+
+    assert exact("select cast(ordered_at as date) as day, id from shop.orders")
+    assert not exact("select trunc(due, 'MM') as day, id from shop.orders")
 
 
 @pytest.mark.parametrize(
@@ -118,22 +172,38 @@ def test_a_date_column_and_a_time_without_zone_become_conditions_of_their_type()
     [
         "select to_date(Note, 'yyyy') as day from shop.orders",
         "select cast(Note as date) as day from shop.orders",
-        "select ordered_at as day from shop.orders",
         "select max(cast(ordered_at as date)) as day from shop.orders",
         "select max(due) as day, id from shop.orders group by id",
         "select due as day, row_number() over (order by id) from shop.orders",
         "select due as day from shop.orders limit 5",
-        "select c.city, o.due as day from shop.customers c join shop.orders o on true",
-        "select due as day from shop.orders right join shop.customers on true",
         "select due as day from shop.orders full join shop.customers on true",
-        "select due as day from shop.orders where id in (select id from shop.customers)",
-        "select due as day from shop.orders union all select due from shop.orders",
-        "select day from (select due as day from shop.orders)",
-        "with a as (select due as day from shop.orders) select day from a",
+        "select o.due as day from shop.customers c left join shop.orders o on o.id = c.id",
+        "select due as day from shop.orders union all select due from (select due from shop.orders limit 3)",
         "select due as day, count(*) from shop.orders group by rollup (due)",
         "select due as day from shop.orders tablesample (10 percent)",
         "select due + 1 as day from shop.orders",
+        "select due as day, rand() as r from shop.orders",
+        "select due as day, my_function(id) as r from shop.orders",
+        "with recursive a as (select due as day from shop.orders union all select day from a) select day from a",
     ],
 )
 def test_in_any_other_shape_no_condition_is_derived(sql: str) -> None:
-    assert _query(sql).day_predicate(_DAY, _SCHEMAS) is None
+    assert _conditions(sql) == {}
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("select due as day from shop.orders where due = :partitoin", r"no parameter :partitoin; did you mean :partition\?"),
+        ("select due as day from shop.orders where id > ?", "parameters have names: write :partition"),
+        ("select due as day from shop.orders where due = '{{ partition }}' and", r"written :partition, not \{\{ partition \}\}"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_does_not_exist_is_refused(sql: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _query(sql)
+
+
+def test_a_table_without_partitions_has_no_parameter_of_that_name() -> None:
+    with pytest.raises(ConfigError, match=":partition means nothing, for the table has no partition"):
+        parse_query("shop.all", "select id from shop.orders where due = :partition", None, _SCHEMAS)

@@ -1,0 +1,244 @@
+"""By what a published table is partitioned, and which rows a partition of it holds: keys, values, ranges of time.
+
+A key is text, the same for commands and for Dagster: `2026-01-31`, `2026-01-31T13`, `2026-01`, `2026`, `Oslo`, `null`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from pipelines.errors import ConfigError
+from scan_core.schema import PrimitiveType, Type, arrow_type
+from scan_core.transforms import parse_transform
+
+Unit = Literal["year", "month", "day", "hour", "value"]
+NULL_KEY = "null"
+"""The partition of rows whose partition column is NULL."""
+FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
+"""Of keys, by unit; as Dagster wants them too."""
+_EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PLACE = re.compile(r"(\w+)\(\s*(`[^`]+`|[^()`]+?)\s*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A stretch of time, the end excluded, in UTC."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPartition:
+    """How a published table is partitioned.
+
+    Attributes:
+        column: of the result.
+        unit: what a partition stands for.
+        transform: of the Iceberg partition field.
+    """
+
+    column: str
+    unit: Unit
+    transform: str
+
+    @classmethod
+    def parse(cls, text: str) -> "PublishedPartition":
+        """From a config: `day` (a date column), `hour(ordered_at)`, `month(day)`, `year(day)`, `value(city)`.
+
+        Raises:
+            ValueError: none of these.
+        """
+        text = text.strip()
+        if re.fullmatch(r"[^()`]+", text):
+            return cls(text, "day", "identity")
+        match = _PLACE.fullmatch(text)
+        unit = match[1].lower().rstrip("s") if match else ""
+        if match is None or unit not in {*FORMATS, "value", "identity"}:
+            raise ValueError(
+                f"{text!r} is no partition of a published table; write a date column, or year, month, day, hour or value "
+                "of a column: hour(ordered_at)"
+            )
+        column = match[2].strip("`")
+        if unit in {"value", "identity"}:
+            return cls(column, "value", "identity")
+        return cls(column, cast("Unit", unit), unit)
+
+    @property
+    def is_time(self) -> bool:
+        """Whether partitions are stretches of time."""
+        return self.unit != "value"
+
+    def __str__(self) -> str:
+        return self.column if self.transform == "identity" else f"{self.transform}({self.column})"
+
+    def fits(self, kind: Type) -> bool:
+        """Whether a column of this type can be partitioned so."""
+        if not isinstance(kind, PrimitiveType):
+            return False
+        match self.unit:
+            case "day" if self.transform == "identity":
+                return kind.name == "date"
+            case "value":
+                return kind.name not in {"float", "double", "binary", "fixed"}
+            case "hour":
+                return kind.name in {"timestamp", "timestamptz"}
+            case _:
+                return kind.name in {"date", "timestamp", "timestamptz"}
+
+    # -- keys ------------------------------------------------------------------------------------------------------
+
+    def period(self, key: str) -> Period:
+        """The time that a key stands for.
+
+        Raises:
+            ConfigError: no such key.
+        """
+        try:
+            start = datetime.strptime(key, FORMATS[self.unit]).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise ConfigError(f"{key!r} is no {self.unit}; write it like {_EXAMPLES[self.unit]}") from error
+        return Period(start, self._after(start))
+
+    def keys(self, text: str) -> list[str]:
+        """Of `2026-01-31`, or of `2026-01-01..2026-01-31` with both ends.
+
+        Raises:
+            ConfigError: no such keys, or the last is before the first.
+        """
+        first, separator, last = text.partition("..")
+        if not self.is_time or not separator or NULL_KEY in {first, last}:
+            if self.is_time and text != NULL_KEY:
+                self.period(text)
+            return [text]
+        start, end = self.period(first).start, self.period(last).start
+        if end < start:
+            raise ConfigError(f"{text!r}: the last {self.unit} is before the first")
+        found = []
+        while start <= end:
+            found.append(start.strftime(FORMATS[self.unit]))
+            start = self._after(start)
+        return found
+
+    def _after(self, start: datetime) -> datetime:
+        match self.unit:
+            case "hour":
+                return start + timedelta(hours=1)
+            case "day":
+                return start + timedelta(days=1)
+            case "month":
+                return (start.replace(day=1) + timedelta(days=32)).replace(day=1)
+            case _:
+                return start.replace(year=start.year + 1)
+
+    # -- physical values, as manifests hold them -------------------------------------------------------------------
+
+    def physical(self, key: str, kind: Type) -> Any:
+        """The value of the Iceberg partition field for a key.
+
+        Raises:
+            ConfigError: no such key.
+        """
+        if key == NULL_KEY:
+            return None
+        if self.is_time:
+            start = self.period(key).start
+            match self.unit:
+                case "hour":
+                    return (start - _EPOCH) // timedelta(hours=1)
+                case "day":
+                    return (start - _EPOCH).days
+                case "month":
+                    return (start.year - 1970) * 12 + start.month - 1
+                case _:
+                    return start.year - 1970
+        return self.physical_values(pa.array([_typed(key, kind)], arrow_type(kind)), kind).pop()
+
+    def physical_values(self, values: pa.Array, kind: Type) -> set[Any]:
+        """The values of the Iceberg partition field for values of the column."""
+        found = parse_transform(self.transform).apply(values, kind)
+        if pa.types.is_date32(found.type):
+            found = found.cast(pa.int32())
+        elif pa.types.is_timestamp(found.type):
+            found = found.cast(pa.int64())
+        elif pa.types.is_decimal(found.type):
+            return {None if v is None else int(v.scaleb(found.type.scale)) for v in found.to_pylist()}
+        return set(found.to_pylist())
+
+    def key_of(self, physical: Any, kind: Type) -> str:
+        """The key of a value of the Iceberg partition field."""
+        if physical is None:
+            return NULL_KEY
+        if self.is_time:
+            return self._start(physical).strftime(FORMATS[self.unit])
+        if isinstance(kind, PrimitiveType) and kind.name == "decimal":
+            return str(Decimal(physical).scaleb(-kind.parameters[1]))
+        if isinstance(kind, PrimitiveType) and kind.name == "date":
+            return (_EPOCH.date() + timedelta(days=physical)).isoformat()
+        if isinstance(kind, PrimitiveType) and kind.name in {"timestamp", "timestamptz"}:
+            return (_EPOCH + timedelta(microseconds=physical)).replace(tzinfo=None).isoformat()
+        return str(physical).lower() if isinstance(physical, bool) else str(physical)
+
+    def _start(self, physical: int) -> datetime:
+        match self.unit:
+            case "hour":
+                return _EPOCH + timedelta(hours=physical)
+            case "day":
+                return _EPOCH + timedelta(days=physical)
+            case "month":
+                return datetime(1970 + physical // 12, 1 + physical % 12, 1, tzinfo=UTC)
+            case _:
+                return datetime(1970 + physical, 1, 1, tzinfo=UTC)
+
+    def periods(self, physical: Iterable[Any]) -> list[Period]:
+        """The times of partitions, neighbours joined, in order; NULL has none."""
+        joined: list[Period] = []
+        for value in sorted(v for v in physical if v is not None):
+            start = self._start(value)
+            if joined and joined[-1].end == start:
+                joined[-1] = Period(joined[-1].start, self._after(start))
+            else:
+                joined.append(Period(start, self._after(start)))
+        return joined
+
+    def parameters(self, key: str) -> dict[str, Any]:
+        """What `:partition`, `:partition_start` and `:partition_end` are for a key: dates, for hours times, else text.
+
+        Raises:
+            ConfigError: no such key.
+        """
+        if not self.is_time or key == NULL_KEY:
+            return {"partition": None if key == NULL_KEY else key}
+        period = self.period(key)
+        start: date | datetime = period.start if self.unit == "hour" else period.start.date()
+        end: date | datetime = period.end if self.unit == "hour" else period.end.date()
+        return {"partition": start, "partition_start": start, "partition_end": end}
+
+
+def _typed(key: str, kind: Type) -> Any:
+    name = kind.name if isinstance(kind, PrimitiveType) else ""
+    try:
+        match name:
+            case "int" | "long":
+                return int(key)
+            case "boolean":
+                return {"true": True, "false": False}[key.lower()]
+            case "date":
+                return date.fromisoformat(key)
+            case "timestamp":
+                return datetime.fromisoformat(key)
+            case "timestamptz":
+                moment = datetime.fromisoformat(key)
+                return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            case "decimal":
+                return Decimal(key)
+            case _:
+                return key
+    except (ValueError, KeyError, InvalidOperation) as error:
+        raise ConfigError(f"{key!r} is no {kind}, which the partition column is") from error
