@@ -1,0 +1,294 @@
+"""What a run does with the rows of its day: appended once per state of the mirrors, upserted by key, copied as they are."""
+
+import datetime as dt
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import published_commit
+from pipelines.catalog import create_table, find_table, open_catalog
+from pipelines.commit import RowDelta
+from pipelines.config import Config, parse
+from pipelines.errors import CommitConflictError, ConfigError, PublishError
+from pipelines.materialize import materialize
+from pipelines.schema_evolution import iceberg_fields
+from pipelines.table_writer import write_deletes, write_rows
+from scan_core import open_table
+from tests.spark_session import SPARK_TEST
+
+pytestmark = SPARK_TEST
+
+NAME = "shop.published"
+FIRST, SECOND = "2026-01-01", "2026-01-02"
+ROWS = "select day, id, amount from shop.orders"
+
+
+def config_of(folder: Path, sql: str = ROWS, **entry: Any) -> Config:
+    published = {"partition": "day", "sql": sql} | entry
+    return parse(
+        f"tables: {{shop.orders: {{source: {{path: none}}, key: [id]}}}}\npublished: {{{NAME}: {published}}}",
+        folder / "nevermore.yaml",
+    )
+
+
+def land(config: Config, rows: Mapping[int, tuple[int, float]], deleted: tuple[int, ...] = ()) -> None:
+    """A batch of the mirror: (day of January, amount) by id, and ids deleted before."""
+    catalog = open_catalog(config)
+    table = pa.table(
+        {
+            "id": pa.array(list(rows), pa.int64()),
+            "day": pa.array([dt.date(2026, 1, day) for day, _ in rows.values()], pa.date32()),
+            "amount": pa.array([amount for _, amount in rows.values()], pa.float64()),
+        }
+    )
+    mirror = find_table(catalog, "shop.orders") or create_table(catalog, "shop.orders", iceberg_fields(table.schema))
+    delta = RowDelta(mirror)
+    files = write_rows(table, delta.target, delta.default_spec)
+    if deleted:
+        files += write_deletes(pa.table({"id": pa.array(deleted, pa.int64())}), delta.target, delta.default_spec, [1])
+    delta.commit(files, {})
+
+
+def rows_of(config: Config) -> list[tuple[str, int, float]]:
+    table = open_table(find_table(open_catalog(config), NAME))
+    rows = table.scan().to_table().select(["day", "id", "amount"]).to_pylist()
+    return sorted((row["day"].isoformat(), row["id"], row["amount"]) for row in rows)
+
+
+def snapshots(config: Config) -> list[Any]:
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    return list(table.metadata.snapshots)
+
+
+# -- append ------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_appended_once_per_state_of_the_mirrors(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="append")
+    land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (2, 30.0)})
+    first = materialize(config, NAME, FIRST)
+    again = materialize(config, NAME, FIRST)
+    assert (first.rows, first.is_repeat) == (2, False)
+    assert (again.rows, again.is_repeat, again.snapshot_id) == (0, True, first.snapshot_id)
+    assert materialize(config, NAME, SECOND).rows == 1
+    assert materialize(config, NAME, FIRST).is_repeat
+    assert rows_of(config) == [(FIRST, 1, 10.0), (FIRST, 2, 20.0), (SECOND, 3, 30.0)]
+
+    land(config, {4: (1, 40.0)}, deleted=(1,))
+    assert not materialize(config, NAME, FIRST).is_repeat
+    assert [row[1] for row in rows_of(config)] == [1, 2, 2, 4, 3]
+
+
+def test_a_day_without_rows_is_remembered_as_appended(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="append")
+    land(config, {1: (1, 10.0)})
+    assert (materialize(config, NAME, SECOND).rows, materialize(config, NAME, SECOND).is_repeat) == (0, True)
+
+
+def test_what_expired_snapshots_appended_is_not_appended_again_and_what_was_rolled_back_is(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    config = config_of(tmp_path, mode="append")
+    land(config, {1: (1, 10.0), 3: (2, 30.0)})
+    first = materialize(config, NAME, FIRST)
+    materialize(config, NAME, SECOND)
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    assert len(snapshots(config)) == 1
+    assert materialize(config, NAME, FIRST).is_repeat
+
+    land(config, {5: (2, 50.0)})
+    kept = snapshots(config)[-1].snapshot_id
+    assert materialize(config, NAME, SECOND).rows == 2
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    table.manage_snapshots().rollback_to_snapshot(kept).commit()
+    assert materialize(config, NAME, SECOND).rows == 2
+    assert [row[1] for row in rows_of(config)] == [1, 3, 3, 5]
+
+
+def test_of_two_runs_at_once_one_appends(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(tmp_path, mode="append")
+    land(config, {1: (1, 10.0)})
+    before = RowDelta.commit
+    others: list[int] = []
+
+    def commit(delta: RowDelta, *arguments: Any, **options: Any) -> Any:
+        if not others:  # another run comes first
+            others.append(1)
+            others.append(materialize(config, NAME, FIRST).rows)
+        return before(delta, *arguments, **options)
+
+    monkeypatch.setattr(RowDelta, "commit", commit)
+    report = materialize(config, NAME, FIRST)
+    assert others == [1, 1]
+    assert report.is_repeat
+    assert rows_of(config) == [(FIRST, 1, 10.0)]
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    files = [str(p) for p in Path(table.location().removeprefix("file://")).rglob("*.parquet")]
+    assert files == [p.removeprefix("file://") for p in table.inspect.data_files()["file_path"].to_pylist()]
+
+
+# -- upsert ------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_take_the_place_of_those_with_their_key_and_leave_others(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="upsert", key=["id"])
+    land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (1, 30.0)})
+    assert materialize(config, NAME, FIRST).delete_rows == 0
+    land(config, {1: (1, 11.0), 4: (1, 40.0)}, deleted=(1, 3))
+    report = materialize(config, NAME, FIRST)
+    assert (report.rows, report.delete_rows) == (3, 2)
+    expected = [(FIRST, 1, 11.0), (FIRST, 2, 20.0), (FIRST, 3, 30.0), (FIRST, 4, 40.0)]  # 3 is in no result any more
+    assert rows_of(config) == expected
+    materialize(config, NAME, FIRST)
+    assert rows_of(config) == expected
+    assert snapshots(config)[-1].summary.operation.value == "overwrite"
+
+
+def test_a_row_that_moves_to_another_day_leaves_its_old_one(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="upsert", key=["id"])
+    land(config, {1: (1, 10.0), 2: (1, 20.0)})
+    materialize(config, NAME, FIRST)
+    land(config, {1: (2, 12.0)}, deleted=(1,))
+    materialize(config, NAME, SECOND)
+    assert rows_of(config) == [(FIRST, 2, 20.0), (SECOND, 1, 12.0)]
+
+
+def test_a_key_with_the_day_in_it_is_deleted_in_that_day_alone(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="upsert", key=["day", "id"])
+    land(config, {1: (1, 10.0)})
+    materialize(config, NAME, FIRST)
+    land(config, {1: (2, 12.0)}, deleted=(1,))
+    materialize(config, NAME, SECOND)
+    materialize(config, NAME, SECOND)
+    assert rows_of(config) == [(FIRST, 1, 10.0), (SECOND, 1, 12.0)]
+
+
+def test_equal_keys_in_a_result_are_refused_and_nothing_is_left(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, f"{ROWS} union all {ROWS}", mode="upsert", key=["id"])
+    land(config, {1: (1, 10.0)})
+    with pytest.raises(PublishError, match=r"several rows of the result have the same key \(id\): \(1,\); group by it"):
+        materialize(config, NAME, FIRST)
+    assert list((tmp_path / "warehouse" / "shop" / "published").rglob("*.parquet")) == []
+
+
+def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="upsert", key=["amount"])
+    land(config, {1: (1, 10.0)})
+    with pytest.raises(ConfigError, match="key column 'amount' has type double"):
+        materialize(config, NAME, FIRST)
+    with pytest.raises(ConfigError, match="the result has no column 'ident'; did you mean 'id'"):
+        materialize(config_of(tmp_path, mode="upsert", key=["ident"]), NAME, FIRST)
+
+
+def test_deletes_of_an_attempt_that_lost_are_removed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, mode="upsert", key=["id"])
+    land(config, {1: (1, 10.0)})
+    materialize(config, NAME, FIRST)
+    before = RowDelta.commit
+    conflicts = [CommitConflictError("another writer")]
+
+    def commit(delta: RowDelta, *arguments: Any, **options: Any) -> Any:
+        if conflicts:
+            raise conflicts.pop()
+        return before(delta, *arguments, **options)
+
+    monkeypatch.setattr(RowDelta, "commit", commit)
+    materialize(config, NAME, FIRST)
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    known = set(table.inspect.all_files()["file_path"].to_pylist())
+    assert {f"file://{p}" for p in (tmp_path / "warehouse").rglob("published/data/**/*.parquet")} == known
+    assert rows_of(config) == [(FIRST, 1, 10.0)]
+
+
+# -- replace -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_day_is_replaced_only_where_it_is_a_partition(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path)
+    land(config, {1: (1, 10.0)})
+    create_table(open_catalog(config), NAME, iceberg_fields(pa.schema([("day", pa.date32()), ("id", pa.int64())])))
+    with pytest.raises(ConfigError, match="the table is partitioned by nothing, not by day"):
+        materialize(config, NAME, FIRST)
+
+
+def test_a_table_that_was_upserted_can_be_replaced(tmp_path: Path, spark: SparkSession) -> None:
+    land(config_of(tmp_path), {1: (1, 10.0), 2: (1, 20.0)})
+    for mode in ("upsert", "upsert", "replace"):
+        materialize(config_of(tmp_path, mode=mode, key=["id"]), NAME, FIRST)
+        assert rows_of(config_of(tmp_path)) == [(FIRST, 1, 10.0), (FIRST, 2, 20.0)]
+
+
+# -- layout and copying ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "partition"),
+    [
+        (ROWS, "day"),
+        ("select ID as number, o.day as d, o.amount as again, o.id from shop.orders o", "d"),
+        ("select *, cast(day as date) as made_on from shop.orders", "made_on"),
+    ],
+)
+def test_a_copy_by_the_readers_is_what_the_query_gives(
+    sql: str, partition: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    land(config_of(tmp_path), {i: (1 + i % 3, i / 3) for i in range(300)})
+    land(config_of(tmp_path), {}, deleted=tuple(range(0, 300, 7)))
+    read = []
+    for direct_copy in (True, False):
+        config = config_of(tmp_path, sql, partition=partition, options={"direct_copy": direct_copy})
+        report = materialize(config, NAME, SECOND)
+        assert report.is_direct_copy == direct_copy
+        assert report.rows_removed_by_deletes == 14
+        assert report.reads["shop.orders"].metrics.rows_out == report.rows == 86
+        table = open_table(find_table(open_catalog(config), NAME)).scan().to_table()
+        read.append(table.sort_by("id"))
+    assert read[0].equals(read[1])
+
+
+def test_files_are_ranged_sorted_and_filtered_as_the_options_ask(tmp_path: Path, spark: SparkSession) -> None:
+    options = {"distribution": "range", "bloom_filters": ["id"], "compression": "gzip", "row_group_rows": 100}
+    config = config_of(tmp_path, f"{ROWS} distribute by amount", sort_by=["id"], options=options)
+    land(config, {i: (1, float(i % 7)) for i in range(1_000)})
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    report = materialize(config, NAME, FIRST)
+    spark.conf.set("spark.sql.adaptive.enabled", str(before))
+    assert report.data_files > 1
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    ranges = []
+    for path in table.inspect.data_files()["file_path"].to_pylist():
+        ids = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
+        assert ids == sorted(ids)
+        ranges.append((ids[0], ids[-1]))
+        column = pq.read_metadata(path.removeprefix("file://")).row_group(0).column(1)
+        assert (column.compression, column.has_offset_index) == ("GZIP", True)
+    ranges.sort()
+    assert all(low[1] < high[0] for low, high in pairwise(ranges))
+
+
+def test_options_name_columns_of_the_result(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, options={"bloom_filters": ["idd"]})
+    land(config, {1: (1, 10.0)})
+    with pytest.raises(ConfigError, match="the result has no column 'idd'; did you mean 'id'"):
+        materialize(config, NAME, FIRST)
+
+
+def test_states_of_mirrors_are_told_apart() -> None:
+    assert published_commit._fingerprint({"a": 1, "b": 2}) == published_commit._fingerprint({"b": 2, "a": 1})
+    assert published_commit._fingerprint({"a": 1}) != published_commit._fingerprint({"a": 2})
