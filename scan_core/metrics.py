@@ -9,8 +9,9 @@ class ScanMetrics:
 
     Planning fills the first block, reading the others. Rows removed are counted once, by the first cause:
     sampling, position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
-    of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps are among
-    those removed by the filter.
+    of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps and by
+    runtime filters are among those removed by the filter, data files and row groups that runtime filters exclude among
+    those pruned.
     """
 
     manifests_read: int = 0
@@ -45,6 +46,12 @@ class ScanMetrics:
     bitmaps_read: int = 0
     bitmap_bytes_read: int = 0
     rows_removed_by_bitmaps: int = 0
+
+    data_files_pruned_by_runtime_filters: int = 0
+    row_groups_pruned_by_runtime_filters: int = 0
+    rows_removed_by_runtime_filters: int = 0
+    runtime_filters_switched_off: int = 0
+    delete_keys_left_out: int = 0
 
     delete_files_opened: int = 0
     delete_rows_loaded: int = 0

@@ -38,6 +38,9 @@ class ScanOptions:
         use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
         prune_dictionaries: let dictionary pages exclude row groups that hold no value asked for.
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for.
+        use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; False only looks rows up.
+        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
+            filter, and its rows where somebody joins again.
         lazy_columns: decode payload columns only where rows survive.
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
@@ -62,6 +65,8 @@ class ScanOptions:
     use_bitmap_indexes: bool = True
     prune_dictionaries: bool = True
     use_bloom_filters: bool = True
+    use_runtime_filters: bool = True
+    adaptive_runtime_filters: bool = True
     lazy_columns: bool = True
     adaptive_order: bool = True
     use_numba: bool = True

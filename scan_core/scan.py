@@ -4,29 +4,32 @@ What a scan means is resolved here (columns, predicate, snapshot); how rows are 
 the driver and `read/` on the workers.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from scan_core.binding import Binding, readable
 from scan_core.distribute.local import run_splits
-from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, SnapshotNotFoundError, UnsupportedError
+from scan_core.errors import OptionError
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
 from scan_core.plan.planner import ScanPlan, plan_scan
-from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
+from scan_core.point_in_time import is_plausible_time, milliseconds
 from scan_core.read.public_types import public_batch, public_schema
 from scan_core.read.split_reader import count_split, read_split
 from scan_core.rows.sample import RowSample
-from scan_core.schema import NestedField, Schema, StructType, arrow_type
+from scan_core.schema import Schema
 from scan_core.snapshot import Snapshot
 from scan_core.split import ScanContext, Split
 
 if TYPE_CHECKING:
     from scan_core.changes.request import Changes
     from scan_core.expr.nodes import BoundPredicate, Expr
+    from scan_core.runtime_filter.column_keys import KeyField
+    from scan_core.runtime_filter.semi_join import SemiJoin
     from scan_core.table import Table
 
 T = TypeVar("T")
@@ -35,8 +38,6 @@ _LEAST_SPLIT_BYTES = 1024**2
 _MOST_LOCAL_SPLIT_BYTES = 32 * 1024**2
 _LOCAL_SPLITS = 16
 """Enough to keep a few threads busy to the end; how many splits there are does not depend on the threads."""
-_EARLIEST_MILLISECONDS, _LATEST_MILLISECONDS = 10**11, 10**14
-"""Years 1973 to 5138: an integer in between that is no snapshot id is a time; snapshot ids are mostly larger."""
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Scan:
         options: limits and switches.
         row_limit: most rows of the result, None for all.
         row_sample: which rows to look at, None for all.
+        joins: keys that rows must have, all of them, beside the predicates.
     """
 
     table: "Table"
@@ -71,6 +73,7 @@ class Scan:
     options: ScanOptions = field(default_factory=ScanOptions)
     row_limit: int | None = None
     row_sample: RowSample | None = None
+    joins: "tuple[SemiJoin, ...]" = ()
     _last: _LastRun = field(default_factory=_LastRun, repr=False, compare=False)
 
     def select(self, *names: str) -> "Scan":
@@ -84,15 +87,46 @@ class Scan:
         """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`."""
         return self._with(predicates=(*self.predicates, predicate))
 
+    def semi_join(self, columns: str | Sequence[str], keys: Any) -> "Scan":
+        """Rows whose values of `columns` are among `keys`: exactly those, each once; NULL is never among them.
+
+        What has no key is excluded as early as possible: files, row groups, pages, keys of deletes, then single rows.
+
+        Args:
+            columns: one column or struct member, or several that are matched together.
+            keys: values (of several columns tuples of them), an Arrow array or table or whatever exports one, or
+                another scan, which is read when this one first runs. Keys may repeat; those that the column's type
+                cannot hold match nothing.
+
+        Raises:
+            OptionError: no keys, or not as many columns of keys as names.
+        """
+        from scan_core.runtime_filter.semi_join import semi_join
+
+        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=True)))
+
+    def prefilter(self, columns: str | Sequence[str], keys: Any) -> "Scan":
+        """Rows without key may be left out wherever that is cheap, and need not be: for callers who join again.
+
+        Args:
+            columns: see `semi_join`.
+            keys: as in `semi_join`; or `LateKeys`, which are filled while the scan runs; or `induced_ranges` of the
+                other side's key, which are known without reading it.
+
+        Raises:
+            OptionError: see `semi_join`.
+        """
+        from scan_core.runtime_filter.semi_join import semi_join
+
+        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=False)))
+
     def as_of(self, when: int | datetime) -> "Scan":
         """The snapshot with this id, or what was current at this time (a datetime, or milliseconds since the epoch).
 
         Raises:
             SnapshotNotFoundError: neither an id of the table nor plausible as milliseconds.
         """
-        if isinstance(when, int) and (
-            when in self.table.metadata.snapshots or not _EARLIEST_MILLISECONDS <= when < _LATEST_MILLISECONDS
-        ):
+        if isinstance(when, int) and (when in self.table.metadata.snapshots or not is_plausible_time(when)):
             return self.as_of_snapshot(when)
         return self.as_of_time(when)
 
@@ -106,7 +140,7 @@ class Scan:
         Raises:
             SnapshotNotFoundError: text that is no time.
         """
-        return self._with(snapshot_id=None, timestamp_ms=_milliseconds(when), ref=None)
+        return self._with(snapshot_id=None, timestamp_ms=milliseconds(when), ref=None)
 
     def at_ref(self, name: str) -> "Scan":
         """A branch (read with the table's current schema) or a tag (with its snapshot's)."""
@@ -151,7 +185,7 @@ class Scan:
         Raises:
             ColumnNotFoundError: an unknown column; names the nearest.
         """
-        return self._projection(self._resolve()[1])
+        return self._binding(self._resolve()[1]).projection(self.columns)
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -160,7 +194,7 @@ class Scan:
         Raises:
             UnsupportedError: a selected column has a type that cannot be read.
         """
-        return public_schema(_readable(self.schema))
+        return public_schema(readable(self.schema))
 
     @property
     def applied_filters(self) -> tuple[str, ...]:
@@ -182,7 +216,16 @@ class Scan:
     @property
     def predicate(self) -> "BoundPredicate | None":
         """All predicates as one, bound to field ids; None without any. Errors are those of `applied_filters`."""
-        return self._bound(self._resolve()[1])
+        return self._binding(self._resolve()[1]).predicate(self.predicates)
+
+    def key_fields(self, names: Sequence[str]) -> "tuple[KeyField, ...]":
+        """The columns or struct members with these names, as keys of a join.
+
+        Raises:
+            ColumnNotFoundError: an unknown column.
+            OptionError: one that cannot be a key.
+        """
+        return self._binding(self._resolve()[1]).key_fields(names)
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -299,76 +342,23 @@ class Scan:
             snapshot_id=self.snapshot_id, timestamp_ms=self.timestamp_ms, ref=self.ref
         )
 
+    def _binding(self, schema: Schema) -> Binding:
+        return Binding(self.table.metadata, schema, self.options)
+
     def _context(self, schema: Schema) -> ScanContext:
-        metadata = self.table.metadata
+        metadata, binding = self.table.metadata, self._binding(schema)
         return ScanContext(
             table=self.table.location,
-            projection=_readable(self._projection(schema)),
-            predicate=self._bound(schema),
+            projection=readable(binding.projection(self.columns)),
+            predicate=binding.predicate(self.predicates),
             field_paths=metadata.field_paths(),
             specs=metadata.specs,
             name_mapping=metadata.name_mapping,
             io=self.table.io,
             options=self.options,
             sample=self.row_sample,
+            runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),
         )
-
-    def _metadata_fields(self) -> Mapping[str, NestedField]:
-        return metadata_fields(self.table.metadata.specs, self.table.metadata.field_paths())
-
-    def _projection(self, schema: Schema) -> Schema:
-        if self.columns is None:
-            return schema
-        chosen = [self._column(schema, name) for name in self.columns]
-        for index, column in enumerate(chosen):
-            if column in chosen[:index]:
-                raise ColumnNotFoundError(f"column {column.name!r} is selected twice")
-            above = {f.field_id for f in self._way_to(schema, column)}
-            if (whole := next((c for c in chosen if c.field_id in above - {column.field_id}), None)) is not None:
-                raise ColumnNotFoundError(f"{column.name!r} is part of {whole.name!r}, which is selected as a whole")
-        return Schema(schema.schema_id, tuple(chosen), schema.identifier_field_ids)
-
-    def _column(self, schema: Schema, name: str) -> NestedField:
-        try:
-            found = schema.find(name, case_sensitive=self.options.case_sensitive)
-        except ColumnNotFoundError:
-            if (known := self._metadata_fields().get(name)) is None:
-                raise
-            return known
-        path = self._way_to(schema, found)
-        if len(path) == 1:
-            return found
-        if not all(isinstance(above.type, StructType) for above in path[:-1]):
-            raise ColumnNotFoundError(f"{name!r} lies inside a list or map: select the column {path[0].name!r}")
-        return replace(found, name=".".join(field.name for field in path), required=False, initial_default=None)
-
-    @staticmethod
-    def _way_to(schema: Schema, column: NestedField) -> tuple[NestedField, ...]:
-        return schema.path(column.field_id) if column.field_id in schema else (column,)
-
-    def _bound(self, schema: Schema) -> "BoundPredicate | None":
-        if not self.predicates:
-            return None
-        bound = [self._bind_one(predicate, schema) for predicate in self.predicates]
-        if len(bound) == 1:
-            return bound[0]
-        from scan_core.expr.nodes import BoundPredicate
-
-        return BoundPredicate(
-            " and ".join(f"({b.sql})" for b in bound), tuple(conjunct for b in bound for conjunct in b.conjuncts)
-        )
-
-    def _bind_one(self, predicate: "str | Expr", schema: Schema) -> "BoundPredicate":
-        from scan_core.expr.bind import bind
-
-        try:
-            return bind(predicate, schema, self.options.case_sensitive, self.options.normalize)
-        except (PredicateError, ColumnNotFoundError):
-            extra = tuple(f for f in self._metadata_fields().values() if f.name not in schema.names)
-            if not any(f.name in str(predicate) for f in extra):
-                raise
-            widened = Schema(schema.schema_id, (*schema.fields, *extra))
-            return bind(predicate, widened, self.options.case_sensitive, self.options.normalize)
 
 
 def _count_one(split: Split, metrics: ScanMetrics) -> Iterator[int]:
@@ -379,34 +369,3 @@ def _local_splits(plan: ScanPlan) -> tuple[Split, ...]:
     total = sum(task.length for task in plan.tasks)
     size = min(max(total // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
     return plan.splits(min(size, plan.context.options.split_bytes))
-
-
-def _readable(schema: Schema) -> Schema:
-    for column in schema.fields:
-        try:
-            arrow_type(column.type)
-        except UnsupportedError as error:
-            readable = [f.name for f in schema.fields if f is not column and f.field_id not in METADATA_IDS]
-            raise UnsupportedError(
-                f"column {column.name!r}: type {column.type} is not supported; select others ({', '.join(readable)})"
-            ) from error
-    return schema
-
-
-def _milliseconds(when: int | str | datetime) -> int:
-    if isinstance(when, str):
-        text = when.strip()
-        if text.lstrip("-").isdigit():
-            return int(text)
-        try:
-            when = datetime.fromisoformat(text)
-        except ValueError as error:
-            raise SnapshotNotFoundError(
-                f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
-            ) from error
-    if isinstance(when, datetime):
-        moment = when if when.tzinfo else when.replace(tzinfo=UTC)
-        epoch = datetime(1970, 1, 1, tzinfo=UTC)
-        elapsed = moment - epoch
-        return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
-    return when

@@ -15,6 +15,7 @@ from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
+    from scan_core.runtime_filter.request import RuntimeFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class ScanContext:
         specs: partition specs by id, for identity-partition values of columns a file lacks (rule 16).
         name_mapping: `schema.name-mapping.default` as parsed JSON, or None.
         sample: which rows to look at; None for all.
+        runtime_filters: keys that rows must have, beside the predicate.
     """
 
     table: str
@@ -59,6 +61,7 @@ class ScanContext:
     io: FileIOConfig
     options: ScanOptions
     sample: RowSample | None = None
+    runtime_filters: tuple["RuntimeFilter", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

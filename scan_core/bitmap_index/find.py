@@ -41,18 +41,17 @@ def with_bitmap_indexes(
     context: ScanContext,
     metrics: ScanMetrics,
 ) -> tuple[FileScanTask, ...]:
-    """The tasks, each with the indexes of the columns that the predicate reads, if its file has any.
+    """The tasks, each with the indexes of the columns that predicate and runtime filters read, if its file has any.
 
     Statistics files that are damaged or gone are counted in `metrics` and left aside.
     """
-    predicate = context.predicate
-    if predicate is None or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
+    field_ids = _field_ids(context)
+    if not field_ids or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
         return tuple(tasks)
     paths = list(islice(statistics_paths(metadata, snapshot), _MOST_FILES))
     if not paths:
         return tuple(tasks)
     wanted = {task.data_file.path: task.data_file for task in tasks}
-    field_ids = frozenset(predicate.leaf_ids)
     found: dict[str, dict[int, BitmapIndexBlob]] = {}
     for path in paths:
         if len(found) == len(wanted) and all(len(blobs) == len(field_ids) for blobs in found.values()):
@@ -74,6 +73,12 @@ def with_bitmap_indexes(
         else task
         for task in tasks
     )
+
+
+def _field_ids(context: ScanContext) -> frozenset[int]:
+    """Columns of which rows are asked by value."""
+    of_filters = {f.fields[0].field_id for f in context.runtime_filters if len(f.fields) == 1}
+    return frozenset(of_filters if context.predicate is None else of_filters | {*context.predicate.leaf_ids})
 
 
 def statistics_paths(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[str]:

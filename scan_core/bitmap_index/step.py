@@ -39,6 +39,7 @@ class MixedStep:
     sources: Mapping[int, ValueSource]
     can_fail: bool
     is_delete: bool = field(default=False, init=False)
+    is_runtime_filter: bool = field(default=False, init=False)
     collection_id: int | None = field(default=None, init=False)
 
     @property

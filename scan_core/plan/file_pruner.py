@@ -14,7 +14,7 @@ from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.schema import PrimitiveType, Schema
 from scan_core.single_value import decode_bound
-from scan_core.snapshot import DataFile
+from scan_core.snapshot import ContentFile, DataFile
 from scan_core.split import ScanContext
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class FilePruner:
         return self._by_partition[key]
 
 
-def file_statistics(file: DataFile, schema: Schema) -> Callable[[int], ColumnStatistics | None]:
-    """What a manifest knows of a data file's columns, by field id, in the types of `schema`."""
+def file_statistics(file: ContentFile, schema: Schema) -> Callable[[int], ColumnStatistics | None]:
+    """What a manifest knows of a file's columns, by field id, in the types of `schema`."""
 
     def of_column(field_id: int) -> ColumnStatistics | None:
         if field_id not in schema:

@@ -6,6 +6,7 @@ deletes are matched to what is left.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from scan_core.bitmap_index.find import with_bitmap_indexes
 from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
@@ -20,6 +21,9 @@ from scan_core.plan.splits import make_splits
 from scan_core.plan.trace import PlanTrace, total
 from scan_core.snapshot import DataFile, DeleteFile, Snapshot
 from scan_core.split import FileScanTask, ScanContext, Split
+
+if TYPE_CHECKING:
+    from scan_core.runtime_filter.planning import PlanFilters
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,16 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
     """
     manifests = snapshot_manifests(snapshot, context.io) if snapshot is not None else ()
     planner = FileFinder(metadata, context, FilePruner(metadata, context), PlanTrace())
+    filters = _open_filters(metadata, context)
+    if filters is not None:
+        manifests = filters.manifests_left(manifests, planner.trace)
     data_files = planner.data_files([m for m in manifests if m.content == DATA_MANIFEST])
+    if filters is not None:
+        data_files = filters.files_left(data_files, planner.trace)
+        context = filters.decided(data_files)
     delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
+    if filters is not None:
+        delete_files = filters.deletes_left(delete_files, planner.trace)
     index = build_delete_index(data_files, delete_files, context)
     trace = planner.trace
     for reason, files in index.pruned.items():
@@ -70,6 +82,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         data_files_pruned=total(trace.data_files),
         delete_files_planned=index.num_delete_files,
         delete_files_pruned=total(trace.delete_files),
+        data_files_pruned_by_runtime_filters=0 if filters is None else filters.num_pruned(trace),
         bytes_skipped=sum(pruned.num_bytes for pruned in trace.data_files.values()),
         relocated_position_matches=index.relocated_matches,
     )
@@ -142,3 +155,11 @@ class FileFinder:
         if not self.pruner.may_hold_rows(manifest):
             return BY_SUMMARY
         return None
+
+
+def _open_filters(metadata: TableMetadata, context: ScanContext) -> "PlanFilters | None":
+    if not context.runtime_filters:
+        return None
+    from scan_core.runtime_filter.planning import PlanFilters
+
+    return PlanFilters(context, metadata.schemas[context.projection.schema_id], metadata.specs)

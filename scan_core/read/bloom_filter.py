@@ -49,6 +49,13 @@ class BloomFilter:
         return bool(((block & masks) == masks).all())
 
 
+def block_bits(hashes: npt.NDArray[np.uint64], num_blocks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """The block of each hash in a filter of so many, and its bit in each of the block's eight words."""
+    places = ((hashes >> np.uint64(32)) * np.uint64(num_blocks)) >> np.uint64(32)
+    low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return places.astype(np.int64), np.uint32(1) << ((low[:, None] * _SALT) >> np.uint32(27))
+
+
 def parse_bloom_filter(data: bytes) -> BloomFilter | None:
     """The filter from its bytes, header first; None if they are none, or of a kind this reader does not know."""
     try:
@@ -106,25 +113,31 @@ def is_comparable(file_type: pa.DataType, table_type: pa.DataType) -> bool:
     return True
 
 
-def exclusion_test(filter_: BloomFilter, file_type: pa.DataType, physical_type: int) -> Callable[[Any], bool]:
-    """A test whether a value is certainly not in the chunk.
+@dataclass(frozen=True, slots=True, eq=False)
+class BloomTest:
+    """A test whether a value of the table is certainly not in a chunk.
 
-    Args:
+    Attributes:
         filter_: of the chunk.
         file_type: the column's Arrow type in the file.
         physical_type: Parquet's number of the type that values are stored in.
-
-    Returns:
-        A function of a value as `ColumnStatistics` represents it, in the table's type: True if it is not there.
     """
 
-    def excludes(value: Any) -> bool:
-        encoded = plain_encoded(value, file_type, physical_type)
+    filter_: BloomFilter
+    file_type: pa.DataType
+    physical_type: int
+
+    def __call__(self, value: Any) -> bool:
+        """True if a value, as `ColumnStatistics` represents it in the table's type, is not there."""
+        encoded = plain_encoded(value, self.file_type, self.physical_type)
         if encoded is None:
             return False
-        return not any(filter_.may_contain(e) for e in encoded)
+        return not any(self.filter_.may_contain(e) for e in encoded)
 
-    return excludes
+
+def exclusion_test(filter_: BloomFilter, file_type: pa.DataType, physical_type: int) -> BloomTest:
+    """The test by a filter for a column of this type."""
+    return BloomTest(filter_, file_type, physical_type)
 
 
 def plain_encoded(value: Any, file_type: pa.DataType, physical_type: int) -> tuple[bytes, ...] | None:

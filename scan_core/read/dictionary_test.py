@@ -4,6 +4,7 @@ The page is searched for the value's encoding as bytes: what is found may be par
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,43 @@ import pyarrow as pa
 from scan_core.read.bloom_filter import plain_encoded
 from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, PLAIN_DICTIONARY, RLE_DICTIONARY, Chunk
 from scan_core.read.page_body import READABLE_CODECS, Raw, read_dictionary_page
-from scan_core.read.parquet_bounds import BYTE_ARRAY
+from scan_core.read.parquet_bounds import BYTE_ARRAY, INT32, INT64
 
 MOST_DICTIONARY_BYTES = 1024**2
 """Writers give up larger dictionaries; searching one takes as long as decoding a column."""
 _LEAST_SAVED = 4
 """The chunk is so many times as large as its dictionary, or reading that spares nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictionaryTest:
+    """A test whether a value of the file's type is certainly not in a chunk, by the bytes of its dictionary page."""
+
+    content: bytes
+    file_type: pa.DataType
+    physical_type: int
+
+    def __call__(self, value: Any) -> bool:
+        """True if a value, as `ColumnStatistics` represents it, is not there."""
+        encoded = plain_encoded(value, self.file_type, self.physical_type)
+        if encoded is None:
+            return False
+        if self.physical_type == BYTE_ARRAY:
+            encoded = tuple(len(e).to_bytes(4, "little") + e for e in encoded)
+        return not any(e in self.content for e in encoded)
+
+    def integers(self, table_type: pa.DataType) -> pa.Array | None:
+        """All values of the dictionary as integers of the table's type; None if it holds anything else."""
+        stored = {INT32: pa.int32(), INT64: pa.int64()}.get(self.physical_type)
+        if (
+            stored is None
+            or not pa.types.is_signed_integer(table_type)
+            or not pa.types.is_signed_integer(self.file_type)
+        ):
+            return None
+        count = len(self.content) // (stored.bit_width // 8)
+        values = pa.Array.from_buffers(stored, count, [None, pa.py_buffer(self.content)])
+        return values.cast(table_type) if stored.bit_width <= table_type.bit_width else None
 
 
 def dictionary_range(chunk: Chunk) -> tuple[int, int] | None:
@@ -45,14 +77,4 @@ def dictionary_test(
     found = read_dictionary_page(page, chunk.metadata[4])
     if found is None:
         return None
-    content = bytes(found[0])
-
-    def excludes(value: Any) -> bool:
-        encoded = plain_encoded(value, file_type, physical_type)
-        if encoded is None:
-            return False
-        if physical_type == BYTE_ARRAY:
-            encoded = tuple(len(e).to_bytes(4, "little") + e for e in encoded)
-        return not any(e in content for e in encoded)
-
-    return excludes
+    return DictionaryTest(bytes(found[0]), file_type, physical_type)

@@ -1,9 +1,10 @@
-"""What the predicate excludes before values are looked at: row groups, rows that bitmap indexes drop, pages.
+"""What predicate and runtime filters exclude before values are looked at: row groups, rows that bitmaps drop, pages.
 
-What bounds prove is the business of `prune/`; conjuncts that stay open are judged in `predicate_step.py`.
+What bounds prove is the business of `prune/` and `runtime_filter/`; what stays open is judged row by row, conjuncts in
+`predicate_step.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scan_core.metrics import ScanMetrics
@@ -19,6 +20,7 @@ from scan_core.split import FileScanTask, ScanContext
 if TYPE_CHECKING:
     from scan_core.bitmap_index.filter import BitmapFilter
     from scan_core.read.predicate_plan import PredicatePlan
+    from scan_core.runtime_filter.task_filters import TaskFilters
 
 
 class PredicatePruning:
@@ -38,19 +40,40 @@ class PredicatePruning:
         self._plan = _plan_predicate(context, task, projection)
         self._bitmaps = _open_bitmaps(context, task, self._plan, metrics)
         self._paging = Paging(context.options.prune_pages)
+        self._filters = _open_filters(context, task, projection, statistics, metrics)
 
     @property
     def sources(self) -> Sequence[ValueSource]:
-        """Where the columns of all conjuncts come from."""
-        return () if self._plan is None else [s for step in self._plan.steps for s in step.sources.values()]
+        """Where the columns of all conjuncts and runtime filters come from."""
+        of_plan = () if self._plan is None else [s for step in self._plan.steps for s in step.sources.values()]
+        return of_plan if self._filters is None else [*of_plan, *self._filters.sources]
+
+    @property
+    def looks_at_pages(self) -> bool:
+        """Whether pages may be excluded even where no conjunct is open."""
+        return self._filters is not None
+
+    def excludes_all(self, row_groups: Iterable[RowGroup], counts: ReadCounts) -> bool:
+        """Whether runtime filters exclude all of these row groups: then no delete matters."""
+        return self._filters is not None and self._filters.exclude_all(row_groups, counts)
 
     def undecided(self, row_group: RowGroup, counts: ReadCounts) -> Sequence[RefineStep] | None:
-        """The conjuncts that may be untrue for some row of a row group; None if one of them is true for no row.
+        """The conjuncts and runtime filters that may drop some row of a row group; None if one of them drops all.
 
         Args:
             row_group: of the file.
             counts: of its reader, which say what was read to tell.
         """
+        found = self._undecided_conjuncts(row_group, counts)
+        if found is None or self._filters is None:
+            return found
+        more = self._filters.undecided(row_group, counts)
+        if more is None:
+            self._metrics.row_groups_pruned_by_runtime_filters += 1
+            self._metrics.rows_removed_by_runtime_filters += row_group.num_rows
+        return None if more is None else [*found, *more]
+
+    def _undecided_conjuncts(self, row_group: RowGroup, counts: ReadCounts) -> Sequence[RefineStep] | None:
         plan, bitmaps, options = self._plan, self._bitmaps, self._options
         if plan is None:
             return []
@@ -78,7 +101,9 @@ class PredicatePruning:
         return steps
 
     def by_bitmaps(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
-        """The rows of `selection` that stage 1 of the filter keeps."""
+        """The rows of `selection` that stage 1 of the filter keeps, and bitmaps that answer runtime filters."""
+        if self._filters is not None:
+            selection = self._filters.by_bitmaps(row_group, selection)
         if self._bitmaps is None:
             return selection
         kept = intersect(selection, self._bitmaps.rows(row_group))
@@ -88,7 +113,9 @@ class PredicatePruning:
         return kept
 
     def within_pages(self, row_group: RowGroup, selection: RowSelection) -> RowSelection:
-        """The rows of `selection` in pages that may hold a row which fulfils the predicate."""
+        """The rows of `selection` in pages that may hold a row which fulfils predicate and runtime filters."""
+        if self._filters is not None:
+            selection = self._filters.within_pages(row_group, selection)
         plan = self._plan
         if plan is None or not self._paging.is_worthwhile:
             return selection
@@ -129,3 +156,17 @@ def _open_bitmaps(
     from scan_core.bitmap_index.filter import open_bitmap_filter
 
     return open_bitmap_filter(predicate.steps, task, context, metrics)
+
+
+def _open_filters(
+    context: ScanContext,
+    task: FileScanTask,
+    projection: FileProjection,
+    statistics: FileStatistics,
+    metrics: ScanMetrics,
+) -> "TaskFilters | None":
+    if not context.runtime_filters:
+        return None
+    from scan_core.runtime_filter.task_filters import TaskFilters
+
+    return TaskFilters(task, context, metrics, projection, statistics)

@@ -24,6 +24,7 @@ class PredicateStep:
     sources: Mapping[int, ValueSource]
     index: int
     is_delete: bool = field(default=False, init=False)
+    is_runtime_filter: bool = field(default=False, init=False)
 
     @property
     def key(self) -> object:

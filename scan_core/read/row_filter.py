@@ -64,6 +64,11 @@ class RefineStep(Protocol):
         ...
 
     @property
+    def is_runtime_filter(self) -> bool:
+        """Rows it removes have no key in a join's other side."""
+        ...
+
+    @property
     def collection_id(self) -> int | None:
         """The list or map of the file that is all it reads; None if it reads anything else."""
         ...
@@ -81,6 +86,7 @@ class DeleteStep:
     sources: Sequence[ColumnSource]
     touched: RowSelection | None = None
     is_delete: bool = field(default=True, init=False)
+    is_runtime_filter: bool = field(default=False, init=False)
     collection_id: int | None = field(default=None, init=False)
 
     @property
@@ -152,6 +158,7 @@ def refine_rows(
             metrics.rows_removed_by_equality_deletes += rows_in - rows_out
         else:
             metrics.rows_removed_by_filter += rows_in - rows_out
+            metrics.rows_removed_by_runtime_filters += (rows_in - rows_out) * step.is_runtime_filter
         rows_in = rows_out
     selection = refine(selection, alive)
     for failed, error in failures:

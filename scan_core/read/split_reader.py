@@ -91,7 +91,7 @@ def _manifest_tells(task: FileScanTask, context: ScanContext) -> bool:
     """Rule 19: a record count is believed only if asked for, and where nothing can remove a row."""
     if not context.options.trust_record_counts or not task.is_whole_file:
         return False
-    if context.predicate is not None or context.sample is not None:
+    if context.predicate is not None or context.sample is not None or context.runtime_filters:
         return False
     may_delete = task.equality_deletes or task.position_deletes or task.deletion_vector is not None
     return keeps_dead_rows(context) or not may_delete

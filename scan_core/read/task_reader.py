@@ -84,9 +84,11 @@ class TaskReader:
             file=task.data_file,
             member=reader.member,
         )
-        self._deletes: DeleteFilter = open_delete_filter(task, context, metrics)
         statistics = FileStatistics(reader, self.projection)
         self._predicate = PredicatePruning(task, context, metrics, self.projection, statistics)
+        mine = (group for group in reader.row_groups if self._owns(group))
+        is_empty = self._predicate.excludes_all(mine, reader.counts)
+        self._deletes = DeleteFilter(None, ()) if is_empty else open_delete_filter(task, context, metrics)
         self._sample = TaskSample(context.sample, task.data_file, metrics)
         self._delete_pruning = DeletePruning(
             [
@@ -167,7 +169,7 @@ class TaskReader:
         if deletes is None:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)
             return nothing(num_rows)
-        if conjuncts:
+        if conjuncts or self._predicate.looks_at_pages:
             selection = self._predicate.within_pages(columns.row_group, selection)
         steps, selection = self._delete_pruning.by_page(columns.row_group, deletes, selection)
         return refine_rows([*conjuncts, *steps], columns, selection, self._order, self._metrics)
