@@ -57,10 +57,11 @@ def assemble(
     rejected: list[Rejected] = []
     for number, own in enumerate(declared):
         places = np.flatnonzero(part_of == number)
-        known = _after(feed, parts) if feed.on_conflict == "new_column" else feed
         # Events of a feed that declares only some are of the same types; what came before tells better than what follows.
         complete = own.completed([*declared[:number][::-1], *declared[number + 1 :]])
-        part, refused = _assemble_part(events, rows[places], places, complete, feed=known, raw=raw, reading=reading)
+        part, refused = _assemble_part(
+            events, rows[places], places, complete, feed=_after(feed, parts), raw=raw, reading=reading
+        )
         rejected.append(refused)
         parts += [] if part is None else [part]
     batch, conflicts = merge_parts(parts, feed, raw)
@@ -68,7 +69,7 @@ def assemble(
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
-    """The feed as it is after these parts: with their columns, so that what contradicts them is diverted."""
+    """The feed as it is after these parts: with their columns, as if they had been in a batch of their own."""
     known = dict(feed.known_types)
     for part in parts:
         for column in part.row_type:
@@ -204,7 +205,7 @@ def _change_table(
         source_ts = source_ts.take(pa.array(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
     letters, first = distinct(op)
-    schema = change_schema(row_type, key)
+    schema = change_schema(row_type, key, is_ordered=events.places is not None)
     columns = [
         pa.array([chr(c) for c in op[first]], pa.string()).take(pa.array(letters)),
         _struct(keys, schema.field("key").type, op != TRUNCATE),
@@ -216,6 +217,7 @@ def _change_table(
         source_ts,
         pa.repeat(pa.scalar(raw.ingested_at, TIMESTAMP), count),
         pa.repeat(pa.scalar(schema_version, pa.int32()), count),
+        *([] if events.places is None else [events.places.take(pa.array(rows))]),
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -1,17 +1,20 @@
 """Which type each column of a table's changes gets: config, then the feed, then the values; never against the mirror.
 
 A type that the mirror's column can be promoted to (int to long, float to double, wider decimal, more members) wins
-over the mirror's; any other is decoded as the mirror's type, and what does not fit is rejected.
+over the mirror's; values of any other must fit the mirror's column as they are (`fitting.py`), or are rejected.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from pipelines.formats.feed import TableFeed
+from pipelines.formats.fitting import is_number
 from pipelines.formats.image import Columns, inferred
 from pipelines.formats.inference import InferenceOptions
-from pipelines.formats.value_type import ValueType, from_arrow, from_config
+from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.value_type import Encoding, ValueType, from_arrow, from_config
 
 
 def resolve_types(
@@ -32,11 +35,15 @@ def resolve_types(
         target = feed.target_name(name)
         known = feed.known_types.get(target)
         given = explicit.get(name) or explicit.get(target) or declared.get(name)
-        if given is not None:
-            types[name] = given if known is None else _beside(given, known)
+        columns = [image.column(name) for image in images if name in image.names]
+        is_text = isinstance(columns[0], SpanColumn)
+        found = inferred(columns, inference, placeholders) if given is None else given
+        if known is None:
+            types[name] = found
+        elif given is not None or not (is_text or pa.types.is_string(found.arrow) or pa.types.is_null(found.arrow)):
+            types[name] = _beside(found, known, is_text=is_text)
         else:
-            found = inferred([i.column(name) for i in images if name in i.names], inference, placeholders)
-            types[name] = found if known is None else _inferred_beside(found, known)
+            types[name] = _inferred_beside(found, known)
     return types
 
 
@@ -84,11 +91,14 @@ def _widened_struct(first: pa.StructType, second: pa.StructType) -> pa.StructTyp
     return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
 
 
-def _beside(given: ValueType, known: pa.DataType) -> ValueType:
+def _beside(given: ValueType, known: pa.DataType, *, is_text: bool) -> ValueType:
     both = widened(known, given.arrow)
-    if both is None:
-        return from_arrow(known, given.encoding, explicit=given.explicit)
-    return given if both in (given.arrow, known) else _reshaped(given, both)
+    if both is not None:
+        return given if both in (given.arrow, known) else _reshaped(given, both)
+    if is_text and given.encoding is Encoding.NATURAL and is_number(given.arrow) and is_number(known):
+        # The digits tell best whether the column can hold the number.
+        return from_arrow(known, explicit=given.explicit)
+    return replace(given, into=known)
 
 
 def _inferred_beside(found: ValueType, known: pa.DataType) -> ValueType:

@@ -1,76 +1,83 @@
 """The order in which a table's changes apply where its config names what orders them (`order_by`).
 
-What is read at once is sorted. What comes later in the same run must not be older: it is refused, because what it was to
-come before is applied already.
+Every change carries its place as text that compares as the values do, across batches, runs and types; what is read at
+once is sorted by it. What comes later and belongs before is the business of `late_changes.py`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import ConfigError
 from pipelines.formats.events import Events
-from pipelines.formats.feed import POSITION, TableFeed
 
 Rows = NDArray[np.int64]
-Reached = tuple[Any, ...]
-"""The last change of a table so far, as the values that order it."""
+
+_MISSING, _NUMBER, _TEXT = "0", "1", "2"
+"""What begins a value, in order: events without one, as those of snapshots, come first."""
+_END = "\x01"
+"""Ends a value of several; below all characters that may go on."""
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
-def in_order(events: Events, rows: Rows, feed: TableFeed, reached: Reached | None) -> tuple[Rows, Reached | None]:
-    """`rows` in the order of their table, and what is reached after them.
-
-    Args:
-        events: of the batch.
-        rows: those of the table.
-        feed: its config.
-        reached: after the batch before of the same run.
+def places(events: Events, order_by: Sequence[str]) -> pa.StringArray:
+    """The place of each change, as text: the values of these paths.
 
     Raises:
         ConfigError: the events have nothing of the name that is to order them.
-        SourceError: one is older than what is applied.
     """
-    if feed.order_by == POSITION or not len(rows):
-        return rows, reached
-    columns = _columns(events, rows, feed.order_by)
-    sort_keys = [(name, "ascending", "at_start") for name in columns]
-    places = np.asarray(pc.sort_indices(pa.table(columns), sort_keys=sort_keys)).astype(np.int64)
-    first, last = (tuple(column[int(at)].as_py() for column in columns.values()) for at in (places[0], places[-1]))
-    if reached is not None and _comparable(first) < _comparable(reached):
-        raise SourceError(
-            f"{feed.name}: order_by {', '.join(feed.order_by)}: an event at {_shown(first)} comes after one at "
-            f"{_shown(reached)} was applied. This run has more events than are put in order at once: raise "
-            "memory_limit_bytes, or land fewer files at a time"
-        )
-    return rows[places], last
-
-
-def _columns(events: Events, rows: Rows, order_by: Sequence[str]) -> dict[str, pa.Array]:
-    """Values that order; those without a value (snapshots) come first."""
-    columns = {}
-    for number, path in enumerate(order_by):
+    parts = []
+    for path in order_by:
         try:
-            columns[str(number)] = events.order(path).take(pa.array(rows))
+            parts.append(_comparable(events.order(path)))
         except KeyError as error:
             raise ConfigError(f"order_by: events of this format have no {path}") from error
-    return columns
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _END)
 
 
-def _comparable(values: Reached) -> tuple[tuple[bool, str, Any], ...]:
-    """Values that compare even where one is missing or of another kind."""
-    return tuple(
-        (
-            value is not None,
-            "" if isinstance(value, int | float) else type(value).__name__,
-            0 if value is None else value,
-        )
-        for value in values
-    )
+def in_order(rows: Rows, order: pa.StringArray) -> Rows:
+    """`rows` by their places; those of one place stay as they came."""
+    return rows[np.asarray(pc.sort_indices(order.take(pa.array(rows)))).astype(np.int64)]
 
 
-def _shown(values: Reached) -> str:
-    return ", ".join(str(value) for value in values)
+def _comparable(values: pa.Array) -> pa.StringArray:
+    """Values as text that orders them: NULL, then numbers, then all else as it is written."""
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.repeat(_MISSING, len(values)).cast(pa.string())
+    if pa.types.is_decimal(kind):
+        values = values.cast(pa.int64() if kind.scale == 0 and kind.precision <= 18 else pa.float64())
+    elif pa.types.is_timestamp(kind):
+        values = values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        values = values.cast(pa.int32()) if getattr(kind, "bit_width", 64) == 32 else values.cast(pa.int64())
+    if pa.types.is_integer(values.type):
+        text = _numbers(np.asarray(pc.fill_null(values, 0)).astype(np.int64))
+    elif pa.types.is_floating(values.type):
+        text = _fractions(np.nan_to_num(np.asarray(pc.fill_null(values, 0)).astype(np.float64)))
+    else:
+        text = pc.binary_join_element_wise(_TEXT, pc.fill_null(values.cast(pa.string()), ""), "")
+    return pc.if_else(values.is_null(), _MISSING, text)
+
+
+def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
+    """Sixteen hexadecimal digits each, after the mark of a number."""
+    unsigned = values.view(np.uint64) ^ np.uint64(1 << 63)
+    shifts = np.arange(60, -4, -4, dtype=np.uint64)
+    digits = _DIGITS[((unsigned[:, None] >> shifts) & np.uint64(15)).astype(np.intp)]
+    marked = np.concatenate([np.full((len(values), 1), ord(_NUMBER), np.uint8), digits], axis=1)
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * marked.shape[1]
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(marked)))
+
+
+def _fractions(values: NDArray[np.float64]) -> pa.StringArray:
+    """The digits of the whole part, then those of what is left: a whole number is written as integers are."""
+    whole = np.clip(np.floor(values), -(2.0**63), 2.0**63 - 1024)
+    left = (values - whole).clip(0, 1).view(np.int64)
+    text = _numbers(whole.astype(np.int64))
+    return pc.if_else(pa.array(left == 0), text, pc.binary_join_element_wise(text, _numbers(left), "."))

@@ -86,6 +86,7 @@ class Events:
         order: values by path, for `order_by`; raises KeyError for a path the format does not have.
         refusals: raw events that are no change and should have been one.
         skipped: number of raw events that rightly are no change, by reason.
+        places: per change its place in the order that config asks for, as text; None where the feed's own order counts.
     """
 
     raw: Rows
@@ -102,6 +103,7 @@ class Events:
     sparse_updates: bool = False
     refusals: tuple[Refusal, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    places: pa.StringArray | None = None
 
     def __len__(self) -> int:
         return len(self.op)

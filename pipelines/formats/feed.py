@@ -68,7 +68,6 @@ class FeedConfig:
         options: of the format; an unknown one is an error.
         claims: tables of the feed by the target that takes them, as decided in earlier batches.
         is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
-        reached: by target, its last change by `order_by` in earlier batches of the same run.
     """
 
     tables: tuple[TableFeed, ...]
@@ -76,7 +75,6 @@ class FeedConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False
-    reached: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 def matches(source_table: str, pattern: str) -> bool:

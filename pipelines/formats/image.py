@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipelines.formats import arrow_columns, text_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.fine_times import count_cut
+from pipelines.formats.fitting import fitted
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
@@ -174,6 +175,10 @@ def typed(columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[
                 unavailable[name] = hidden
                 column = pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column)
             arrays[name], bad = arrow_columns.decode(column, types[name])
+        into = types[name].into
+        if into is not None:
+            arrays[name], unfit = fitted(arrays[name], into)
+            bad = bad | unfit
         if bad.any():
             wrong[name] = (bad, _reason(name, column, bad, types[name]))
         num_cut += count_cut(column, types[name])
@@ -207,6 +212,10 @@ _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", 
 
 
 def _reason(name: str, column: "SpanColumn | pa.Array", bad: Mask, wanted: ValueType) -> str:
+    if wanted.into is not None:
+        was, now = describe(wanted.into), describe(wanted.arrow)
+        was, now = (was, now) if was != now else (str(wanted.into), str(wanted.arrow))
+        return f"column {name} changes from {was} to {now}, which no promotion covers"
     if int(bad.sum()) > 1:
         # One reason for all of them: it must not show one row's value beside another row.
         return f"column {name}: the value is no {describe(wanted.arrow)}"

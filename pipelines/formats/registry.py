@@ -1,7 +1,7 @@
 """The entry to all formats: a batch of raw events to the change batches of the tables wanted from it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,9 +18,9 @@ from pipelines.formats.debezium import decode_debezium
 from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
 from pipelines.formats.debezium_options import DebeziumOptions
 from pipelines.formats.dms import DmsOptions, decode_dms
-from pipelines.formats.event_order import Reached, in_order
+from pipelines.formats.event_order import in_order, places
 from pipelines.formats.events import Events, each_once, reject
-from pipelines.formats.feed import FeedConfig
+from pipelines.formats.feed import POSITION, FeedConfig
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
@@ -46,7 +46,6 @@ class DecodedFeed:
         claims: by target, the table of the feed that it takes though their full names differ; to be given to the
             decoding of later batches.
         untaken: tables of the feed that carried changes and that no target takes.
-        reached: by target, its last change by `order_by`; to be given to the decoding of later batches of a run.
     """
 
     tables: Mapping[str, ChangeBatch]
@@ -55,7 +54,6 @@ class DecodedFeed:
     source_tables: tuple[str, ...] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
     untaken: tuple[str, ...] = ()
-    reached: Mapping[str, Reached] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     named = None if feed.format is None else lookup(feed.format)
     if not raw.num_events:
         nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
-        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims, reached=feed.reached)
+        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
@@ -130,7 +128,6 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     for reason, count in events.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
-    reached = dict(feed.reached)
     is_change = events.op != 0
     codes, claims = route(events, feed.tables, feed.claims, is_open=feed.is_open)
     nameless = is_change & (codes[events.table_of] == NO_TABLE)
@@ -138,9 +135,11 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         refused.append(reject(readable, np.unique(events.raw[nameless]), "names no table, and the feed fills several"))
     for number, table in enumerate(feed.tables):
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
-        rows, last = in_order(events, rows, table, feed.reached.get(table.name))
-        reached |= {} if last is None else {table.name: last}
-        tables[table.name], part, num_cut = assemble(events, rows, table, readable, reading)
+        ordered = events
+        if table.order_by != POSITION and len(rows):
+            ordered = replace(events, places=places(events, table.order_by))
+            rows = in_order(rows, ordered.places)
+        tables[table.name], part, num_cut = assemble(ordered, rows, table, readable, reading)
         refused.append(part)
         if num_cut:
             skipped[CUT] = skipped.get(CUT, 0) + num_cut
@@ -149,7 +148,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     if untaken:
         skipped["other table"] = int(unwanted.sum())
     seen = tuple(t for t in events.tables if t)
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken, reached)
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken)
 
 
 def lookup(name: str | None) -> Format:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.change_batch import ChangeBatch, Rejected, change_schema
+from pipelines.change_batch import ORDER, ChangeBatch, Rejected, change_schema
 from pipelines.formats.column_types import widened
 from pipelines.formats.events import reject
 from pipelines.formats.feed import TableFeed
@@ -49,7 +49,7 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
         else:
             conflicts.append(reject(raw, part.raw_rows, reason, feed.name))
     key = kept[0].key
-    schema = change_schema(row_type, key)
+    schema = change_schema(row_type, key, is_ordered=ORDER in kept[0].table.column_names)
     table = pa.concat_tables([_conformed(part.table, schema) for part in kept]).combine_chunks()
     order = np.argsort(np.concatenate([part.places for part in kept]), kind="stable")
     return ChangeBatch(table.take(pa.array(order)), row_type, key), conflicts

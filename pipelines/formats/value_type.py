@@ -46,6 +46,7 @@ class ValueType:
         members: of a struct, by name; of a list, one entry `element`; of a map, `key` and `value`.
         explicit: asked for by config: numbers may become text and the like.
         widens: an int that becomes a long if a value needs it.
+        into: the type of the column that decoded values must fit as they are, where it is another.
     """
 
     arrow: pa.DataType
@@ -53,6 +54,7 @@ class ValueType:
     members: tuple[tuple[str, "ValueType"], ...] = ()
     explicit: bool = False
     widens: bool = False
+    into: pa.DataType | None = None
 
 
 def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:

@@ -1,15 +1,20 @@
-"""`order_by`: what a run reads is put in order as a whole, or refused."""
+"""`order_by`: what is read at once is put in order, and every change says where it belongs."""
 
+import decimal
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
 from pipelines.catalog import open_catalog
 from pipelines.config import load
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import ConfigError
+from pipelines.formats.event_order import places
+from pipelines.formats.events import Events
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.ingest import run_once
@@ -23,25 +28,56 @@ def event(at: int | None, op: str = "u", key: int = 1) -> dict[str, Any]:
     return {"op": op, "before": None, "after": {"id": key, "n": at}, "source": {"lsn": at}}
 
 
-def decoded(*events: dict[str, Any], reached: tuple[Any, ...] | None = None, path: str = "source.lsn") -> DecodedFeed:
+def decoded(*events: dict[str, Any], path: str = "source.lsn") -> DecodedFeed:
     feed = TableFeed(name=TABLE, key=("id",), order_by=(path,))
-    raw = from_documents([json.dumps(e).encode() for e in events])
-    return decode(raw, FeedConfig(tables=(feed,), reached={} if reached is None else {TABLE: reached}))
+    return decode(from_documents([json.dumps(e).encode() for e in events]), FeedConfig(tables=(feed,)))
+
+
+def ordered_by(values: dict[str, pa.Array]) -> Events:
+    nothing = pa.nulls(0)
+    none: Any = None
+    rows, codes = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    return Events(
+        raw=rows, op=codes.astype(np.uint8), table_of=codes, tables=(), source_ts=nothing,
+        after=none, before=none, key=none, declared_of=codes, declared=(), order=values.__getitem__,
+    )  # fmt: skip
+
+
+def places_of(values: pa.Array) -> list[str]:
+    """The places of events with these values."""
+    return list(places(ordered_by({"any": values}), ("any",)).to_pylist())
 
 
 def test_events_without_a_value_come_first_and_equal_ones_stay_in_place() -> None:
     result = decoded(event(3, key=1), event(1), event(None), event(3, key=2), event(2))
     rows = result.tables[TABLE].table.column("after").to_pylist()
     assert [(r["n"], r["id"]) for r in rows] == [(None, 1), (1, 1), (2, 1), (3, 1), (3, 2)]
-    assert result.reached == {TABLE: (3,)}
+    assert result.tables[TABLE].table.column("source_order").to_pylist() == sorted(
+        result.tables[TABLE].table.column("source_order").to_pylist()
+    )
 
 
-def test_later_batch_may_go_on_but_not_back() -> None:
-    assert decoded(event(5), event(3), reached=(3,)).reached == {TABLE: (5,)}
-    with pytest.raises(SourceError, match=r"shop\.t: order_by source\.lsn: an event at 2 .* 3 was applied"):
-        decoded(event(5), event(2), reached=(3,))
-    with pytest.raises(SourceError, match="None comes after"):
-        decoded(event(None), reached=(3,))
+def test_places_compare_as_values_do_whatever_their_type_and_batch() -> None:
+    numbers = [-(2**63), -5, -1, 0, 1, 9, 10, 2**40, 2**63 - 1]
+    whole = places_of(pa.array(numbers))
+    assert whole == sorted(whole)
+    assert places_of(pa.array([-5.0, 0.0, 9.0])) == [whole[1], whole[3], whole[5]]
+    mixed = places_of(pa.array([-5.5, -0.25, 0.0, 0.5, 9.75]))
+    assert sorted([*mixed, whole[1], whole[5]]) == [
+        mixed[0], whole[1], mixed[1], mixed[2], mixed[3], whole[5], mixed[4],
+    ]  # fmt: skip
+    assert places_of(pa.array([None], pa.int64())) < places_of(pa.array([-(2**63)])) < places_of(pa.array([""]))
+    times = pa.array([1, 2], pa.timestamp("us", "UTC"))
+    assert places_of(times) == places_of(pa.array([1, 2]))
+    assert places_of(pa.array([decimal.Decimal("7")])) == places_of(pa.array([7]))
+    words = ["", "a", "a b", "b"]
+    assert places_of(pa.array(words)) == sorted(places_of(pa.array(words)))
+
+
+def test_several_columns_compare_from_the_first_on() -> None:
+    first, second = [1, 1, 1, 2, None], [5, 7, None, 0, 9]
+    found = places(ordered_by({"a": pa.array(first), "b": pa.array(second)}), ("a", "b")).to_pylist()
+    assert np.argsort(found).tolist() == [4, 2, 0, 1, 3]
 
 
 def test_unknown_path_is_a_config_error() -> None:
