@@ -46,8 +46,8 @@ class Peer:
 
 
 @contextmanager
-def running(engines: Iterable[str]) -> Iterator[dict[str, Peer]]:
-    """Those of `engines` that are installed, by name; stopped at the end."""
+def running(engines: Iterable[str], folder: Path = _REPO) -> Iterator[dict[str, Peer]]:
+    """Those of `engines` that are installed, by name; stopped at the end. ClickHouse reads nothing outside of `folder`."""
     with ExitStack() as stack:
         started = {}
         for engine in engines:
@@ -62,6 +62,7 @@ def running(engines: Iterable[str]) -> Iterator[dict[str, Peer]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
+                cwd=folder,
                 env={**os.environ, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)},
             )
             stack.callback(_stop, process)
@@ -90,3 +91,5 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    if process.stdout:
+        process.stdout.close()
