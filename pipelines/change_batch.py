@@ -27,8 +27,14 @@ REJECTED_SCHEMA = pa.schema(
 )
 
 
-def change_schema(row_type: pa.StructType, key: Sequence[str]) -> pa.Schema:
+ORDER = "source_order"
+"""The place of a change in the order that config asks for (`order_by`), as text; only where it does."""
+
+
+def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bool = False) -> pa.Schema:
     """The change schema of a table whose rows have `row_type` and whose identity is `key`.
+
+    `is_ordered` adds the place of each change in the order that config asks for.
 
     Raises:
         KeyError: a key column is not in `row_type`.
@@ -49,6 +55,7 @@ def change_schema(row_type: pa.StructType, key: Sequence[str]) -> pa.Schema:
             pa.field("source_ts", TIMESTAMP),
             pa.field("ingested_at", TIMESTAMP),
             pa.field("schema_version", pa.int32()),
+            *([pa.field(ORDER, pa.string())] if is_ordered else []),
         ]
     )
 
@@ -68,7 +75,7 @@ class ChangeBatch:
     key: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not self.table.schema.equals(change_schema(self.row_type, self.key)):
+        if not self.table.schema.equals(self._schema(self.row_type)):
             raise TypeError(f"not the change schema of {self.row_type}: {self.table.schema}")
 
     @property
@@ -89,9 +96,12 @@ class ChangeBatch:
         """The same changes with rows of a type that has all columns of theirs, in the same or wider types."""
         if row_type == self.row_type:
             return self
-        schema = change_schema(row_type, self.key)
+        schema = self._schema(row_type)
         columns = [_with_members(self.table.column(f.name), f.type) for f in schema]
         return ChangeBatch(pa.Table.from_arrays(columns, schema=schema), row_type, self.key)
+
+    def _schema(self, row_type: pa.StructType) -> pa.Schema:
+        return change_schema(row_type, self.key, is_ordered=ORDER in self.table.column_names)
 
     @classmethod
     def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":

@@ -23,7 +23,7 @@ from pipelines.catalog import (
     refresh,
     storage_of,
 )
-from pipelines.change_batch import TIMESTAMP, ChangeBatch
+from pipelines.change_batch import ORDER, TIMESTAMP, ChangeBatch
 from pipelines.change_run import Changes
 from pipelines.commit import Committed, RowDelta, retry_conflicts
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
@@ -73,6 +73,7 @@ class ChangeLog:
     def _read_state(self) -> None:
         self.position: str | None = None
         self.last_ordinal = 0
+        self.order_by = self.order_reached = None
         if self.table is None:
             return
         check_writable(self.table)
@@ -88,6 +89,9 @@ class ChangeLog:
                 "would apply everything twice. Restore the snapshots that carried it, or drop the table and its mirror"
             )
         self.last_ordinal = int(ordinal or 0)
+        if ORDER in current_schema(self.table).names:
+            self.order_by = positions.newest_property(self.table, positions.ORDER_BY)
+            self.order_reached = positions.newest_property(self.table, positions.ORDER_REACHED)
 
     @property
     def snapshot_id(self) -> int | None:
@@ -128,7 +132,13 @@ class ChangeLog:
         return None if self.table is None else self.table.metadata.properties.get(name)
 
     def append(
-        self, changes: Changes | None, position: str, *, key_may_grow: bool = False, is_atomic: bool = False
+        self,
+        changes: Changes | None,
+        position: str,
+        *,
+        key_may_grow: bool = False,
+        is_atomic: bool = False,
+        order_by: str | None = None,
     ) -> Appended:
         """Commit changes together with the position that they reach; without changes only the position.
 
@@ -136,6 +146,7 @@ class ChangeLog:
             changes: in application order, with rows of one type.
             position: of the source, after them.
             key_may_grow: for tables whose whole row is their key: a new column becomes part of it.
+            order_by: what orders them, where that is not their place in the source.
             is_atomic: they end where a transaction of the source ends, so the mirror is not to show a part of them.
 
         Raises:
@@ -152,6 +163,7 @@ class ChangeLog:
         before = self.position
         self.create()
         more = {positions.ATOMIC: "true"} if is_atomic else {}
+        more |= {} if order_by is None else {positions.ORDER_BY: order_by}
         return retry_conflicts(lambda: self._attempt(changes, position, before, more))
 
     def _attempt(self, changes: Changes | None, position: str, before: str | None, more: Mapping[str, str]) -> Appended:
@@ -159,15 +171,20 @@ class ChangeLog:
         delta = RowDelta(table, self._options)
         files: list[WrittenFile] = []
         first = last = self.last_ordinal
+        order = self.order_reached
         try:
             for part in () if changes is None else changes.tables():
                 files += self._written(part, last + 1, delta)
                 last += part.num_rows
+                order = max(filter(None, (order, _highest(part))), default=None)
+            if order is not None:
+                more = {**more, positions.ORDER_REACHED: order}
             committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
         except PipelineError:
             delta.discard(files)
             raise
-        self.position, self.last_ordinal = position, last
+        self.position, self.last_ordinal, self.order_reached = position, last, order
+        self.order_by = more.get(positions.ORDER_BY, self.order_by)
         return Appended(changes, first + 1, committed)
 
     def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
@@ -308,6 +325,11 @@ def _truncate(like: ChangeBatch) -> pa.Table:
 def _numbered(changes: pa.Table, first: int) -> pa.Table:
     ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
     return changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
+
+
+def _highest(changes: pa.Table) -> str | None:
+    """The highest place in the order that config asks for, if it asks for one."""
+    return pc.max(changes.column(ORDER)).as_py() if ORDER in changes.column_names else None
 
 
 def _key_of(changes: Changes) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from pipelines.change_run import BATCH_SHARE
 from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
 from pipelines.feeds import Feed, claims_in
-from pipelines.formats.event_order import Reached
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.ingest_report import FAILED, TableReport
 from pipelines.quarantine import quarantine
@@ -93,7 +92,7 @@ class FeedRun:
             joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
             reading.join(found, joining)
             decoded = reading.decoded(batch)
-        reading.claims, reading.ordered = decoded.claims, decoded.reached
+        reading.claims = decoded.claims
         self.skipped.update(decoded.skipped)
         self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
         reached = replace(batch.position_after, claims=decoded.claims).to_json()
@@ -142,13 +141,12 @@ class _Reading:
     position: str | None
     running: list[TableIngest]
     claims: Mapping[str, str]
-    ordered: Mapping[str, Reached] = field(default_factory=dict)
     late: list[TableIngest] = field(default_factory=list)
     is_transactional: bool = False
 
     def decoded(self, batch: FileBatch) -> DecodedFeed:
         """The changes of a batch."""
-        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.claims, self.ordered))
+        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.claims))
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
         """Let tables take part that a pattern stands for and the feed has shown: from its start on."""

@@ -94,15 +94,10 @@ class Feed:
         namespace, _, name = quarantine_name(first).partition(".")
         return f"{namespace}.feed_of_{name}"
 
-    def config(
-        self,
-        running: Sequence[TableIngest],
-        claims: Mapping[str, str],
-        reached: Mapping[str, tuple[Any, ...]] | None = None,
-    ) -> FeedConfig:
+    def config(self, running: Sequence[TableIngest], claims: Mapping[str, str]) -> FeedConfig:
         """What the decoder is told: all tables of the feed, so that no table takes the events of another.
 
-        `claims` are those of the position that is read from, or of the batch before; `reached` is of the batch before.
+        `claims` are those of the position that is read from, or of the batch before.
         """
         active = {table.name: table for table in running}
         return FeedConfig(
@@ -114,7 +109,6 @@ class Feed:
                 for name, table in self.tables.items()
             ),
             is_open=bool(self.patterns),
-            reached=reached or {},
         )
 
     def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:

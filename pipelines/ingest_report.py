@@ -21,6 +21,7 @@ class TableReport:
         events: changes logged, by op.
         quarantined: events newly rejected.
         rejected: events rejected, those already in quarantine included.
+        superseded: changes left out because they are older than a truncate that was applied.
         log_commits: snapshots of the change log.
         mirror_commits: snapshots of the mirror.
         log_snapshot_id: of the change log after the run.
@@ -39,6 +40,7 @@ class TableReport:
     events: Counter[str] = field(default_factory=Counter)
     quarantined: int = 0
     rejected: int = 0
+    superseded: int = 0
     log_commits: int = 0
     mirror_commits: int = 0
     log_snapshot_id: int | None = None
@@ -58,6 +60,10 @@ class TableReport:
         if self.error is not None:
             return "failed"
         return "applied" if self.mirror_commits or self.events or self.quarantined else "nothing new"
+
+    def add_superseded(self, count: int) -> None:
+        """Count changes that came too late to mean anything."""
+        self.superseded += count
 
     def add_appended(self, appended: Appended, events: Mapping[str, int]) -> None:
         """Count a commit of the change log."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from pipelines.change_batch import ChangeBatch
+from pipelines.change_batch import ORDER, ChangeBatch
 from pipelines.change_run import ChangeRun
 from pipelines.formats.column_types import widened
 
@@ -24,6 +24,7 @@ class PendingChanges:
         self._row_type: pa.StructType | None = None
         self._key: tuple[str, ...] = ()
         self._counts: Counter[str] = Counter()
+        self._order_reached: str | None = None
 
     @property
     def num_rows(self) -> int:
@@ -56,10 +57,12 @@ class PendingChanges:
         return self._key
 
     def takes(self, batch: ChangeBatch) -> bool:
-        """Whether a batch may be committed together with what there is."""
-        return self._row_type is None or (
-            batch.key == self._key and _united(self._row_type, batch.row_type) is not None
-        )
+        """Whether a batch may be committed together with what there is: of one key, with rows of one type, in order."""
+        if self._row_type is None or batch.num_rows == 0:
+            return True
+        if self._order_reached is not None and batch.table.column(ORDER)[0].as_py() < self._order_reached:
+            return False
+        return batch.key == self._key and _united(self._row_type, batch.row_type) is not None
 
     def add(self, batch: ChangeBatch) -> None:
         """Take a batch, of which `takes` was true."""
@@ -68,6 +71,8 @@ class PendingChanges:
         known = batch.row_type if self._row_type is None else _united(self._row_type, batch.row_type)
         self._is_uniform &= self._row_type is None or known == self._row_type == batch.row_type
         self._row_type, self._key = known, batch.key
+        if ORDER in batch.table.column_names:
+            self._order_reached = batch.table.column(ORDER)[-1].as_py()
         self._counts.update(batch.counts)
         self._run.append(batch.table)
 
@@ -98,6 +103,7 @@ class PendingChanges:
         self._run.close()
         self._run = ChangeRun(self._limit_bytes)
         self._is_uniform, self._row_type, self._key, self._counts = True, None, (), Counter()
+        self._order_reached = None
 
 
 def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:

@@ -22,7 +22,19 @@ LOG_ORDINAL = "nevermore.change-log-ordinal"
 """Of a mirror: the last ordinal applied."""
 ATOMIC = "nevermore.atomic"
 """Of a change log: what the snapshot appended ends with a transaction of the source, and is applied as a whole."""
-POSITION_PROPERTIES = (POSITION, POSITION_FILE, LAST_ORDINAL, LOG_SNAPSHOT, LOG_ORDINAL)
+ORDER_REACHED = "nevermore.order-reached"
+"""Of a change log whose changes are ordered by payload columns: the highest place it holds."""
+ORDER_BY = "nevermore.order-by"
+"""Of such a log: the columns."""
+POSITION_PROPERTIES = (
+    POSITION,
+    POSITION_FILE,
+    LAST_ORDINAL,
+    LOG_SNAPSHOT,
+    LOG_ORDINAL,
+    ORDER_REACHED,
+    ORDER_BY,
+)
 """What maintenance copies forward, and expiry never loses the last carrier of."""
 
 LONGEST_INLINE = 4096

@@ -1,37 +1,47 @@
 """Events of a quarantine tried again, after a config, type or key was mended: what decodes now is logged and applied.
 
-An event whose key has changed since is not applied, for it would bring an old row back; it stays where it is.
+An event is tried from its own bytes, whatever has become of its file. One whose key has changed since is not applied, for
+it would bring an old row back: it stays where it is, unless `order_by` tells where it belongs.
 """
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import find_table, open_current, refresh
 from pipelines.change_batch import REJECTED_SCHEMA, ChangeBatch
 from pipelines.change_log import ChangeLog
+from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.commit import RowDelta, everything, retry_conflicts
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, SourceError
 from pipelines.feeds import claims_in, feeds_of
+from pipelines.formats.column_types import widened
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import TableReport
 from pipelines.key_set import KeySet
-from pipelines.replay import keys_touched
+from pipelines.late_changes import followed, order_text
 from pipelines.row_shape import without_extensions
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
 from pipelines.table_writer import write_rows
+from pipelines.touched_keys import keys_touched
 from scan_core import col
 
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
 Places = npt.NDArray[np.float64]
 
 PLACE = ["source_file", "source_offset"]
+_CONTENT = ("op", "key", "after")
+_REJECTED, _SUPERSEDED, _APPLIED, _KNOWN, _NUM_OUTCOMES = range(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,71 +81,109 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
     log = ChangeLog(catalog, change_log_name(name))
     if log.position is None:
         raise SourceError(f"{name} has no change log yet; ingest first")
-    logged = _logged(log, events)
-    is_known = KeySet(logged.select(PLACE).columns).find(events.select(PLACE).columns) >= 0
-    fresh = events.filter(pa.array(~is_known))
-    batch, num_superseded = _decoded(config, catalog, name, log, fresh)
-    report = TableReport(name)
-    if batch.num_rows:
-        log.append(batch, log.position, key_may_grow=config.tables[name].identity == "full")
-    TableIngest(catalog, name, config.tables[name], report).start()
-    unresolved = is_known & _is_own_rejection(events)
-    done = pa.concat_tables(
-        [events.filter(pa.array(is_known & ~unresolved)).select(PLACE), batch.table.select(PLACE)],
-        promote_options="permissive",
-    )
+    settings, report = config.tables[name], TableReport(name)
+    tried = events.filter(pa.array(~_is_own_rejection(log, events)))
+    batch, event_of = _decoded(config, catalog, name, log, tried)
+    known = _is_logged(log, batch)
+    ordered = order_text(settings) is not None
+    old = np.zeros(batch.num_rows, np.bool_) if ordered else ~known & _superseded(log, batch)
+    chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
+    if chosen.num_rows:
+        limit = settings.memory_limit_bytes // BATCH_SHARE
+        tables = followed(log, chosen, chosen.key, report.add_superseded) if ordered else chosen.tables()
+        with closing(ChangeRun.of(tables, limit)) as changes:
+            log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
+    TableIngest(catalog, name, settings, report).start()
+    outcome = _outcome(event_of, known, old, tried.num_rows)
+    done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))
     retry_conflicts(lambda: _take_out(held, done))
-    known = int((is_known & ~unresolved).sum())
+    counts = np.bincount(outcome, minlength=_NUM_OUTCOMES)
     return QuarantineReplayed(
         name,
-        applied=batch.num_rows,
-        known=known,
-        superseded=num_superseded,
-        rejected=events.num_rows - known - batch.num_rows - num_superseded,
+        applied=int(counts[_APPLIED]),
+        known=int(counts[_KNOWN]),
+        superseded=int(counts[_SUPERSEDED]),
+        rejected=int(counts[_REJECTED]) + events.num_rows - tried.num_rows,
         snapshot_id=report.snapshot_id,
     )
 
 
-def _logged(log: ChangeLog, events: pa.Table) -> pa.Table:
-    """The places in the files of these events that the log has changes from."""
-    files = pc.unique(events.column("source_file")).drop_null().to_pylist()
-    return open_current(log.table).scan().select(*PLACE).where(col("source_file").is_in(files)).to_table()
+def _outcome(event_of: Rows, known: Mask, old: Mask, num_events: int) -> Rows:
+    """What becomes of each event: the least that becomes of one of its changes."""
+    outcome = np.full(num_events, _KNOWN, np.int64)
+    outcome[np.setdiff1d(np.arange(num_events), event_of)] = _REJECTED
+    np.minimum.at(outcome, event_of, np.where(old, _SUPERSEDED, np.where(known, _KNOWN, _APPLIED)))
+    return outcome
 
 
-def _is_own_rejection(events: pa.Table) -> Mask:
+def _is_own_rejection(log: ChangeLog, events: pa.Table) -> Mask:
     """Which were decoded and logged, but the mirror could not take: their bytes are the change, not the event."""
-    return np.asarray(pc.match_substring_regex(events.column("raw"), r'^\{"op":"[rcudt]","key":'), np.bool_)
+    looks_so = np.asarray(pc.match_substring_regex(events.column("raw"), r'^\{"op":"[rcudt]","key":'), np.bool_)
+    logged = KeySet(_logged(log, events, PLACE).columns).find(events.select(PLACE).columns) >= 0
+    return looks_so & logged
 
 
-def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa.Table) -> tuple[ChangeBatch, int]:
-    """What decodes now and is still the newest of its key, and how many are not the newest."""
+def _is_logged(log: ChangeLog, batch: ChangeBatch) -> Mask:
+    """Which changes the log has, from the same place: an earlier replay ended before it took them out of quarantine.
+
+    A place alone says nothing: a file may have been replaced by another of its name.
+    """
+    columns = [*PLACE, *_CONTENT]
+    if batch.num_rows == 0 or not set(columns) <= set(log.schema.names if log.schema else ()):
+        return np.zeros(batch.num_rows, np.bool_)
+    logged = without_extensions(_logged(log, batch.table, columns))
+    kind = logged.schema.field("after").type
+    row_type = widened(batch.row_type, pa.struct(list(kind)))
+    if row_type is None:
+        return np.zeros(batch.num_rows, np.bool_)
+    known = KeySet([*logged.select(PLACE).columns, _written(logged, row_type)])
+    return known.find([*batch.table.select(PLACE).columns, _written(batch.table, row_type)]) >= 0
+
+
+def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
+    """What each change says, as JSON with all columns of the rows."""
+    names = [row_type.field(i).name for i in range(row_type.num_fields)]
+    documents = []
+    for row in changes.select(list(_CONTENT)).to_pylist():
+        after = row["after"]
+        after = None if after is None else {name: after.get(name) for name in names}
+        documents.append(orjson.dumps([row["op"], row["key"], after], default=str, option=orjson.OPT_SORT_KEYS))
+    return pa.array(documents, pa.binary())
+
+
+def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """What the log has from the files of these events."""
+    files = pc.unique(events.column("source_file")).drop_null().to_pylist()
+    return open_current(log.table).scan().select(*columns).where(col("source_file").is_in(files)).to_table()
+
+
+def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa.Table) -> tuple[ChangeBatch, Rows]:
+    """What decodes now, and of which event each change is."""
     (feed,) = feeds_of(config, [name])
-    feed = feed.remembering(catalog)
     table = TableIngest(catalog, name, config.tables[name], TableReport(name))
+    # Two events may come from one place, if a file was replaced: for now each has its number for a place.
     raw = RawEvents(
-        source_file=events.column("source_file").combine_chunks().dictionary_encode(),
-        source_offset=events.column("source_offset").combine_chunks(),
+        source_file=pa.repeat("", events.num_rows).dictionary_encode(),
+        source_offset=pa.array(np.arange(events.num_rows)),
         documents=events.column("raw").combine_chunks(),
     )
-    batch = decode(raw, feed.config([table], claims_in(log.position))).tables[name]
-    if batch.num_rows == 0:
-        return batch, 0
-    is_old = _superseded(log, batch, by_position=config.tables[name].order_by == "position")
-    return replace(batch, table=batch.table.filter(pa.array(~is_old))), int(is_old.sum())
+    batch = decode(raw, feed.remembering(catalog).config([table], claims_in(log.position))).tables[name]
+    changes, number = batch.table, batch.table.column("source_offset")
+    for column in PLACE:
+        index = changes.schema.get_field_index(column)
+        changes = changes.set_column(index, changes.schema.field(index), events.column(column).take(number))
+    return replace(batch, table=changes), np.asarray(number).astype(np.int64)
 
 
-def _superseded(log: ChangeLog, batch: ChangeBatch, *, by_position: bool) -> Mask:
-    """Which changes have a later one of the same key, or a later truncate, in the log.
-
-    Where payload columns order the events, any change of the key counts: which is later is not told by its place.
-    """
+def _superseded(log: ChangeLog, batch: ChangeBatch) -> Mask:
+    """Which changes have a later one of the same key, or a later truncate, in the log."""
     key = batch.key
     if log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
         return np.zeros(batch.num_rows, np.bool_)
     wanted = keys_touched(batch.table, key)
     keys = KeySet(wanted.columns)
     known = without_extensions(open_current(log.table).scan().select("op", "key", "after", *PLACE).to_table())
-    places, own = _ranked(known, batch.table) if by_position else (np.ones(known.num_rows), np.zeros(batch.num_rows))
+    places, own = _ranked(known, batch.table)
     latest = np.full(wanted.num_rows, -1.0)
     found = keys.find(keys_touched(known, key).columns)
     hit = found >= 0
@@ -160,7 +208,8 @@ def _take_out(held: Any, done: pa.Table) -> None:
         return
     refresh(held)
     rows = without_extensions(open_current(held).scan().to_table())
-    leaving = KeySet(done.select(PLACE).columns).find(rows.select(PLACE).columns) >= 0
+    identity = [*PLACE, "raw"]
+    leaving = KeySet(done.select(identity).columns).find(rows.select(identity).columns) >= 0
     if not leaving.any():
         return
     delta = RowDelta(held)

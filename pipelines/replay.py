@@ -4,7 +4,6 @@ Of those keys every later change is applied too, so replaying an old range never
 mirror anew is `resync.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +21,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.key_set import KeySet
 from pipelines.mirror import Mirror
 from pipelines.quarantine import quarantine
+from pipelines.touched_keys import keys_touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,6 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
             mirror.reapply(ChangeRun.of([chosen], limit), log, reject=keep)
             num_changes, commits = num_changes + chosen.num_rows, commits + 1
     return Replayed(name, first, last, num_changes, commits, mirror.table.metadata.current_snapshot_id, quarantined)
-
-
-def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key before each change, then the key after each; a deleted row keeps its key."""
-    before = [pc.struct_field(changes.column("key"), n) for n in key]
-    gone = pc.is_null(changes.column("after"))
-    after = [pc.if_else(gone, b, pc.struct_field(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]
-    return pa.concat_tables([pa.table(side, names=list(key)) for side in (before, after)], promote_options="permissive")
 
 
 def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> pa.Array:

@@ -12,9 +12,10 @@ from pipelines import crash_points
 from pipelines.catalog import current_schema, find_table
 from pipelines.change_batch import ChangeBatch, Rejected
 from pipelines.change_log import Appended, ChangeLog
-from pipelines.change_run import BATCH_SHARE
+from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
+from pipelines.late_changes import check_order, followed, order_text
 from pipelines.mirror import Mirror, makes_rows
 from pipelines.pending_changes import PendingChanges
 from pipelines.quarantine import check_ratio, quarantine
@@ -99,6 +100,7 @@ class TableIngest:
             columns = current_schema(mirror).fields
             self._adopted_types = {f.name: arrow_type(f.type) for f in columns if f.name != DELETED}
         check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
+        check_order(self.name, self.config, self._log)
         self._catch_up(None)
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position
@@ -108,7 +110,7 @@ class TableIngest:
 
         They are committed together, and with `is_atomic` applied together as well: they end with a transaction.
         """
-        if batch.num_rows and not self._pending.takes(batch):
+        if not self._pending.takes(batch):
             self.flush()
         self._pending.add(batch)
         if rejected.num_rows:
@@ -143,22 +145,36 @@ class TableIngest:
             return
         rejected, position = Rejected.concat(self._rejected), self._reached
         check_ratio(self.name, rejected.num_rows + self._pending.num_rows, rejected, self.config.max_quarantine_ratio)
-        changes = self._pending.run() if self._pending.num_rows else None
+        changes = self._in_order(self._pending.run()) if self._pending.num_rows else None
         if changes is not None and makes_rows(changes, self.config):
             check_shape(self.name, self.config, self.config.key or self._pending.key, self.known_types)
         self._keep(rejected)
         appended = self._log.append(
-            changes, position, key_may_grow=self.config.identity == "full", is_atomic=self._is_atomic
+            changes,
+            position,
+            key_may_grow=self.config.identity == "full",
+            is_atomic=self._is_atomic,
+            order_by=order_text(self.config),
         )
         self._rejected, self._reached = [], None
         self.report.add_appended(appended, self._pending.counts)
         self.report.position = position
         if changes is not None:
             self._catch_up(appended)
+        if changes is not None:
+            changes.close()
         self._pending.clear()
         crash_points.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)
+
+    def _in_order(self, changes: ChangeRun) -> ChangeRun:
+        """The changes, late ones followed by what belongs after them."""
+        # Rows without a key are counted: what comes first makes no difference, what comes twice does.
+        if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
+            return changes
+        tables = followed(self._log, changes, self._pending.key, self.report.add_superseded)
+        return ChangeRun.of(tables, self.config.memory_limit_bytes // BATCH_SHARE)
 
     def _catch_up(self, appended: Appended | None) -> None:
         if self._log_only:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from pipelines import quarantine_replay
 from pipelines.catalog import find_table, open_catalog
 from pipelines.commit import RowDelta, everything
 from pipelines.config import load
+from pipelines.errors import PipelineError
 from pipelines.positions import LOG_ORDINAL
 
 Run = Callable[..., tuple[int, str, str]]
@@ -229,6 +231,32 @@ def test_quarantine_replay_never_brings_an_old_row_back(project: Project) -> Non
     code, done, _ = project.call("quarantine", "replay", "shop.products")
     assert (code, done["applied"], done["superseded"]) == (3, 0, 1)
     assert project.rows() == [product(1), product(2)]
+
+
+def test_quarantine_replay_tries_the_bytes_it_holds_not_the_line_of_a_file_that_was_replaced(project: Project) -> None:
+    project.types("decimal(4,2)")
+    assert project.ingest(event("c", product(1)), event("c", product(2, "12345.00"))) == 3
+    assert project.ingest(event("c", product(3)), event("c", product(4)), event("c", product(5))) == 0
+    project.types("decimal(10,2)")
+    code, done, errors = project.call("quarantine", "replay", "shop.products")
+    assert (code, done["applied"], done["known"]) == (0, 1, 0), errors
+    assert project.rows() == [product(1), product(2, "12345.00"), *(product(i) for i in (3, 4, 5))]
+    assert project.call("quarantine", "list")[1][0]["events"] == 0
+
+
+def test_quarantine_replay_that_died_after_logging_applies_nothing_twice(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.types("decimal(4,2)")
+    assert project.ingest(event("c", product(1)), event("c", product(2, "12345.00"))) == 3
+    project.types("decimal(10,2)")
+    with monkeypatch.context() as dying:
+        dying.setattr(quarantine_replay, "_take_out", lambda *_: (_ for _ in ()).throw(PipelineError("died")))
+        assert project.call("quarantine", "replay", "shop.products")[0] == 1
+    code, done, errors = project.call("quarantine", "replay", "shop.products")
+    assert (code, done["applied"], done["known"]) == (0, 0, 1), errors
+    assert project.call("status")[1][0]["logged"] == 2
+    assert project.rows() == [product(1), product(2, "12345.00")]
 
 
 def test_quarantine_replay_of_nothing_fails(project: Project) -> None:

@@ -1,0 +1,158 @@
+"""`order_by` across batches and runs: what comes late takes its place, and ends as if everything had come in order."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.config import load
+from pipelines.ingest_report import TableReport
+from tests.pipelines.test_ingest import Project
+
+Event = dict[str, Any]
+UNSENT = "__debezium_unavailable_value"
+
+
+def event(lsn: int, op: str, row: Event | None, before: Event | None = None) -> str:
+    after, old = (None, row) if op == "d" else (row, before)
+    source = {"db": "shop", "table": "products", "lsn": lsn}
+    return json.dumps({"op": op, "before": old, "after": after, "source": source, "ts_ms": 1})
+
+
+def product(key: int, name: str = "a", text: str = "t") -> Event:
+    return {"id": key, "name": name, "text": text}
+
+
+def project_in(folder: Path, **settings: Any) -> Project:
+    return Project(folder, {"shop.products": {"key": ["id"], "order_by": ["source.lsn"], **settings}})
+
+
+def land_and_run(project: Project, *files: list[str]) -> TableReport:
+    """Each file in a run of its own; the last report."""
+    for lines in files:
+        project.land(f"{len(list(project.landing.iterdir())):03d}.jsonl", lines)
+        (report,) = project.run().tables
+        assert report.error is None
+    return report
+
+
+def test_rule_26_late_update_does_not_overwrite_a_newer_row(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    report = land_and_run(
+        project,
+        [event(1, "c", product(1)), event(2, "c", product(2)), event(9, "u", product(1, "newest"))],
+        [event(5, "u", product(1, "late")), event(6, "u", product(2, "in time for its key"))],
+    )
+    assert report.events == {"u": 2}
+    assert project.rows() == [product(1, "newest"), product(2, "in time for its key")]
+    assert project.run().found_nothing_new
+
+
+def test_rule_26_late_insert_does_not_bring_a_deleted_row_back(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(project, [event(3, "c", product(2)), event(4, "d", product(1))], [event(1, "c", product(1))])
+    assert project.rows() == [product(2)]
+
+
+def test_rule_26_late_delete_leaves_the_row_that_came_after_it(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(project, [event(1, "c", product(1)), event(8, "c", product(1, "again"))], [event(5, "d", product(1))])
+    assert project.rows() == [product(1, "again")]
+
+
+def test_rule_26_column_that_a_later_change_did_not_send_is_that_of_the_late_one(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(
+        project,
+        [event(1, "c", product(1, "a", "old")), event(9, "u", product(1, "newest", UNSENT))],
+        [event(5, "u", product(1, "late", "text of the late one"))],
+    )
+    assert project.rows() == [product(1, "newest", "text of the late one")]
+
+
+def test_rule_28_late_changes_follow_later_key_changes(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(
+        project,
+        [
+            event(1, "c", product(1)),
+            event(7, "u", product(2, "moved", UNSENT), before={"id": 1}),
+            event(9, "u", product(3, "moved twice", UNSENT), before={"id": 2}),
+        ],
+        [event(5, "u", product(1, "late", "late text"))],
+    )
+    assert project.rows() == [product(3, "moved twice", "late text")]
+
+
+def test_rule_28_change_older_than_a_truncate_leads_to_nothing(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    truncate = event(6, "t", None)
+    report = land_and_run(project, [truncate, event(7, "c", product(2))], [event(5, "c", product(1))])
+    assert (report.superseded, report.events) == (1, {"c": 1})
+    assert project.rows() == [product(2)]
+
+
+def test_rule_28_late_truncate_removes_only_what_is_older(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(project, [event(1, "c", product(1)), event(8, "c", product(2))], [event(5, "t", None)])
+    assert project.rows() == [product(2)]
+
+
+def test_new_column_of_a_late_change_is_added(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(
+        project,
+        [event(9, "c", product(1)), event(9, "c", product(2))],
+        [event(5, "c", product(1) | {"extra": 1}), event(6, "c", product(3) | {"extra": 3})],
+    )
+    assert project.rows() == [product(i) | {"extra": 3 if i == 3 else None} for i in (1, 2, 3)]
+
+
+def test_log_holds_each_change_once_more_at_most_per_late_one(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(project, [event(9, "c", product(1))], *([event(n, "u", product(1, str(n)))] for n in (5, 4, 3, 2)))
+    lsns = [int(r["source_order"][1:], 16) % 16 for r in project.rows("change_log.shop_products", "ordinal")]
+    assert lsns == [9, 5, 9, 4, 5, 9, 3, 4, 5, 9, 2, 3, 4, 5, 9]
+    assert project.rows() == [product(1)]
+
+
+def test_other_columns_than_before_are_refused(tmp_path: Path) -> None:
+    project = project_in(tmp_path)
+    land_and_run(project, [event(9, "c", product(1))])
+    project.write({"shop.products": {"key": ["id"], "order_by": ["ts_ms"]}})
+    project.land("9.jsonl", [event(10, "c", product(2))])
+    report = project.run()
+    assert report.exit_code == 2
+    assert "order_by was [source.lsn] and is now [ts_ms]" in (report.tables[0].error or "")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rule_26_shuffled_history_ends_as_the_ordered_one(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    rows: dict[int, Event] = {}
+    lines = []
+    for lsn in range(120):
+        key = draw.randrange(8)
+        old = rows.get(key)
+        if draw.random() < 0.02:
+            rows.clear()
+            lines.append(event(lsn, "t", None))
+        elif old is None:
+            rows[key] = product(key, str(lsn), str(lsn))
+            lines.append(event(lsn, "c", rows[key]))
+        elif draw.random() < 0.2:
+            lines.append(event(lsn, "d", rows.pop(key)))
+        elif draw.random() < 0.4 and (new := draw.randrange(8)) not in rows:
+            rows[new] = {**rows.pop(key), "id": new, "name": str(lsn)}
+            lines.append(event(lsn, "u", {**rows[new], "text": "whole"}, before=old))
+            rows[new]["text"] = "whole"
+        else:
+            rows[key] = {**old, "name": str(lsn)}
+            lines.append(event(lsn, "u", {**rows[key]}))
+    project = project_in(tmp_path, max_quarantine_ratio=1.0)
+    draw.shuffle(lines)
+    land_and_run(project, *(lines[i : i + 30] for i in range(0, 120, 30)))
+    assert project.rows() == sorted(rows.values(), key=lambda r: r["id"])
+    assert load(project.folder / "nevermore.yaml").tables["shop.products"].order_by == ("source.lsn",)
