@@ -40,11 +40,11 @@ class FeedRun:
 
     def read(self, feed: Feed) -> None:
         """Bring the wanted tables of a feed up to date."""
-        feed = feed.remembering(self.catalog)
         started: list[TableIngest] = []
         for name in feed.wanted:
             if name not in feed.patterns:
                 started += self._started(name, feed.tables[name])
+        feed = feed.remembering(self.catalog, started)
         groups = _by_position(started)
         first = groups.pop(None, [])
         late: list[TableIngest] = []

@@ -131,12 +131,16 @@ class Feed:
             found_for={**self.found_for, **sources},
         )
 
-    def remembering(self, catalog: Any) -> "Feed":
+    def remembering(self, catalog: Any, started: Sequence[TableIngest] = ()) -> "Feed":
         """The feed with what the change logs of its patterns' tables remember, those that this run leaves out included."""
         settings = list(self.patterns.values())
-        names = [name for name, table in self.tables.items() if table in settings]
-        found = {name: source for name in names if (source := found_source(catalog, name)) is not None}
-        return replace(self, found_for=found)
+        known = {table.name: table.source_table for table in started}
+        found = {
+            name: known[name] if name in known else found_source(catalog, name)
+            for name, table in self.tables.items()
+            if table in settings
+        }
+        return replace(self, found_for={name: source for name, source in found.items() if source is not None})
 
     def batches(
         self,
