@@ -1,4 +1,4 @@
-"""The options in docs/ingesting.md are those of the config: every key, its default, what it means."""
+"""The options in the documentation are those of the config: every key, its default, what it means."""
 
 import inspect
 import re
@@ -9,9 +9,16 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 from pipelines.config_sections import FilesSource, TableConfig
+from pipelines.published_sections import PublishedOptions
+from pipelines.spark_section import SparkConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "ingesting.md"
-UNITS = {"commit_interval": "60s", "memory_limit_bytes": "1GiB"}
+DOCS = Path(__file__).parents[2] / "docs"
+UNITS = {
+    "commit_interval": "60s",
+    "memory_limit_bytes": "1GiB",
+    "target_file_bytes": "256MiB",
+    "row_group_bytes": "128MiB",
+}
 
 
 def reference(section: type[Any]) -> str:
@@ -36,8 +43,16 @@ def _default(name: str, field: Any) -> str:
     return f"`{UNITS.get(name, str(value).lower() if isinstance(value, bool) else value)}`"
 
 
-@pytest.mark.parametrize("section", [TableConfig, FilesSource])
-def test_every_option_is_documented_as_it_is(section: type[Any]) -> None:
+@pytest.mark.parametrize(
+    ("section", "page"),
+    [
+        (TableConfig, "ingesting.md"),
+        (FilesSource, "ingesting.md"),
+        (PublishedOptions, "spark.md"),
+        (SparkConfig, "spark.md"),
+    ],
+)
+def test_every_option_is_documented_as_it_is(section: type[Any], page: str) -> None:
     wanted = reference(section)
     assert "|  |\n" not in wanted + "\n", "an option without a meaning in its docstring"
-    assert wanted in PAGE.read_text(), f"docs/ingesting.md lacks this table:\n{wanted}"
+    assert wanted in (DOCS / page).read_text(), f"docs/{page} lacks this table:\n{wanted}"
