@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from scan_core.expr.nodes import col
     from scan_core.metrics import ScanMetrics
     from scan_core.options import ScanOptions
+    from scan_core.runtime_filter.induced import induced_ranges
+    from scan_core.runtime_filter.late_keys import LateKeys
     from scan_core.scan import Scan
     from scan_core.table import Table, open_table
 
@@ -30,6 +32,7 @@ __all__ = [
     "Changes",
     "ColumnNotFoundError",
     "EvaluationError",
+    "LateKeys",
     "MalformedTableError",
     "MissingFileError",
     "OptionError",
@@ -43,16 +46,19 @@ __all__ = [
     "TableNotFoundError",
     "UnsupportedError",
     "col",
+    "induced_ranges",
     "open_table",
 ]
 
 _MODULES = {
     "Changes": "scan_core.changes.request",
+    "LateKeys": "scan_core.runtime_filter.late_keys",
     "Scan": "scan_core.scan",
     "ScanMetrics": "scan_core.metrics",
     "ScanOptions": "scan_core.options",
     "Table": "scan_core.table",
     "col": "scan_core.expr.nodes",
+    "induced_ranges": "scan_core.runtime_filter.induced",
     "open_table": "scan_core.table",
 }
 """Where the public names live; all others are errors."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from scan_core.changes.request import Changes
     from scan_core.expr.nodes import BoundPredicate, Expr
     from scan_core.runtime_filter.column_keys import KeyField
+    from scan_core.runtime_filter.request import RuntimeFilter
     from scan_core.runtime_filter.semi_join import SemiJoin
     from scan_core.table import Table
 
@@ -45,6 +46,7 @@ class _LastRun:
     """The only mutable part of a scan: what its last run counted."""
 
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
+    filters: "tuple[RuntimeFilter, ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -259,9 +261,11 @@ class Scan:
         scan = self if to_snapshot is None else self.as_of_snapshot(to_snapshot)
         later, schema = scan._resolve()  # noqa: SLF001  its own class
         earlier = earlier_snapshot(self.table.metadata, from_snapshot, later)
+        context = scan._context(schema)  # noqa: SLF001  its own class
+        exact = tuple(f for f in context.runtime_filters if f.is_exact)  # rows may not be there by chance
         return Changes(
             self.table.metadata,
-            scan._context(schema),  # noqa: SLF001  its own class
+            replace(context, runtime_filters=exact),
             schema,
             earlier,
             later,
@@ -270,8 +274,13 @@ class Scan:
         )
 
     def explain(self) -> str:
-        """In plain text: what is read, what was pruned by what, which deletes apply."""
-        return self.plan().explain()
+        """In plain text: what is read, what was pruned by what, which deletes apply, what the last run switched off."""
+        text = self.plan().explain()
+        if not self._last.filters:
+            return text
+        from scan_core.runtime_filter.explain import explain_run
+
+        return "\n".join([text, *explain_run(self._last.filters)])
 
     def count(self) -> int:
         """Rows of the result, without building any."""
@@ -332,7 +341,7 @@ class Scan:
             yield from results
         finally:
             results.close()
-            self._last.metrics = plan.metrics + metrics
+            self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
 
     def _with(self, **changes: Any) -> "Scan":
         return replace(self, **changes, _last=_LastRun())

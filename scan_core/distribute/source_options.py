@@ -6,13 +6,14 @@ where Spark plans; a pinned metadata file and snapshot make that the same scan.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scan_core.errors import OptionError
 from scan_core.options import ScanOptions
+from scan_core.runtime_filter.join_text import joins_as_text, joins_from_text
 
 if TYPE_CHECKING:
     from scan_core.scan import Scan
@@ -29,6 +30,7 @@ class SourceOptions:
         table: table directory, metadata file, or `catalog.namespace.table`.
         columns: columns of the result, in order; None for all. As text: names with commas, or a JSON list.
         where: rows of the result, as SQL; exact, Spark need not filter again.
+        joins: keys that rows must have, as `runtime_filter/join_text.py` writes them; prefilters among them may keep more.
         snapshot: id of the snapshot to read.
         as_of: point in time to read as of: ISO 8601, or milliseconds since the epoch.
         ref: branch or tag to read.
@@ -42,6 +44,7 @@ class SourceOptions:
     table: str
     columns: tuple[str, ...] | None = None
     where: str | None = None
+    joins: str | None = None
     snapshot: int | None = None
     as_of: str | None = None
     ref: str | None = None
@@ -60,6 +63,7 @@ class SourceOptions:
             table=scan.table.metadata_path,
             columns=scan.columns,
             where=" and ".join(f"({predicate})" for predicate in scan.predicates) or None,
+            joins=joins_as_text(scan.joins) if scan.joins else None,
             snapshot=scan.snapshot_id,
             as_of=None if scan.timestamp_ms is None else str(scan.timestamp_ms),
             ref=scan.ref,
@@ -96,7 +100,7 @@ class SourceOptions:
         result: dict[str, str] = {"table": self.table}
         if self.columns is not None:
             result["columns"] = json.dumps(list(self.columns))
-        for name in ("where", "snapshot", "as_of", "ref", "metrics_dir"):
+        for name in ("where", "joins", "snapshot", "as_of", "ref", "metrics_dir"):
             if getattr(self, name) is not None:
                 result[name] = str(getattr(self, name))
         for name in ("relocate", "properties", "scan_options"):
@@ -124,6 +128,8 @@ class SourceOptions:
             scan = scan.at_ref(self.ref)
         if self.columns is not None:
             scan = scan.select(*self.columns)
+        if self.joins is not None:
+            scan = replace(scan, joins=joins_from_text(self.joins))
         return scan if self.where is None else scan.where(self.where)
 
 

@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from scan_core.distribute.pushed_filters import push_filters
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark_batches import conform
+from scan_core.distribute.spark_join import explain_join, join  # noqa: F401  part of this surface
 from scan_core.distribute.spark_native import native_dataframe, why_not_native
 from scan_core.distribute.spark_types import spark_schema
 from scan_core.distribute.task_reports import TaskReports

@@ -56,7 +56,7 @@ _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
 def why_not_native(plan: ScanPlan) -> str | None:
     """Why Spark's reader would not give the scan's rows; None if it would."""
     context = plan.context
-    if context.predicate is not None:
+    if context.predicate is not None or context.runtime_filters:
         return "the scan has a predicate, which only scan_core evaluates exactly"
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:

@@ -44,6 +44,10 @@ class ScanPlan:
     def explain(self) -> str:
         """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
         text = explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
+        if self.context.runtime_filters:
+            from scan_core.runtime_filter.explain import explain_filters
+
+            text = "\n".join([text, *explain_filters(self.context)])
         if not any(task.bitmap_indexes for task in self.tasks):
             return text
         from scan_core.bitmap_index.explain import explain_stages

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from scan_core.errors import OptionError
 from scan_core.plan.file_pruner import file_statistics
 from scan_core.plan.planner import ScanPlan
@@ -18,7 +20,7 @@ from scan_core.read.file_reader import ColumnStatistics
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.open_file import open_file
 from scan_core.read.projection import FileProjection
-from scan_core.runtime_filter.column_keys import KeyField
+from scan_core.runtime_filter.column_keys import KeyField, engine_array, engine_values
 from scan_core.runtime_filter.key_ranges import MOST_RANGES, KeyRanges, merged_ranges
 from scan_core.snapshot import FileFormat
 from scan_core.split import FileScanTask
@@ -59,6 +61,28 @@ class KeyRangeSource:
         if not are_comparable(found.field, of):
             raise OptionError(f"ranges of {found.field.type} {self.column!r} do not tell of {of.type} {of.name!r}")
         return KeyRanges(of, found.ranges)
+
+
+@dataclass(frozen=True)
+class GivenRanges:
+    """Ranges that another process found: a table of `low` and `high`; None if nothing is known."""
+
+    bounds: pa.Table | None
+
+    @classmethod
+    def of(cls, found: KeyRanges) -> "GivenRanges":
+        """Ranges as a table."""
+        if found.ranges is None:
+            return cls(None)
+        ends = [engine_array([r[side] for r in found.ranges], found.field.type) for side in (0, 1)]
+        return cls(pa.table(ends, names=["low", "high"]))
+
+    def ranges(self, of: KeyField) -> KeyRanges:
+        """The inverse, for a column of the type they were found for."""
+        if self.bounds is None:
+            return KeyRanges(of, None)
+        low, high = (engine_values(self.bounds.column(side).combine_chunks()) for side in (0, 1))
+        return KeyRanges(of, tuple(zip(low, high, strict=True)))
 
 
 def induced_ranges(scan: "Scan", column: str, most_ranges: int = MOST_RANGES) -> KeyRangeSource:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from scan_core.errors import OptionError
 from scan_core.runtime_filter.column_keys import KeyField
 from scan_core.runtime_filter.given_keys import distinct_keys, key_table
-from scan_core.runtime_filter.induced import KeyRangeSource
+from scan_core.runtime_filter.induced import GivenRanges, KeyRangeSource
 from scan_core.runtime_filter.key_set import KeySet
 from scan_core.runtime_filter.late_keys import LateKeys
 from scan_core.runtime_filter.request import FilterKeys, RuntimeFilter
@@ -33,7 +33,7 @@ class SemiJoin:
     """
 
     columns: tuple[str, ...]
-    keys: "pa.Table | Scan | LateKeys | KeyRangeSource"
+    keys: "pa.Table | Scan | LateKeys | KeyRangeSource | GivenRanges"
     is_exact: bool
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
@@ -48,7 +48,7 @@ class SemiJoin:
 
     def key_rows(self) -> pa.Table | None:
         """The keys as a table, read now if they are a scan; None if they are late or ranges."""
-        if isinstance(self.keys, LateKeys | KeyRangeSource):
+        if isinstance(self.keys, LateKeys | KeyRangeSource | GivenRanges):
             return None
         if isinstance(self.keys, pa.Table):
             return self.keys
@@ -61,7 +61,7 @@ class SemiJoin:
     def _bound(self, fields: tuple[KeyField, ...]) -> FilterKeys:
         if isinstance(self.keys, LateKeys):
             return self.keys
-        if isinstance(self.keys, KeyRangeSource):
+        if isinstance(self.keys, KeyRangeSource | GivenRanges):
             return self.keys.ranges(fields[0])
         rows = self.key_rows()
         assert rows is not None  # noqa: S101  only the kinds above have none
@@ -93,7 +93,7 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
         if is_exact:
             raise OptionError("late keys may come too late for a semi join: use prefilter(), and join again")
         return SemiJoin(names, keys, is_exact)
-    if isinstance(keys, KeyRangeSource):
+    if isinstance(keys, KeyRangeSource | GivenRanges):
         if len(names) > 1 or is_exact:
             raise OptionError("ranges are for prefilter() on one column: they do not tell single keys")
         return SemiJoin(names, keys, is_exact)
