@@ -86,12 +86,14 @@ def test_rows_are_appended_once_per_state_of_the_mirrors(tmp_path: Path, spark: 
     assert [row[1] for row in rows_of(config)] == [1, 2, 2, 4, 3]
 
 
+@pytest.mark.slow
 def test_a_day_without_rows_is_remembered_as_appended(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="append")
     land(config, {1: (1, 10.0)})
     assert (materialize(config, NAME, SECOND).rows, materialize(config, NAME, SECOND).is_repeat) == (0, True)
 
 
+@pytest.mark.slow
 def test_what_expired_snapshots_appended_is_not_appended_again_and_what_was_rolled_back_is(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -115,6 +117,7 @@ def test_what_expired_snapshots_appended_is_not_appended_again_and_what_was_roll
     assert [row[1] for row in rows_of(config)] == [1, 3, 3, 5]
 
 
+@pytest.mark.slow
 def test_of_two_runs_at_once_one_appends(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path, mode="append")
     land(config, {1: (1, 10.0)})
@@ -155,6 +158,7 @@ def test_rows_take_the_place_of_those_with_their_key_and_leave_others(tmp_path: 
     assert snapshots(config)[-1].summary.operation.value == "overwrite"
 
 
+@pytest.mark.slow
 def test_a_row_that_moves_to_another_day_leaves_its_old_one(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="upsert", key=["id"])
     land(config, {1: (1, 10.0), 2: (1, 20.0)})
@@ -164,6 +168,7 @@ def test_a_row_that_moves_to_another_day_leaves_its_old_one(tmp_path: Path, spar
     assert rows_of(config) == [(FIRST, 2, 20.0), (SECOND, 1, 12.0)]
 
 
+@pytest.mark.slow
 def test_a_key_with_the_day_in_it_is_deleted_in_that_day_alone(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="upsert", key=["day", "id"])
     land(config, {1: (1, 10.0)})
@@ -182,6 +187,7 @@ def test_equal_keys_in_a_result_are_refused_and_nothing_is_left(tmp_path: Path, 
     assert list((tmp_path / "warehouse" / "shop" / "published").rglob("*.parquet")) == []
 
 
+@pytest.mark.slow
 def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="upsert", key=["amount"])
     land(config, {1: (1, 10.0)})
@@ -191,6 +197,7 @@ def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path, spark: SparkSession
         materialize(config_of(tmp_path, mode="upsert", key=["ident"]), NAME, FIRST)
 
 
+@pytest.mark.slow
 def test_deletes_of_an_attempt_that_lost_are_removed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_day_is_replaced_only_where_it_is_a_partition(tmp_path: Path, spark: S
         materialize(config, NAME, FIRST)
 
 
+@pytest.mark.slow
 def test_a_table_that_was_upserted_can_be_replaced(tmp_path: Path, spark: SparkSession) -> None:
     land(config_of(tmp_path), {1: (1, 10.0), 2: (1, 20.0)})
     for mode in ("upsert", "upsert", "replace"):
@@ -239,8 +247,10 @@ def test_a_table_that_was_upserted_can_be_replaced(tmp_path: Path, spark: SparkS
     ("sql", "partition"),
     [
         (ROWS, "day"),
-        ("select ID as number, o.day as d, o.amount as again, o.id from shop.orders o", "d"),
-        ("select *, cast(day as date) as made_on from shop.orders", "made_on"),
+        pytest.param(
+            "select ID as number, o.day as d, o.amount as again, o.id from shop.orders o", "d", marks=pytest.mark.slow
+        ),
+        pytest.param("select *, cast(day as date) as made_on from shop.orders", "made_on", marks=pytest.mark.slow),
     ],
 )
 def test_a_copy_by_the_readers_is_what_the_query_gives(
@@ -260,6 +270,7 @@ def test_a_copy_by_the_readers_is_what_the_query_gives(
     assert read[0].equals(read[1])
 
 
+@pytest.mark.slow
 def test_files_are_ranged_sorted_and_filtered_as_the_options_ask(tmp_path: Path, spark: SparkSession) -> None:
     options = {"distribution": "range", "bloom_filters": ["id"], "compression": "gzip", "row_group_rows": 100}
     config = config_of(tmp_path, f"{ROWS} distribute by amount", sort_by=["id"], options=options)
