@@ -28,6 +28,8 @@ class ScanOptions:
         delete_cache_bytes: cap of the process-wide cache of delete indexes.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
+        share_indexes: Spark's Python workers of one host share delete indexes through a folder of their user's, where
+            `index_folder` names none.
         prune_partitions: use partition values and manifest summaries against the predicate.
         prune_files: use file bounds against the predicate.
         prune_row_groups: use row-group statistics against the predicate.
@@ -56,6 +58,7 @@ class ScanOptions:
     parallelism: int = os.cpu_count() or 1
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
     index_folder: str | None = None
+    share_indexes: bool = True
     prune_partitions: bool = True
     prune_files: bool = True
     prune_row_groups: bool = True

@@ -1,37 +1,56 @@
 """One bit per dead row of a data file, packed as Spark's own reader tests them: bit `i & 63` of word `i >> 6`.
 
-Found by the engine's usual path over the key columns alone. Bits depend on a file and the deletes that meet it, never
-on a query, so they are kept for later scans.
+Found by the engine's usual path over the key columns alone, kept by chunks of 65,536 rows of which only those with a
+dead row take memory. Bits depend on a file and the deletes that meet it, never on a query, so they are kept for later
+scans.
 """
 
+import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.distribute.local import run_splits
 from scan_core.errors import MalformedTableError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.metadata_columns import DELETED
 from scan_core.read.split_reader import read_split
 from scan_core.schema import Schema
-from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.snapshot import DeleteFile
+from scan_core.split import EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
 CACHE_BYTES = 256 * 1024**2
 """Bits of two billion rows."""
+CHUNK_SHIFT = 16
+CHUNK_ROWS = 1 << CHUNK_SHIFT
+"""A chunk's bits are 8 KiB: few enough to leave out what is whole, many enough that rows of a chunk share a look-up."""
+_CHUNK_WORDS = CHUNK_ROWS // 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadRows:
-    """Which of the first `num_rows` rows of a file are dead, as little-endian words."""
+    """Which rows of a file are dead.
+
+    Attributes:
+        num_rows: of the file.
+        num_dead: of them.
+        chunks: numbers of the chunks with a dead row, ascending.
+        words: of each such chunk, a row of little-endian words; the last chunk's end with zeros.
+    """
 
     num_rows: int
     num_dead: int
+    chunks: npt.NDArray[np.int32]
     words: npt.NDArray[np.int64]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return int(self.words.nbytes + self.chunks.nbytes)
 
 
 def has_deletes(task: FileScanTask) -> bool:
@@ -39,47 +58,86 @@ def has_deletes(task: FileScanTask) -> bool:
     return bool(task.equality_deletes or task.position_deletes or task.deletion_vector)
 
 
-def dead_rows(tasks: Sequence[FileScanTask], context: ScanContext, metrics: ScanMetrics) -> list[DeadRows]:
-    """The dead rows of each file, in the order of `tasks`.
+def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
+    """The dead rows of a whole file.
 
     Args:
-        tasks: whole files.
+        task: the whole file.
         context: of the scan; its columns and predicate do not matter here.
-        metrics: receives what was read for it; nothing for what is still known.
+        metrics: receives what was read for it, and the dead rows: where both kinds of deletes meet the file, as removed
+            by equality deletes.
     """
-    found = {index: known for index, task in enumerate(tasks) if (known := _cache.get(_key(task, context)))}
-    missing = [index for index in range(len(tasks)) if index not in found]
-    flags_only = replace(context, projection=Schema(context.projection.schema_id, (DELETED,)), predicate=None)
-    splits = [Split(flags_only, (tasks[index],)) for index in missing]
-    computed = run_splits(splits, _pack, metrics, parallelism=context.options.parallelism)
-    for index, result in zip(missing, computed, strict=True):
-        found[index] = result
-        _cache.put(_key(tasks[index], context), result)
-    return [found[index] for index in range(len(tasks))]
-
-
-def _pack(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
-    (task,) = split.tasks
     if not task.is_whole_file:
         raise MalformedTableError(f"{task.data_file.path}: dead rows are asked for a part of a file")
-    flags = [batch.column(0) for batch in read_split(split, metrics)]
-    array = pa.chunked_array(flags, pa.bool_()).combine_chunks()
-    dead = np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    flags_only = replace(
+        context, projection=Schema(context.projection.schema_id, (DELETED,)), predicate=None, sample=None
+    )
+    flags = [batch.column(0) for batch in read_split(Split(flags_only, (task,)), metrics)]
+    found = pack(np.asarray(pa.chunked_array(flags, pa.bool_()).to_numpy(), dtype=np.bool_))
+    if task.equality_deletes:
+        metrics.rows_removed_by_equality_deletes += found.num_dead
+    else:
+        metrics.rows_removed_by_position_deletes += found.num_dead
+    return found
+
+
+def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
+    """Flags as bits."""
+    num_chunks = -(-len(dead) // CHUNK_ROWS)
+    words = np.zeros((num_chunks, _CHUNK_WORDS), dtype="<i8")
     packed = np.packbits(dead, bitorder="little")
-    words = np.zeros(-(-len(dead) // 64), dtype="<i8")
-    words.view(np.uint8)[: len(packed)] = packed
-    yield DeadRows(len(dead), int(np.count_nonzero(dead)), words)
+    words.reshape(-1).view(np.uint8)[: len(packed)] = packed
+    chunks = np.flatnonzero(words.any(axis=1)).astype(np.int32)
+    return DeadRows(len(dead), int(np.count_nonzero(dead)), chunks, words[chunks])
 
 
-def _key(task: FileScanTask, context: ScanContext) -> tuple[object, ...]:
+def known(task: FileScanTask, context: ScanContext) -> DeadRows | None:
+    """The dead rows of a file if they are kept."""
+    return _cache.get(_key(task, context))
+
+
+def keep(task: FileScanTask, context: ScanContext, found: DeadRows) -> None:
+    """Keep the dead rows of a file for later scans of it under the same deletes."""
+    _cache.put(_key(task, context), found)
+
+
+def forget() -> None:
+    """Drop all that is kept; the next scan finds it anew."""
+    _cache.clear()
+
+
+def _key(task: FileScanTask, context: ScanContext) -> tuple[Hashable, ...]:
     """What the bits follow from: the file, and each delete file with its sequence number and place."""
-    deletes = [
-        *(f for group in task.equality_deletes for f in group.files),
-        *task.position_deletes,
-        *((task.deletion_vector,) if task.deletion_vector else ()),
-    ]
-    named = tuple(sorted((f.path, f.data_sequence_number, f.content_offset or 0) for f in deletes))
-    return (task.data_file.path, task.data_file.data_sequence_number, context.io.relocate, named)
+    single = (*task.position_deletes, *((task.deletion_vector,) if task.deletion_vector else ()))
+    deletes = tuple(sorted(_DIGESTS.of(group) for group in task.equality_deletes))
+    file = task.data_file
+    return (file.path, file.data_sequence_number, context.io.relocate, deletes, tuple(sorted(map(_name, single))))
+
+
+def _name(file: DeleteFile) -> tuple[str, int, int]:
+    return file.path, file.data_sequence_number, file.content_offset or 0
+
+
+class _Digests:
+    """What tells a delete set from others, found once for the thousands of files that it may touch."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[EqualityDeleteGroup, bytes]] = OrderedDict()
+
+    def of(self, group: EqualityDeleteGroup) -> bytes:
+        found = self._known.get(id(group))
+        if found is not None and found[0] is group:
+            return found[1]
+        names = repr((group.key_ids, sorted(map(_name, group.files))))
+        digest = hashlib.sha256(names.encode()).digest()
+        self._known[id(group)] = group, digest
+        while len(self._known) > _REMEMBERED_GROUPS:
+            self._known.popitem(last=False)
+        return digest
+
+
+_REMEMBERED_GROUPS = 256
+_DIGESTS = _Digests()
 
 
 class _Cache:
@@ -87,26 +145,31 @@ class _Cache:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._entries: OrderedDict[tuple[object, ...], DeadRows] = OrderedDict()
+        self._entries: OrderedDict[tuple[Hashable, ...], DeadRows] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[object, ...]) -> DeadRows | None:
+    def get(self, key: tuple[Hashable, ...]) -> DeadRows | None:
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
                 self._entries.move_to_end(key)
             return found
 
-    def put(self, key: tuple[object, ...], value: DeadRows) -> None:
+    def put(self, key: tuple[Hashable, ...], value: DeadRows) -> None:
         with self._lock:
             if key in self._entries:
                 return
             self._entries[key] = value
-            self._bytes += value.words.nbytes
+            self._bytes += value.num_bytes
             while self._bytes > self._limit_bytes:
                 _, dropped = self._entries.popitem(last=False)
-                self._bytes -= dropped.words.nbytes
+                self._bytes -= dropped.num_bytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
 
 
 _cache = _Cache(CACHE_BYTES)

@@ -1,50 +1,42 @@
-"""Scans as Spark DataFrames: the data source `format("nevermore")`.
+"""Scans as Spark DataFrames: by Spark's own Parquet reader where that gives the same rows, else by our data source.
 
-Splits are planned on the driver, a task reads one split with `read_split`, and only rows of the result cross to the
-JVM, as Arrow batches. Columns and predicate arrive as options. `pushFilters` is never overridden: up to Spark 4.3 a
-pushed filter leaks into other uses of the same DataFrame, which silently loses rows. `dataframe(..., filters=...)` pushes.
+Columns and predicate belong to the scan, and snapshots are pinned: a DataFrame may be used in any way, any number of
+times. How each reader works is told in `spark_native.py` and `spark_source.py`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as st
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.functions import spark_partition_id
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from scan_core.distribute.native_files import inspect_files
+from scan_core.distribute.native_limits import NativeLimits
+from scan_core.distribute.native_reading import why_not_columns
 from scan_core.distribute.pushed_filters import push_filters
+from scan_core.distribute.reader_choice import Reader, ReaderChoice
 from scan_core.distribute.source_options import SourceOptions
-from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_join import explain_join, join  # noqa: F401  part of this surface
-from scan_core.distribute.spark_native import native_dataframe, why_not_native
+from scan_core.distribute.spark_native import MOST_READINGS, native_dataframe, readings_of
+from scan_core.distribute.spark_source import FORMAT, NevermoreDataSource
 from scan_core.distribute.spark_types import spark_schema
 from scan_core.distribute.task_reports import TaskReports
 from scan_core.errors import OptionError
 from scan_core.metrics import ScanMetrics
-from scan_core.read.split_reader import read_split
-from scan_core.split import Split
+from scan_core.plan.planner import ScanPlan
 
 if TYPE_CHECKING:
+    from scan_core.distribute.native_files import NativeFiles
     from scan_core.scan import Scan
 
-FORMAT = "nevermore"
-SPLITS_PER_CORE = 2
-"""Two keep every core busy to the end; more only add the cost of starting a task."""
-MIN_SPLIT_BYTES = 4 * 1024**2
-"""Below this, handing a task to a Python worker costs more than reading it."""
+T = TypeVar("T")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
-Reader = Literal["auto", "python", "native"]
-"""What may be asked: a strategy, or that one be chosen."""
 
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
+_choices: "WeakKeyDictionary[DataFrame, ReaderChoice]" = WeakKeyDictionary()
 
 
 def dataframe(
@@ -54,6 +46,7 @@ def dataframe(
     *,
     filters: Sequence[str] = (),
     metrics_dir: Path | str | None = None,
+    limits: NativeLimits | None = None,
 ) -> DataFrame:
     """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
 
@@ -64,12 +57,13 @@ def dataframe(
         spark: a session, classic or Connect.
         scan: what to read.
         reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans without predicate of
-            local Parquet files; "python" through our tasks; "auto" is native where that is possible.
+            Parquet files that Spark can open; "python" through our tasks; "auto" is native where that is possible.
         filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
             What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
             session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
         metrics_dir: where tasks report what they read, see `reports_of`; on a cluster a folder that driver and
             workers share. Default: a temporary folder, removed when this process ends.
+        limits: how much of its work the native reader does on the driver, and what it may hold in memory.
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
@@ -79,6 +73,7 @@ def dataframe(
         raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
     if isinstance(filters, str):
         raise OptionError(f"filters are a sequence of conditions, not one text: [{filters!r}]")
+    limits = limits or NativeLimits()
     left: Sequence[str] = filters
     if filters and _means_what_scans_mean(spark):
         pushed = push_filters(scan, filters)
@@ -87,20 +82,24 @@ def dataframe(
     register(spark)
     reports = TaskReports.in_folder(metrics_dir)
     plan = scan.plan()
-    obstacle = None if reader == "python" else why_not_native(plan)
-    if reader == "native" and obstacle is not None:
-        raise OptionError(f"reader 'native' cannot read this scan: {obstacle}; reader 'auto' or 'python' can")
-    if reader == "python" or obstacle is not None:
-        options = SourceOptions.of(scan, parallelism=_parallelism(spark), metrics_dir=reports.directory)
+    parallelism = _parallelism(spark)
+    metrics = ScanMetrics()
+    found = "it was not asked for" if reader == "python" else _native(spark, plan, limits, parallelism, metrics)
+    if isinstance(found, str):
+        if reader == "native":
+            raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
+        choice = ReaderChoice(reader, "python", found)
+        options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
         frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
     else:
-        frame, driver_metrics = native_dataframe(spark, plan, schema)
-        reports.write_plan(plan.metrics + driver_metrics, num_splits=0)
+        choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
+        frame = native_dataframe(spark, found.files, plan.context, schema)
+        reports.write_plan(plan.metrics + metrics, num_splits=0)
     for condition in left:
         frame = frame.filter(condition)
     if scan.row_limit is not None:
         frame = frame.limit(scan.row_limit)
-    _reports[frame] = reports
+    _reports[frame], _choices[frame] = reports, choice
     return frame
 
 
@@ -109,85 +108,47 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(NevermoreDataSource)
 
 
+def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
+    """Why Spark's own reader would not give the rows of a scan; None if it would."""
+    found = _native(spark, scan.plan(), limits or NativeLimits(), _parallelism(spark), ScanMetrics())
+    return found if isinstance(found, str) else None
+
+
+def choice_of(frame: DataFrame) -> ReaderChoice:
+    """Which reader gives the rows of `frame`, and why not the other.
+
+    Raises:
+        OptionError: `frame` was not returned by `dataframe` (one derived from it does not count).
+    """
+    return _of(_choices, frame, "a choice of reader")
+
+
 def reports_of(frame: DataFrame) -> TaskReports:
     """What planning and the tasks of all queries over `frame` read, skipped and removed so far.
 
     Raises:
         OptionError: `frame` was not returned by `dataframe` (one derived from it does not count).
     """
+    return _of(_reports, frame, "reports")
+
+
+def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -> T:
     try:
-        return _reports[frame]
+        return known[frame]
     except KeyError:
-        raise OptionError("only a DataFrame that dataframe() returned has reports, not one derived from it") from None
+        raise OptionError(f"only a DataFrame that dataframe() returned has {what}, not one derived from it") from None
 
 
-class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not typed for mypy here
-    """`format("nevermore")`; options are those of `SourceOptions`."""
-
-    @classmethod
-    def name(cls) -> str:
-        """What SQL and `format()` call it."""
-        return FORMAT
-
-    def schema(self) -> st.StructType:
-        """All columns of the scan, unless `.schema(...)` chose some."""
-        return spark_schema(SourceOptions.parse(self.options).scan().schema)
-
-    def reader(self, schema: st.StructType) -> "NevermoreReader":
-        """A reader of the columns of `schema`."""
-        return NevermoreReader(SourceOptions.parse(self.options), schema)
-
-
-@dataclass(frozen=True, slots=True)
-class SplitPartition(InputPartition):  # type: ignore[misc]
-    """One split, pickled into one task."""
-
-    index: int
-    split: Split
-
-
-class NevermoreReader(DataSourceReader):  # type: ignore[misc]
-    """Plans on the driver (`partitions`), reads in tasks (`read`)."""
-
-    def __init__(self, options: SourceOptions, schema: st.StructType) -> None:
-        """Args: what to read, and the schema Spark was told: its names choose the columns."""
-        self._options = options
-        self._schema = schema
-
-    def partitions(self) -> list[InputPartition]:
-        """One partition per split. Spark asks once per load: every use of the DataFrame reads the same snapshot."""
-        scan = self._options.scan().select(*self._schema.names)
-        _require_same_types(spark_schema(scan.schema), self._schema)
-        plan = scan.plan()
-        total_bytes = sum(task.length for task in plan.tasks)
-        fair_bytes = -(-total_bytes // (SPLITS_PER_CORE * self._options.parallelism))
-        splits = plan.splits(max(MIN_SPLIT_BYTES, min(plan.context.options.split_bytes, fair_bytes)))
-        if self._options.metrics_dir is not None:
-            TaskReports(self._options.metrics_dir).write_plan(plan.metrics, len(splits))
-        return [SplitPartition(index, split) for index, split in enumerate(splits)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split, conformed to the declared schema."""
-        if not isinstance(partition, SplitPartition):
-            return  # Spark makes one empty partition of an empty list
-        target = to_arrow_schema(self._schema, timezone="UTC")
-        metrics = ScanMetrics()
-        try:
-            for batch in read_split(partition.split, metrics):
-                yield conform(batch, target)
-        finally:
-            task = TaskContext.get()
-            if self._options.metrics_dir is not None and task is not None:
-                TaskReports(self._options.metrics_dir).write_task(task.stageId(), partition.index, metrics)
-
-
-def _require_same_types(table: st.StructType, declared: st.StructType) -> None:
-    for have, want in zip(table, declared, strict=True):
-        if have.dataType.simpleString() != want.dataType.simpleString():
-            raise OptionError(
-                f"column {want.name!r} is {have.dataType.simpleString()}, the schema given to Spark says "
-                f"{want.dataType.simpleString()}"
-            )
+def _native(
+    spark: SparkSession, plan: ScanPlan, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
+) -> "NativeFiles | str":
+    """What Spark's reader has to know of the files, or why it cannot read them."""
+    if (reason := why_not_columns(plan.context)) is not None:
+        return reason
+    found = inspect_files(spark, plan.tasks, plan.context, metrics, limits=limits, parallelism=parallelism)
+    if not isinstance(found, str) and (number := len(readings_of(found.files))) > MOST_READINGS:
+        return f"the files have to be read in {number} different ways, more than {MOST_READINGS}"
+    return found
 
 
 def _means_what_scans_mean(spark: SparkSession) -> bool:

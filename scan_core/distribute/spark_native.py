@@ -1,45 +1,49 @@
 """Scans through Spark's own vectorised Parquet reader: deletes as one bit per row, tested where Spark reads.
 
-No row passes through Python, and Catalyst prunes columns and row groups of whatever query follows. Bits come from
-`dead_rows.py` and meet their file by its size in bytes, an integer that is constant per file; sizes are unique within
-one read, and a row whose file is unknown, or shorter than its own position, fails the query rather than come back.
+No row passes through Python, and Catalyst prunes columns and row groups of whatever query follows. Bits meet their
+rows by a number that Spark knows of every row: size of its file and chunk within it; files of one size go by their
+path instead. A row whose chunk is unknown, or shorter than its own position, fails the query rather than come back.
 """
 
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from functools import reduce
+from itertools import groupby
+from typing import cast
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.distribute.dead_rows import DeadRows, dead_rows, has_deletes
+from scan_core.distribute.dead_rows import CHUNK_ROWS, CHUNK_SHIFT, DeadRows
+from scan_core.distribute.native_files import NativeFile
+from scan_core.distribute.native_reading import FileReading
 from scan_core.distribute.spark_types import spark_type
 from scan_core.errors import MissingFileError
-from scan_core.file_io import file_size
-from scan_core.location import relocate
-from scan_core.metrics import ScanMetrics
-from scan_core.plan.planner import ScanPlan
-from scan_core.read.metadata_columns import METADATA_IDS
-from scan_core.read.open_file import open_file
-from scan_core.read.projection import Constant, FileProjection
-from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type
-from scan_core.snapshot import FileFormat
-from scan_core.split import FileScanTask, ScanContext
+from scan_core.schema import ListType, MapType, NestedField, StructType, Type
+from scan_core.split import ScanContext
 
-MOST_FILES = 2_000
-"""Each footer is read once on the driver to see whether Spark would read the columns as we do."""
-MOST_READS = 16
-"""Of files of equal size, which need a read each; a table of many such files is read by the python reader."""
+MOST_READINGS = 16
+"""Ways of reading files, each of them a scan in Spark's plan; a table that needs more is read by the python reader."""
 
-_SIZE, _ROWS, _WORDS, _INDEX = "__nevermore_size", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
+_KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
 _KEEP = (
-    f"case when {_ROWS} is null or {_INDEX} >= {_ROWS} "
-    f"then raise_error(concat('a row of a file of ', {_SIZE}, ' bytes has no delete bits: the file was replaced')) "
-    f"else (shiftrightunsigned({_WORDS}[cast(shiftright({_INDEX}, 6) as int)], cast({_INDEX} & 63 as int)) & 1) = 0 end"
+    f"case when {_ROWS} is null or ({_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
+    f"then raise_error(concat('a row of the file ', {_KEY}, ' has no delete bits: the file was replaced')) "
+    f"else {_WORDS} is null or (shiftrightunsigned({_WORDS}[cast(shiftright({_INDEX}, 6) & 1023 as int)], "
+    f"cast({_INDEX} & 63 as int)) & 1) = 0 end"
 )
+_BITS = pa.schema(
+    [
+        pa.field(_ROWS, pa.int32(), nullable=False),
+        pa.field(_WORDS, pa.list_(pa.field("element", pa.int64(), nullable=False))),
+    ]
+)
+_CHUNKS_SHIFT = 20
+"""A file of 2**20 chunks has 68 billion rows."""
 _READ_OPTIONS = {
     "recursiveFileLookup": "true",  # no columns from names of partition folders
     "datetimeRebaseMode": "CORRECTED",
@@ -49,164 +53,160 @@ _READ_OPTIONS = {
 }
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 """What Spark expands in paths; names of partition folders may hold it."""
-_LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
-"""How Arrow holds what is the same in Parquet."""
 
 
-def why_not_native(plan: ScanPlan) -> str | None:
-    """Why Spark's reader would not give the scan's rows; None if it would."""
-    context = plan.context
-    if context.predicate is not None or context.runtime_filters:
-        return "the scan has a predicate, which only scan_core evaluates exactly"
-    for column in context.projection.fields:
-        if column.field_id in METADATA_IDS:
-            return f"metadata column {column.name!r}"
-        if _holds_uuid(column.type):
-            return f"column {column.name!r} holds UUIDs, which are text in Spark"
-    if len(plan.tasks) > MOST_FILES:
-        return f"{len(plan.tasks)} data files, more than {MOST_FILES}"
-    for task in plan.tasks:
-        if task.data_file.format is not FileFormat.PARQUET:
-            return f"{task.data_file.path} is {task.data_file.format.value}"
-        if not relocate(task.data_file.path, context.io).is_local:
-            return f"{task.data_file.path} is remote"
-    with ThreadPoolExecutor(context.options.parallelism) as pool:
-        reasons = pool.map(lambda task: _why_not_file(task, context), plan.tasks)
-        reason = next((r for r in reasons if r is not None), None)
-    if reason is None and len(_reads(plan.tasks, context)) > MOST_READS:
-        return f"more than {MOST_READS} data files have the same size"
-    return reason
-
-
-def native_dataframe(spark: SparkSession, plan: ScanPlan, schema: st.StructType) -> tuple[DataFrame, ScanMetrics]:
-    """The rows of a plan that `why_not_native` accepts, and what was read on the driver to find the dead ones.
+def native_dataframe(
+    spark: SparkSession, files: Sequence[NativeFile], context: ScanContext, schema: st.StructType
+) -> DataFrame:
+    """The rows of `files` without the dead ones.
 
     Args:
         spark: a session; reading by field id is switched on in it.
-        plan: of whole files.
+        files: what `inspect_files` found.
+        context: of the scan.
         schema: of the result.
     """
-    metrics = ScanMetrics()
     spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
-    context = plan.context
-    reading = st.StructType([_with_id(column) for column in context.projection.fields])
-    clean = [task for task in plan.tasks if not has_deletes(task)]
-    touched = [task for task in plan.tasks if has_deletes(task)]
-    bits = dict(zip((t.data_file.path for t in touched), dead_rows(touched, context, metrics), strict=True))
-    frames = [_files(spark, clean, context, reading)] if clean else []
-    frames += [_without_dead(spark, tasks, context, reading, bits) for tasks in _reads(touched, context)]
+    frames = []
+    for reading in readings_of(files):
+        alike = [file for file in files if file.reading == reading]
+        whole = [file for file in alike if file.dead is None or file.dead.num_dead == 0]
+        touched = [file for file in alike if file.dead is not None and file.dead.num_dead]
+        by_size, by_path = _apart(touched)
+        parts = [_read(spark, whole, reading, context)] if whole else []
+        if by_size:
+            parts.append(_living_by_size(spark, by_size, reading, context))
+        if by_path:
+            parts.append(_living_by_path(spark, by_path, reading, context))
+        frames += [_in_table_terms(part, reading, context, schema) for part in parts]
     if not frames:
-        return spark.createDataFrame([], schema), metrics
+        return spark.createDataFrame([], schema)
     rows = reduce(DataFrame.union, frames)
-    return _without_ids(rows, schema), metrics
+    # field ids in the metadata of columns would end up in files that the user writes
+    return reduce(lambda done, name: done.withMetadata(name, {}), schema.names, rows)
 
 
-def _without_dead(
-    spark: SparkSession,
-    tasks: Sequence[FileScanTask],
-    context: ScanContext,
-    reading: st.StructType,
-    bits: dict[str, DeadRows],
+def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
+    """The different ways in which these files have to be read."""
+    return list(dict.fromkeys(file.reading for file in files))
+
+
+def _apart(files: Sequence[NativeFile]) -> tuple[list[NativeFile], list[NativeFile]]:
+    """Files that their size tells apart, and the others."""
+    ordered = sorted(files, key=lambda file: file.size_bytes)
+    groups = [list(group) for _, group in groupby(ordered, key=lambda file: file.size_bytes)]
+    return [g[0] for g in groups if len(g) == 1], [file for g in groups if len(g) > 1 for file in g]
+
+
+def _living_by_size(
+    spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext
 ) -> DataFrame:
-    sizes = [_actual_size(task, context) for task in tasks]
-    dead = [bits[task.data_file.path] for task in tasks]
-    words = pa.array([d.words for d in dead], pa.list_(pa.int64()))
-    table = pa.table({_SIZE: pa.array(sizes, pa.int64()), _ROWS: [d.num_rows for d in dead], _WORDS: words})
-    known = f.broadcast(spark.createDataFrame(table))
-    rows = _files(spark, tasks, context, reading)
-    sized = rows.select("*", f.col("_metadata.file_size").alias(_SIZE), f.col("_metadata.row_index").alias(_INDEX))
-    return sized.join(known, _SIZE, "left").where(f.expr(_KEEP)).select(*(f"`{name}`" for name in reading.names))
+    rows = _read(spark, files, reading, context)
+    place = f.shiftleft(f.col("_metadata.file_size"), _CHUNKS_SHIFT)
+    key = place.bitwiseOR(f.shiftright(f.col("_metadata.row_index"), CHUNK_SHIFT))
+    keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(_num_chunks(file), dtype=np.int64) for file in files]
+    return _living(spark, rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
 
 
-def _files(
-    spark: SparkSession, tasks: Sequence[FileScanTask], context: ScanContext, reading: st.StructType
+def _living_by_path(
+    spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext
 ) -> DataFrame:
-    paths = [_GLOB.sub(r"\\\g<0>", relocate(task.data_file.path, context.io).path) for task in tasks]
-    frame = spark.read.schema(reading).options(**_READ_OPTIONS).parquet(*paths)
-    if len(frame.inputFiles()) != len(set(paths)):
-        raise MissingFileError(
-            f"Spark lists {len(frame.inputFiles())} of {len(set(paths))} data files of {context.table}"
-        )
+    """Spark spells local paths in two ways, so that both are known; whatever else it did would fail the query."""
+    rows = _read(spark, files, reading, context)
+    spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
+    twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
+    keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(_num_chunks(file))]
+    key = f.concat_ws("#", f.col("_metadata.file_path"), f.shiftright(f.col("_metadata.row_index"), CHUNK_SHIFT))
+    return _living(spark, rows, key, pa.array(keys), [file for file, _ in twice])
+
+
+def _living(
+    spark: SparkSession, rows: DataFrame, key: Column, keys: pa.Array, files: Sequence[NativeFile]
+) -> DataFrame:
+    """`rows` that no bit marks, looked up by `key`."""
+    bits = pa.concat_tables([_bits(file) for file in files]).add_column(0, pa.field(_KEY, keys.type), keys)
+    known = f.broadcast(spark.createDataFrame(bits))
+    placed = rows.select("*", key.alias(_KEY), f.col("_metadata.row_index").alias(_INDEX))
+    return placed.join(known, _KEY, "left").where(f.expr(_KEEP)).select(*(f"`{name}`" for name in rows.columns))
+
+
+def _bits(file: NativeFile) -> pa.Table:
+    """A row per chunk of the file: how many rows it has, and the words if one of them is dead."""
+    dead = cast(DeadRows, file.dead)
+    num_chunks = _num_chunks(file)
+    rows = np.full(num_chunks, CHUNK_ROWS, dtype=np.int32)
+    if num_chunks:
+        rows[-1] = dead.num_rows - (num_chunks - 1) * CHUNK_ROWS
+    is_whole = np.ones(num_chunks, dtype=np.bool_)
+    is_whole[dead.chunks] = False
+    offsets = np.concatenate([[0], np.cumsum(np.where(is_whole, 0, dead.words.shape[1]))]).astype(np.int32)
+    words = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(dead.words.reshape(-1)), type=_BITS.field(_WORDS).type, mask=pa.array(is_whole)
+    )
+    return pa.table([pa.array(rows), words], schema=_BITS)
+
+
+def _num_chunks(file: NativeFile) -> int:
+    return 0 if file.dead is None else -(-file.dead.num_rows // CHUNK_ROWS)
+
+
+def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext) -> DataFrame:
+    """The columns that the files have, dead rows too."""
+    absent = {field_id for field_id, _ in reading.constants}
+    columns = [column for column in context.projection.fields if column.field_id not in absent]
+    schema = st.StructType([_with_id(column, hides_name=reading.hides_names) for column in columns])
+    paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
+    frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
+    if (listed := len(frame.inputFiles())) != len(set(paths)):
+        raise MissingFileError(f"Spark lists {listed} of {len(set(paths))} data files of {context.table}")
     return frame
 
 
-def _reads(tasks: Sequence[FileScanTask], context: ScanContext) -> list[list[FileScanTask]]:
-    """The files that have deletes, so grouped that no two of a group are of equal size."""
-    groups: list[list[FileScanTask]] = []
-    seen: dict[int, int] = {}
-    for task in tasks:
-        if has_deletes(task):
-            size = _actual_size(task, context)
-            number = seen.get(size, 0)
-            seen[size] = number + 1
-            if number == len(groups):
-                groups.append([])
-            groups[number].append(task)
-    return groups
+def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
+    """The columns of the result by name, type and place, what the files lack among them."""
+    constants = dict(reading.constants)
+    columns = []
+    for column, wanted in zip(context.projection.fields, schema, strict=True):
+        if column.field_id in constants:
+            value = f.lit(constants[column.field_id].as_py())
+        else:
+            value = f.col(f"`{_hidden(column) if reading.hides_names else column.name}`")
+        columns.append(value.cast(wanted.dataType).alias(wanted.name))
+    return rows.select(*columns)
 
 
-def _actual_size(task: FileScanTask, context: ScanContext) -> int:
-    """As the file system tells, for manifests of some writers are wrong."""
-    return file_size(task.data_file.path, context.io)
-
-
-def _why_not_file(task: FileScanTask, context: ScanContext) -> str | None:
-    """Every column must lie in the file under its own name, in the table's own type, or be NULL.
-
-    Spark finds columns by field id, and then confuses those whose names another column has had.
-    """
-    file = task.data_file
-    reader = open_file(file.path, file.format, context.io)
-    try:
-        if not reader.has_field_ids:
-            return f"{file.path} has no field ids"
-        schema = reader.arrow_schema
-        projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
-        for column in context.projection.fields:
-            source = projection.column(column)
-            namesakes = [i for i, name in enumerate(schema.names) if name.lower() == column.name.lower()]
-            if isinstance(source, Constant):
-                if source.value.is_valid or namesakes:
-                    return f"{file.path} lacks column {column.name!r}, which is not NULL there or was another column"
-            elif namesakes != [source.index] or schema.names[source.index] != column.name:
-                return f"{file.path} has column {column.name!r} under another name"
-            elif not source.is_identity and schema.field(source.index).type not in _LARGE.get(str(column.type), ()):
-                return f"{file.path} has column {column.name!r} in another type"
-    finally:
-        reader.close()
-    return None
-
-
-def _with_id(column: NestedField) -> st.StructField:
+def _with_id(column: NestedField, *, hides_name: bool) -> st.StructField:
     """A Spark field that finds its column by id, at every depth."""
-    return st.StructField(column.name, _type_with_ids(column.type), True, {"parquet.field.id": column.field_id})
+    kind = _type_with_ids(column.type, hides_names=hides_name)
+    return st.StructField(
+        _hidden(column) if hides_name else column.name, kind, True, {"parquet.field.id": column.field_id}
+    )
 
 
-def _type_with_ids(iceberg_type: Type) -> st.DataType:
+def _type_with_ids(iceberg_type: Type, *, hides_names: bool) -> st.DataType:
     match iceberg_type:
         case StructType(members):
-            return st.StructType([_with_id(member) for member in members])
+            return st.StructType([_with_id(member, hides_name=hides_names) for member in members])
         case ListType(element):
-            return st.ArrayType(_type_with_ids(element.type), True)
+            return st.ArrayType(_type_with_ids(element.type, hides_names=hides_names), True)
         case MapType(key, value):
-            return st.MapType(_type_with_ids(key.type), _type_with_ids(value.type), True)
+            keys, values = (_type_with_ids(part.type, hides_names=hides_names) for part in (key, value))
+            return st.MapType(keys, values, True)
         case _:
             return spark_type(iceberg_type, "")
 
 
-def _without_ids(frame: DataFrame, schema: st.StructType) -> DataFrame:
-    """The frame without field ids in its metadata: they would end up in files that the user writes."""
-    plain = frame.select(*(frame[f"`{c.name}`"].cast(c.dataType).alias(c.name) for c in schema.fields))
-    return reduce(lambda done, name: done.withMetadata(name, {}), schema.names, plain)
+def _hidden(column: NestedField) -> str:
+    """A name that no file has."""
+    return f"__nevermore_{column.field_id}"
 
 
-def _holds_uuid(iceberg_type: Type) -> bool:
-    match iceberg_type:
-        case StructType(members):
-            return any(_holds_uuid(member.type) for member in members)
-        case ListType(element):
-            return _holds_uuid(element.type)
-        case MapType(key, value):
-            return _holds_uuid(key.type) or _holds_uuid(value.type)
-        case PrimitiveType(name):
-            return name == "uuid"
+def _spellings(path: str) -> tuple[str, ...]:
+    """As Spark lists a file, and as it says of a row where it is from."""
+    local = re.match(r"file:/+", path)
+    return (path,) if local is None else (f"file:///{path[local.end() :]}", f"file:/{path[local.end() :]}")
+
+
+def _plain(path: str) -> str:
+    """A path without scheme and authority's slashes, as both sides may spell it."""
+    return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))

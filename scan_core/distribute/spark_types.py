@@ -4,7 +4,12 @@ Everything may be NULL, as Spark itself declares what it reads from files: a que
 table's writers.
 """
 
+import inspect
+from typing import Any
+
+import pyarrow as pa
 from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from scan_core.errors import UnsupportedError
 from scan_core.schema import ListType, MapType, PrimitiveType, Schema, StructType, Type
@@ -25,6 +30,11 @@ _SPARK_TYPES: dict[str, st.DataType] = {
     "unknown": st.NullType(),
 }
 
+_IN_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {"timestamp_utc": True}
+)
+"""Spark 4.3 wants the zone by name, before it was UTC or none."""
+
 
 def spark_schema(schema: Schema) -> st.StructType:
     """The Spark schema of rows of an Iceberg schema; uuid becomes text, fixed becomes binary.
@@ -33,6 +43,11 @@ def spark_schema(schema: Schema) -> st.StructType:
         UnsupportedError: a type without counterpart in Spark (nanoseconds, variant, geometry).
     """
     return st.StructType([st.StructField(f.name, spark_type(f.type, f.name)) for f in schema.fields])
+
+
+def arrow_schema_of(schema: st.StructType) -> pa.Schema:
+    """What Spark wants of batches of a schema: timestamps in UTC, short offsets, all nullable."""
+    return to_arrow_schema(schema, **_IN_UTC)
 
 
 def spark_type(iceberg_type: Type, column: str) -> st.DataType:

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from scan_core.distribute.spark import dataframe
-from scan_core.distribute.spark_native import why_not_native
+from scan_core.distribute.spark import dataframe, why_not_native
 from scan_core.schema import ListType, MapType, StructType, Type
 from tests.conformance.queries import Query, opened, queries
 from tests.fixture_tables import fixture_tables, snapshots
@@ -29,7 +28,7 @@ def test_both_readers_give_the_expected_rows(shared_dir: Path, spark: SparkSessi
     assert frame.count() == rows.num_rows
     if scan.arrow_schema == whole.arrow_schema:
         assert differences(_arrow(frame), fixture_tables()[name].facts["rows_by_snapshot"][snapshot]) == []
-    if why_not_native(scan.plan()) is None:
+    if why_not_native(spark, scan) is None:
         native = dataframe(spark, scan, reader="native")
         assert rendered(_arrow(native)) == rendered(rows)
         assert native.count() == rows.num_rows
@@ -38,8 +37,8 @@ def test_both_readers_give_the_expected_rows(shared_dir: Path, spark: SparkSessi
         assert rendered(_arrow(asked)) == rendered(query.answer(rows)), query.name
 
 
-def test_some_tables_are_read_by_sparks_own_reader(shared_dir: Path) -> None:
-    found = {name for name in fixture_tables() if why_not_native(opened(name).scan().plan()) is None}
+def test_some_tables_are_read_by_sparks_own_reader(spark: SparkSession, shared_dir: Path) -> None:
+    found = {name for name in fixture_tables() if why_not_native(spark, opened(name).scan()) is None}
     assert len(found) >= 10
 
 

@@ -1,5 +1,7 @@
 """Spark's own Parquet reader with our deletes: equal to the scan, and loud where it would not be."""
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import scan_core
-from scan_core.distribute import dead_rows, spark_native
-from scan_core.distribute.spark import dataframe, reports_of
-from scan_core.distribute.spark_native import why_not_native
+from scan_core.distribute import dead_rows, native_files
+from scan_core.distribute.native_limits import NativeLimits
+from scan_core.distribute.spark import choice_of, dataframe, reports_of, why_not_native
 from scan_core.errors import OptionError
 from tests.iceberg_json import Column, Partition
 from tests.spark_session import SPARK_TEST
@@ -77,7 +79,7 @@ def test_field_ids_do_not_leak_into_what_the_user_writes(
     spark: SparkSession, builder: TableBuilder, tmp_path: Path
 ) -> None:
     scan = scan_core.open_table(builder.metadata_path).scan()
-    native, python = (dataframe(spark, scan, reader=r) for r in ("native", "python"))  # type: ignore[arg-type]
+    native, python = (dataframe(spark, scan, reader=r) for r in ("native", "python"))
     assert native.schema == python.schema
     assert all(not field.metadata for field in native.schema.fields)
 
@@ -85,8 +87,8 @@ def test_field_ids_do_not_leak_into_what_the_user_writes(
 def test_a_row_beyond_its_files_bits_fails_the_query(
     spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = dead_rows.DeadRows(100, 0, np.zeros(2, dtype=np.int64))
-    monkeypatch.setattr(spark_native, "dead_rows", lambda tasks, *_: [short] * len(tasks))
+    short = dead_rows.pack(np.arange(100) == 0)
+    monkeypatch.setattr(dead_rows, "dead_rows", lambda *_: short)
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
     with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
         frame.count()
@@ -96,7 +98,7 @@ def test_a_file_that_matches_no_bits_fails_the_query(
     spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = iter(range(1, 100))
-    monkeypatch.setattr(spark_native, "_actual_size", lambda *_: next(sizes))
+    monkeypatch.setattr(native_files, "file_size", lambda *_: next(sizes))
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
     with pytest.raises(PySparkException, match="has no delete bits"):
         frame.collect()
@@ -123,25 +125,145 @@ def test_scans_that_spark_would_answer_differently_are_refused_and_auto_reads_th
     spark: SparkSession, builder: TableBuilder, change: Any, reason: str
 ) -> None:
     scan = change(scan_core.open_table(builder.metadata_path).scan())
-    assert str(why_not_native(scan.plan())).startswith(reason)
+    assert str(why_not_native(spark, scan)).startswith(reason)
     with pytest.raises(OptionError, match=f"reader 'native' cannot read this scan: {reason}"):
         dataframe(spark, scan, reader="native")
     assert dataframe(spark, scan).count() == scan.count()
 
 
-@pytest.mark.parametrize(
-    ("evolved", "reason"),
-    [
-        ([Column(1, "key", "long"), Column(2, "id", "string")], "has column 'key' under another name"),
-        ([Column(1, "id", "long"), Column(7, "name", "string")], "lacks column 'name'"),
-        ([Column(1, "id", "long"), Column(7, "more", "long", initial_default=5)], "lacks column 'more'"),
+_POINT = {
+    "type": "struct",
+    "fields": [
+        {"id": 21, "name": "x", "type": "int", "required": False},
+        {"id": 22, "name": "y", "type": "float", "required": False},
     ],
-)
-def test_evolved_files_that_spark_confuses_are_read_in_python(
-    builder: TableBuilder, evolved: list[Column], reason: str
+}
+_LATER_POINT = {
+    "type": "struct",
+    "fields": [
+        {"id": 23, "name": "x", "type": "string", "required": False},
+        {"id": 22, "name": "why", "type": "double", "required": False},
+        {"id": 21, "name": "y", "type": "long", "required": False},
+    ],
+}
+_BEFORE = [
+    Column(1, "id", "int"), Column(2, "name", "string"), Column(3, "price", "decimal(7, 2)"), Column(4, "p", _POINT),
+    Column(5, "gone", "double"), Column(8, "big", "float"),
+]  # fmt: skip
+_SWAPPED = [
+    Column(2, "id", "string"), Column(1, "name", "long"), Column(3, "price", "decimal(12, 2)"),
+    Column(4, "p", _LATER_POINT), Column(6, "gone", "int"), Column(7, "since", "date", initial_default="2026-02-01"),
+    Column(8, "big", "double"), Column(9, "word", "string", initial_default="it's"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def evolved(tmp_path: Path) -> scan_core.Table:
+    """Names swapped, types promoted, members added and renamed, a column dropped and another added under its name."""
+    builder = TableBuilder(tmp_path / "t", _BEFORE, version=3)
+    rows = range(50)
+    builder.commit(
+        builder.data(
+            {
+                "id": list(rows), "name": [f"n{i}" for i in rows], "price": [Decimal(i) / 4 for i in rows],
+                "p": [None if i % 7 == 0 else {"x": i, "y": i / 2} for i in rows], "gone": [0.5] * 50,
+                "big": [i / 4 for i in rows],
+            }
+        )
+    )  # fmt: skip
+    builder.evolve(*_SWAPPED)
+    later = [
+        {
+            "id": f"n{i}",
+            "name": i,
+            "price": Decimal(i),
+            "p": {"x": "s", "why": 0.5, "y": 2**40},
+            "gone": i,
+            "big": 1e300,
+        }
+        for i in range(1000, 1040)
+    ]
+    days = [dt.date(2026, 3, 1)] * 40
+    columns = {name: [row[name] for row in later] for name in later[0]} | {"since": days, "word": ["w"] * 40}
+    builder.commit(builder.data(columns))
+    builder.commit(builder.equality_delete({"name": [3, 4, 1003]}, ids=[1]))
+    return scan_core.open_table(builder.metadata_path)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "true", "id = 'n5'", "name = 5 or name > 1010", "gone is null", "p.y = 9 or p.why < 1", "big < 3",
+        "since = date '2026-02-01' and word = 'it\\'s' and price > 11.25",
+    ],
+)  # fmt: skip
+def test_evolved_files_are_read_natively_whatever_is_asked_of_them(
+    spark: SparkSession, evolved: scan_core.Table, condition: str
 ) -> None:
-    builder.evolve(*evolved)
-    assert reason in str(why_not_native(scan_core.open_table(builder.metadata_path).scan().plan()))
+    native = dataframe(spark, evolved.scan(), reader="native")
+    python = dataframe(spark, evolved.scan(), reader="python")
+    assert native.schema == python.schema
+    expected = sorted(map(repr, python.filter(condition).collect()))
+    assert expected
+    assert sorted(map(repr, native.filter(condition).collect())) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda b: b.evolve(Column(1, "id", "long"), Column(7, "at", "timestamp", initial_default="2026-01-01T00:00:00")), "lacks column 'at', which has a timestamp value"),
+        (lambda b: b.commit(b.data({"id": [1], "name": ["a"]}, field_ids=False)), "has no field ids"),
+    ],
+)  # fmt: skip
+def test_files_that_spark_cannot_read_so_are_read_in_python_and_why_is_told(
+    spark: SparkSession, builder: TableBuilder, change: Any, reason: str
+) -> None:
+    change(builder)
+    scan = scan_core.open_table(builder.metadata_path).scan().select("id")
+    assert choice_of(dataframe(spark, scan)).strategy == "native" or "no field ids" in reason
+    whole = scan_core.open_table(builder.metadata_path).scan()
+    assert reason in str(why_not_native(spark, whole))
+    assert reason in str(choice_of(dataframe(spark, whole, reader="auto")))
+
+
+def test_driver_job_and_python_reader_find_the_same_rows(
+    spark: SparkSession, builder: TableBuilder, tmp_path: Path
+) -> None:
+    for start in range(10_000, 10_000 + 12 * 100, 100):  # twelve files of few sizes
+        builder.commit(builder.data({"id": list(range(start, start + 100)), "name": ["y"] * 100}))
+    builder.commit(builder.equality_delete({"id": list(range(10_000, 11_200, 7))}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    found = {}
+    for limits, by in ((NativeLimits(), "driver"), (NativeLimits(driver_files=0), "job"), (NativeLimits(), "cache")):
+        if by == "job":
+            dead_rows.forget()
+        frame = dataframe(spark, scan, reader="native", limits=limits)
+        assert choice_of(frame).bits_found_by == by
+        found[by] = _ids(frame)
+        if by != "cache":
+            assert reports_of(frame).total().rows_removed_by_equality_deletes >= 172 + 68
+    assert found["driver"] == found["job"] == found["cache"] == _ids(dataframe(spark, scan, reader="python"))
+    assert len(found["job"]) == scan.count()
+
+
+def test_a_limit_of_memory_leaves_the_scan_to_the_python_reader(spark: SparkSession, builder: TableBuilder) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, limits=NativeLimits(bits_bytes=10))
+    assert "may take 75 bytes, more than bits_bytes=10" in str(choice_of(frame))
+    assert frame.count() == scan.count()
+    with pytest.raises(OptionError, match="driver_files must not be negative, not -1"):
+        NativeLimits(driver_files=-1)
+
+
+def test_dead_rows_of_several_chunks_are_found_by_position(spark: SparkSession, tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "t", _COLUMNS)
+    num_rows = 3 * dead_rows.CHUNK_ROWS + 77
+    builder.commit(builder.data({"id": list(range(num_rows)), "name": ["x"] * num_rows}))
+    dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1]  # none in the second chunk
+    builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
+    assert frame.count() == num_rows - len(dead)
+    assert frame.where(f"id in ({','.join(map(str, dead))})").count() == 0
 
 
 def test_a_column_that_older_files_lack_is_null_in_the_native_reader_too(

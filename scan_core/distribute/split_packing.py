@@ -1,0 +1,159 @@
+"""Splits on their way to tasks: each as its own bytes, and apart from them once what many of them share.
+
+A delete set that reaches the whole table may name ten thousand files; it travels once per read, not once per task.
+Statistics of files are left behind, for they have done their work in planning. What is unpacked comes from our own
+driver.
+"""
+
+import hashlib
+import io
+import pickle
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from scan_core.snapshot import ContentFile
+from scan_core.split import EqualityDeleteGroup, FileScanTask, ScanContext, Split
+
+SHARED_GROUP_FILES = 64
+"""A delete set of fewer files costs a task less than a millisecond, wherever it comes from."""
+_REMEMBERED = 4
+"""Reads whose shared part a worker keeps unpacked."""
+
+F = TypeVar("F", bound=ContentFile)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSplits:
+    """Splits as bytes.
+
+    Attributes:
+        shared: what several of them name.
+        splits: what each has of its own, in order.
+    """
+
+    shared: bytes
+    splits: tuple[bytes, ...]
+
+
+def pack_splits(splits: Sequence[Split]) -> PackedSplits:
+    """The splits of one plan as bytes, from which `unpack_split` makes each of them again."""
+    splits = tuple(splits)  # a plan makes them when asked, others each time
+    lean = _Lean()
+    uses: Counter[int] = Counter()
+    for split in splits:
+        uses.update({id(group) for task in split.tasks for group in task.equality_deletes})
+    shared: dict[int, Any] = {}
+    for split in splits:
+        shared.setdefault(id(split.context), split.context)
+        for task in split.tasks:
+            for group in task.equality_deletes:
+                if uses[id(group)] > 1 and len(group.files) >= SHARED_GROUP_FILES:
+                    shared.setdefault(id(group), group)
+    numbers = {key: number for number, key in enumerate(shared)}
+    packed = tuple(
+        _dump([numbers[id(split.context)], [lean.task(task) for task in split.tasks]], lean.twins(numbers))
+        for split in splits
+    )
+    bodies = [lean.group(s) if isinstance(s, EqualityDeleteGroup) else s for s in shared.values()]
+    return PackedSplits(pickle.dumps(bodies, protocol=5), packed)
+
+
+def unpack_split(shared: bytes, packed: bytes) -> Split:
+    """One split; what it shares with others is unpacked once per process, and the same object for all of them."""
+    parts = _SHARED.of(shared)
+    number, tasks = _Loader(io.BytesIO(packed), parts).load()
+    context: ScanContext = parts[number]
+    return Split(context, tuple(tasks))
+
+
+class _Lean:
+    """Files without statistics, each group made once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, tuple[EqualityDeleteGroup, EqualityDeleteGroup]] = {}
+
+    def task(self, task: FileScanTask) -> FileScanTask:
+        vector = task.deletion_vector
+        return replace(
+            task,
+            data_file=_without_statistics(task.data_file),
+            equality_deletes=tuple(map(self.group, task.equality_deletes)),
+            position_deletes=tuple(map(_without_statistics, task.position_deletes)),
+            deletion_vector=None if vector is None else _without_statistics(vector),
+        )
+
+    def group(self, group: EqualityDeleteGroup) -> EqualityDeleteGroup:
+        if (known := self._groups.get(id(group))) is not None:
+            return known[1]
+        files = tuple(map(_without_statistics, group.files))
+        lean = replace(group, files=files, covered_by=tuple(map(self.group, group.covered_by)))
+        self._groups[id(group)] = group, lean
+        return lean
+
+    def twins(self, numbers: dict[int, int]) -> dict[int, int]:
+        """Numbers by the identity of the lean groups."""
+        return {id(lean): numbers[key] for key, (_, lean) in self._groups.items() if key in numbers}
+
+
+def _without_statistics(file: F) -> F:
+    return replace(
+        file,
+        lower_bounds={},
+        upper_bounds={},
+        value_counts={},
+        null_value_counts={},
+        nan_value_counts={},
+        split_offsets=(),
+    )
+
+
+def _dump(value: Any, numbers: dict[int, int]) -> bytes:
+    buffer = io.BytesIO()
+    _Dumper(buffer, numbers).dump(value)
+    return buffer.getvalue()
+
+
+class _Dumper(pickle.Pickler):
+    """Writes the number of what is shared in its place."""
+
+    def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
+        super().__init__(file, protocol=5)
+        self._numbers = numbers
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._numbers.get(id(obj)) if isinstance(obj, EqualityDeleteGroup) else None
+
+
+class _Loader(pickle.Unpickler):
+    """Puts what is shared in the place of its number."""
+
+    def __init__(self, file: io.BytesIO, parts: list[Any]) -> None:
+        super().__init__(file)
+        self._parts = parts
+
+    def persistent_load(self, number: int) -> Any:
+        return self._parts[number]
+
+
+class _Shared:
+    """The shared parts of recent reads, unpacked."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, list[Any]] = OrderedDict()
+
+    def of(self, shared: bytes) -> list[Any]:
+        digest = hashlib.sha256(shared).digest()
+        if digest not in self._known:
+            self._known[digest] = pickle.loads(shared)  # noqa: S301 - see the charter
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(digest)
+        return self._known[digest]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._known)
+
+
+_SHARED = _Shared()
