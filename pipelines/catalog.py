@@ -157,7 +157,7 @@ def create_table(
             for position, (transform, column) in enumerate(partition_by)
         )
     )
-    catalog.create_namespace_if_not_exists(identifier(name)[:-1])
+    _make_namespace(catalog, identifier(name)[:-1])
     try:
         return catalog.create_table(
             identifier(name),
@@ -167,6 +167,20 @@ def create_table(
         )
     except TableAlreadyExistsError:
         return catalog.load_table(identifier(name))
+
+
+def _make_namespace(catalog: Any, namespace: tuple[str, ...]) -> None:
+    """Make a namespace, which another thread or process may do at the same time."""
+    from pyiceberg.exceptions import NoSuchNamespaceError
+
+    try:
+        catalog.load_namespace_properties(namespace)
+    except NoSuchNamespaceError:
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+        except Exception:  # noqa: BLE001 - whatever it was, all is well if the namespace is there now
+            # Not every catalog says that it was there already: some pass on what their database says.
+            catalog.load_namespace_properties(namespace)
 
 
 def identifier(name: str) -> tuple[str, ...]:

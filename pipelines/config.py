@@ -1,7 +1,7 @@
 """nevermore.yaml: what to read, into which tables, and how.
 
 The file is validated as a whole before anything is done; every message names the line and, for an unknown key, the
-nearest valid one. What may stand in each section is in `config_sections.py`.
+nearest valid one. What may stand in it is in `config_sections.py`.
 """
 
 import os
@@ -16,16 +16,14 @@ from pipelines.config_sections import (
     ALL_TABLES,
     CatalogConfig,
     Config,
-    FilesSource,
-    TableConfig,
     change_log_name,
-    partition_field,
     quarantine_name,
 )
 from pipelines.config_template import config_template
 from pipelines.errors import ConfigError
 from pipelines.published_sections import PublishedConfig, PublishedOptions
 from pipelines.spark_section import SHIPPED, SparkConfig
+from pipelines.table_section import FilesSource, TableConfig, partition_field
 
 __all__ = [
     "ALL_TABLES",

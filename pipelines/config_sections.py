@@ -1,7 +1,7 @@
-"""The sections of nevermore.yaml: their keys, defaults and what is valid in each.
+"""nevermore.yaml as a whole: its catalog, its tables by name, and what must hold between them.
 
-Reading the file and saying where something is wrong is the business of `config.py`. What a source or format makes of
-its options is decided there, not here.
+What one table may say is in `table_section.py`; reading the file and saying where something is wrong is the business of
+`config.py`.
 """
 
 import re
@@ -11,24 +11,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Seconds, Section
+from pipelines.config_values import Section
 from pipelines.errors import ConfigError
 from pipelines.published_sections import PublishedConfig
 from pipelines.spark_section import SparkConfig
+from pipelines.table_section import TableConfig
 
-DEFAULT_COMMIT_ROWS = 1_000_000
-"""Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
-DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
-"""A minute of lag for at most 1,440 snapshots a day."""
-DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
-"""Leaves room for two tables side by side on a 4 GiB machine."""
-DEFAULT_MAX_QUARANTINE_RATIO = 0.5
-"""More rejected than accepted events: the config is wrong, not the events."""
-
+DEFAULT_PARALLEL_TABLES = 2
+"""Half of the work is Python, which runs one thread at a time."""
 ALL_TABLES = ".*"
 """Ends the name of an entry that stands for all tables of its feed."""
 _TABLE_NAME = re.compile(r"[^.\t\n/\\]+(\.[^.\t\n/\\]+)+")
-_PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
 
 
 class CatalogConfig(BaseModel):
@@ -48,117 +41,6 @@ class CatalogConfig(BaseModel):
         return {name: str(value) for name, value in given.items()}
 
 
-class FilesSource(Section):
-    """Event files in a folder of any FileIO.
-
-    Attributes:
-        type: `files`.
-        path: file, glob, or several of them; relative to the config file.
-        format: name of a format; without one the first file tells.
-        options: what the format wants to know (delimiter, time zone, registry ...).
-    """
-
-    type: Literal["files"] = "files"
-    path: Names
-    format: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("path")
-    @classmethod
-    def _has_a_path(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value or not all(value):
-            raise ValueError("path must name at least one file or pattern")
-        return value
-
-
-class TableConfig(Section):
-    """One mirror: where its events come from and how they become rows.
-
-    Attributes:
-        source: where the events are.
-        key: columns that identify a row; may be left out where the feed tells, or with `identity: full`.
-        source_table: name of the table in the feed, where it differs from the name here.
-        include_tables: of an entry `namespace.*`: tables of the feed that it takes, `*` and `?` allowed; all if empty.
-        exclude_tables: of such an entry: tables of the feed that it leaves out.
-        order_by: `position`, or payload columns that order the events of a key.
-        types: Iceberg types of columns, where the feed does not tell or to override it.
-        partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
-        include: columns to keep; empty keeps all.
-        exclude: columns to leave out.
-        rename: new name by source column.
-        cast: Iceberg type by source column, applied after decoding.
-        encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
-        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not.
-        soft_delete: keep deleted rows with `_deleted` true instead of removing them.
-        global_deletes: whether a delete may be written to reach every partition of a partitioned table.
-        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row.
-        on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
-        sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
-        bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
-        commit_rows: most changes of one commit.
-        commit_interval: least seconds between commits of a continuous run.
-        memory_limit_bytes: what a batch may hold in memory; larger ones are cut.
-        max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
-        checks: expectations on the mirror, read by the checks.
-    """
-
-    source: FilesSource
-    key: Names = ()
-    source_table: str | None = None
-    include_tables: Names = ()
-    exclude_tables: Names = ()
-    order_by: Literal["position"] | tuple[str, ...] = "position"
-    types: dict[str, str] = Field(default_factory=dict)
-    partition_by: Names = ()
-    include: Names = ()
-    exclude: Names = ()
-    rename: dict[str, str] = Field(default_factory=dict)
-    cast: dict[str, str] = Field(default_factory=dict)
-    encodings: dict[str, str] = Field(default_factory=dict)
-    inserts: Literal["checked", "trusted"] = "checked"
-    soft_delete: bool = False
-    global_deletes: Literal["allow", "refuse"] = "allow"
-    identity: Literal["key", "full"] = "key"
-    on_conflict: Literal["quarantine", "new_column"] = "quarantine"
-    sort_by: Names = ()
-    bloom_filters: bool = False
-    commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
-    commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
-    memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
-    max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
-    checks: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("types", "cast")
-    @classmethod
-    def _are_types(cls, value: dict[str, str]) -> dict[str, str]:
-        from scan_core.errors import ScanError
-        from scan_core.schema import parse_type
-
-        for column, text in value.items():
-            try:
-                parse_type(text)
-            except ScanError as error:
-                raise ValueError(f"column {column}: {error}") from error
-        return value
-
-    @field_validator("partition_by")
-    @classmethod
-    def _are_partition_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for text in value:
-            partition_field(text)
-        return value
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> "TableConfig":
-        if self.identity == "full" and self.key:
-            raise ValueError("identity: full is for tables without a key; leave out one of the two")
-        if both := sorted(set(self.include) & set(self.exclude)):
-            raise ValueError(f"columns both included and excluded: {', '.join(both)}")
-        if lost := sorted(set(self.key) & set(self.exclude)):
-            raise ValueError(f"key columns cannot be excluded: {', '.join(lost)}")
-        return self
-
-
 class Config(Section):
     """A whole nevermore.yaml, with paths resolved against its folder.
 
@@ -167,6 +49,7 @@ class Config(Section):
         tables: mirrors by name.
         published: tables made from them.
         spark: where and how Spark runs.
+        parallel_tables: so many tables of a feed are folded, written and committed at the same time.
         patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
         path: of the file.
     """
@@ -175,6 +58,7 @@ class Config(Section):
     tables: dict[str, TableConfig]
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
+    parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
 
@@ -239,27 +123,3 @@ def change_log_name(table: str) -> str:
 def quarantine_name(table: str) -> str:
     """`quarantine.shop_products` for `shop.products`."""
     return "quarantine." + table.replace(".", "_")
-
-
-def partition_field(text: str) -> tuple[str, str]:
-    """(transform, source column) of one entry of `partition_by`, e.g. ("bucket[16]", "id").
-
-    Raises:
-        ValueError: not `column`, `transform(column)` or `transform(number, column)`.
-    """
-    match = _PLACE.fullmatch(text.strip())
-    if match is None:
-        if not text.strip() or re.search(r"[()]", text):
-            raise ValueError(f"{text!r} is no partition field; write column, day(column) or bucket(16, column)")
-        return "identity", text.strip()
-    transform = match["transform"].lower().rstrip("s")
-    arguments = [a.strip() for a in match["arguments"].split(",")]
-    if transform in {"bucket", "truncate"}:
-        numbers = [a for a in arguments if a.isdigit()]
-        columns = [a for a in arguments if not a.isdigit()]
-        if len(numbers) == 1 and len(columns) == 1 and int(numbers[0]) > 0:
-            return f"{transform}[{numbers[0]}]", columns[0]
-        raise ValueError(f"{text!r}: write {transform}(16, column)")
-    if transform in {"identity", "year", "month", "day", "hour", "void"} and len(arguments) == 1 and arguments[0]:
-        return transform, arguments[0]
-    raise ValueError(f"{text!r}: transforms are identity, bucket, truncate, year, month, day, hour")

@@ -7,6 +7,7 @@ found when the feed carries them, and are read from its start. What one table do
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -34,6 +35,7 @@ class FeedRun:
     _: KW_ONLY
     log_only: bool
     stopping: Callable[[], bool]
+    parallel_tables: int = 1
     reports: dict[str, TableReport] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
@@ -101,16 +103,24 @@ class FeedRun:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
             table.add(decoded.tables[table.name], rejected, reached, is_atomic=reading.is_transactional)
 
-        alive = [table for table in reading.running if _survives(table, add, table)]
+        alive = self._survivors(reading.running, add)
         reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
 
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what is gathered, and tell every table why its feed stopped."""
-        for table in running:
-            if _survives(table, table.flush) and stopped is not None:
+        for table in self._survivors(running, TableIngest.flush):
+            if stopped is not None:
                 _fail(table.report, stopped)
         if stopped is not None and not running:
             self._fail_patterns(feed, stopped)
+
+    def _survivors(self, tables: Sequence[TableIngest], step: Callable[[TableIngest], None]) -> list[TableIngest]:
+        """The tables of which a step succeeds, several at a time; the others are marked as failed."""
+        if self.parallel_tables == 1 or len(tables) == 1:
+            return [table for table in tables if _survives(table, step, table)]
+        with ThreadPoolExecutor(self.parallel_tables) as pool:
+            alive = pool.map(lambda table: _survives(table, step, table), tables)
+            return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
 
     def _left_out(self, reason: str) -> None:
         self.skipped[reason] += 1

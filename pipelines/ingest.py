@@ -46,7 +46,7 @@ def run_once(
     catalog = open_catalog(config)
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)
-    run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping)
+    run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
     for feed in feeds_of(current, chosen):
         run.read(feed)
     known = [name for name in current.tables if name in run.reports]
@@ -72,6 +72,12 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
             progress(report)
         reports.append(report)
     return IngestReport(tuple(reports), {}, time.monotonic() - began)
+
+
+def _threads(config: Config) -> int:
+    """How many tables may be committed at a time: each thread would see an SQLite database in memory of its own."""
+    catalog = config.catalog
+    return 1 if catalog.type == "in-memory" or ":memory:" in (catalog.uri or "") else config.parallel_tables
 
 
 def sources(config: Config) -> list[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 An insert needs no delete row where no live file can hold its key (SEMANTICS rule 26).
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,16 +97,22 @@ def _range(files: Mapping[str, Sequence[DataFile]], field_id: int, kind: Primiti
 
 
 _ranges: OrderedDict[tuple[str, int, str], KeyRange | None] = OrderedDict()
+_lock = threading.Lock()
+"""Tables are committed by several threads."""
 
 
 def _remembered(path: str, files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
     """The range of a manifest, which never changes."""
     asked = (path, field_id, str(kind))
-    if asked not in _ranges:
-        _ranges[asked] = _range_of(files, field_id, kind)
+    with _lock:
+        if asked in _ranges:
+            return _ranges[asked]
+    found = _range_of(files, field_id, kind)
+    with _lock:
+        _ranges[asked] = found
         if len(_ranges) > CACHED_RANGES:
             _ranges.popitem(last=False)
-    return _ranges[asked]
+    return found
 
 
 def _range_of(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:

@@ -4,6 +4,7 @@ PyIceberg parses, copies and prints every snapshot with each commit. Here what d
 Only for SQL catalogs and commits that change nothing but snapshots; the others go through PyIceberg, in `commit.py`.
 """
 
+import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -40,6 +41,8 @@ class _Document:
 
 
 _documents: OrderedDict[str, _Document] = OrderedDict()
+_lock = threading.Lock()
+"""Tables are committed by several threads."""
 
 
 def supports(table: Any) -> bool:
@@ -66,8 +69,7 @@ def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, fol
     if not swap_location(table.catalog, table.name(), base, location):
         storage.remove([location])
         return False
-    _documents.pop(base, None)
-    _remember(location, changed)
+    _remember(location, changed, base)
     lists = [orjson.loads(document.snapshots[i]).get("manifest-list") for i in expired]
     storage.remove(path for path in lists if path is not None)
     _remove_old_metadata(document, changed, storage)
@@ -77,19 +79,22 @@ def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, fol
 
 
 def _document(location: str, storage: Storage) -> _Document:
-    known = _documents.get(location)
-    if known is not None:
-        _documents.move_to_end(location)
-        return known
+    with _lock:
+        known = _documents.get(location)
+        if known is not None:
+            _documents.move_to_end(location)
+            return known
     rest = orjson.loads(storage.read(location))
     snapshots = {s["snapshot-id"]: orjson.dumps(s) for s in rest.pop("snapshots", None) or []}
     return _Document(rest, snapshots)
 
 
-def _remember(location: str, document: _Document) -> None:
-    _documents[location] = document
-    while len(_documents) > CACHED_DOCUMENTS:
-        _documents.popitem(last=False)
+def _remember(location: str, document: _Document, base: str) -> None:
+    with _lock:
+        _documents.pop(base, None)
+        _documents[location] = document
+        while len(_documents) > CACHED_DOCUMENTS:
+            _documents.popitem(last=False)
 
 
 def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, expired: frozenset[int]) -> _Document:

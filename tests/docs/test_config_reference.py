@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic_core import PydanticUndefined
 
-from pipelines.config_sections import FilesSource, TableConfig
 from pipelines.published_sections import PublishedOptions
 from pipelines.spark_section import SparkConfig
+from pipelines.table_section import FilesSource, TableConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {

@@ -62,3 +62,19 @@ def test_two_hundred_tables_of_one_feed_stay_within_memory(tmp_path: Path) -> No
         assert [r["id"] for r in project.rows(table)] == list(range(6 * ROWS))
     figures = f"{landed / MEGABYTE:.0f} MB landed, memory grew by {report['grown'] / MEGABYTE:.0f} MB"
     assert report["grown"] < 400 * MEGABYTE, figures
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_tables_committed_side_by_side_fail_alone(threads: int, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json"}
+    config = {"parallel_tables": threads, "tables": {"shop.*": {"source": source, "key": ["id"], "commit_rows": 40}}}
+    (tmp_path / "nevermore.yaml").write_text(yaml.safe_dump(config))
+    for part in range(3):
+        rows = ((f"t{t}", {"name": "no key"} if t == 3 else product(key)) for t in range(6) for key in range(30))
+        project.land(f"{part}.jsonl", (event("u", row, table=table) for table, row in rows))
+    report = project.run()
+    assert {t.table[-1]: t.error is None for t in report.tables} == {str(t): t != 3 for t in range(6)}
+    for t in (0, 1, 2, 4, 5):
+        assert project.rows(f"shop.t{t}") == [product(key) for key in range(30)]
+        assert len(project.rows(f"change_log.shop_t{t}", "ordinal")) == 90
