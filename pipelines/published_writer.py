@@ -31,6 +31,8 @@ from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.schema import NestedField
 
+_HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds what they need, see docs/spark.md"
+
 
 class Rows(Protocol):
     """The rows of a day, of which tasks make files."""
@@ -208,7 +210,9 @@ def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
     try:
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     except PySparkException as error:
-        raise PublishError(f"published {name}: the Spark job failed: {spark_message(error)}") from error
+        message = spark_message(error)
+        hint = _HINT if "No module named" in message else ""
+        raise PublishError(f"published {name}: the Spark job failed: {message}{hint}") from error
     return total_report(bytes(report["report"]) for report in reports)
 
 
