@@ -12,7 +12,7 @@ from pipelines.spark_section import SparkConfig
 
 @pytest.fixture(autouse=True)
 def _built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_place, "build_package", lambda folder: SparkPackage(Path("/built.zip"), ()))
+    monkeypatch.setattr(spark_place, "build_package", lambda _folder: SparkPackage(Path("/built.zip"), ()))
 
 
 @pytest.mark.parametrize(
