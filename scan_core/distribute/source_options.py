@@ -34,6 +34,7 @@ class SourceOptions:
         snapshot: id of the snapshot to read.
         as_of: point in time to read as of: ISO 8601, or milliseconds since the epoch.
         ref: branch or tag to read.
+        sample: which random part of the rows to look at: a fraction, and after a comma a seed.
         relocate: old prefix of paths -> new prefix. As text: a JSON object, or `OLD=NEW` pairs with commas.
         properties: catalog and FileIO properties. As text: a JSON object.
         scan_options: members of ScanOptions by name. As text: a JSON object.
@@ -48,6 +49,7 @@ class SourceOptions:
     snapshot: int | None = None
     as_of: str | None = None
     ref: str | None = None
+    sample: str | None = None
     relocate: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     scan_options: Mapping[str, Any] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class SourceOptions:
             snapshot=scan.snapshot_id,
             as_of=None if scan.timestamp_ms is None else str(scan.timestamp_ms),
             ref=scan.ref,
+            sample=None if scan.row_sample is None else f"{scan.row_sample.fraction!r},{scan.row_sample.seed}",
             relocate=dict(scan.table.io.relocate),
             properties=dict(scan.table.io.properties),
             scan_options={name: getattr(scan.options, name) for name in sorted(changed)},
@@ -100,7 +103,7 @@ class SourceOptions:
         result: dict[str, str] = {"table": self.table}
         if self.columns is not None:
             result["columns"] = json.dumps(list(self.columns))
-        for name in ("where", "joins", "snapshot", "as_of", "ref", "metrics_dir"):
+        for name in ("where", "joins", "snapshot", "as_of", "ref", "sample", "metrics_dir"):
             if getattr(self, name) is not None:
                 result[name] = str(getattr(self, name))
         for name in ("relocate", "properties", "scan_options"):
@@ -128,6 +131,8 @@ class SourceOptions:
             scan = scan.at_ref(self.ref)
         if self.columns is not None:
             scan = scan.select(*self.columns)
+        if self.sample is not None:
+            scan = scan.sample(*_sample(self.sample))
         if self.joins is not None:
             scan = replace(scan, joins=joins_from_text(self.joins))
         return scan if self.where is None else scan.where(self.where)
@@ -150,6 +155,16 @@ def _parse_value(name: str, text: str) -> Any:
                 return text
     except ValueError as error:
         raise OptionError(f"option {name!r}: cannot read {text!r:.80} ({error})") from error
+
+
+def _sample(text: str) -> tuple[float, int]:
+    fraction, _, seed = text.partition(",")
+    try:
+        return float(fraction), int(seed or 0)
+    except ValueError as error:
+        raise OptionError(
+            f"option 'sample': cannot read {text!r:.80}: write a fraction, or 0.01,42 with a seed"
+        ) from error
 
 
 def _names(text: str) -> tuple[str, ...]:
