@@ -13,6 +13,7 @@ import pyarrow as pa
 from scan_core.errors import OptionError, UnsupportedError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.aggregate import Call, Function, Partial, combine
+from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.split_reader import aggregate_split
 from scan_core.schema import PrimitiveType
 from scan_core.split import Split
@@ -59,5 +60,7 @@ def _public(answer: Partial, call: Call, kinds: Sequence[pa.DataType]) -> Any:
     return UUID(bytes=found) if call.column is not None and kinds[call.column] == pa.uuid() else found
 
 
-def _aggregate_one(split: Split, metrics: ScanMetrics, calls: Sequence[Call]) -> Iterator[tuple[Partial, ...]]:
-    yield from aggregate_split(split, calls, metrics)
+def _aggregate_one(
+    split: Split, metrics: ScanMetrics, ahead: FilesAhead, calls: Sequence[Call]
+) -> Iterator[tuple[Partial, ...]]:
+    yield from aggregate_split(split, calls, metrics, ahead)

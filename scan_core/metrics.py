@@ -11,7 +11,8 @@ class ScanMetrics:
     sampling, position deletes (DVs included), then equality deletes and the filter in the order they ran. Bytes skipped are those
     of wanted columns that were not read, and of data files that planning pruned. Rows removed by bitmaps and by
     runtime filters are among those removed by the filter, data files and row groups that runtime filters exclude among
-    those pruned.
+    those pruned. Bytes read ahead were fetched from object stores before they were asked for, those read in vain never
+    were.
     """
 
     manifests_read: int = 0
@@ -40,6 +41,8 @@ class ScanMetrics:
     rows_out: int = 0
     bytes_read: int = 0
     bytes_skipped: int = 0
+    bytes_read_ahead: int = 0
+    bytes_read_in_vain: int = 0
 
     bitmap_indexes_used: int = 0
     bitmap_indexes_refused: int = 0

@@ -14,6 +14,8 @@ DEFAULT_SPLIT_BYTES = 128 * 1024**2
 """Iceberg's `read.split.target-size`."""
 DEFAULT_DELETE_CACHE_BYTES = 512 * 1024**2
 """About 60 M integer keys; larger indexes are built per scan and dropped."""
+DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
+"""Two row groups of the usual size for each of two workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,10 @@ class ScanOptions:
         batch_rows: most rows of a batch.
         split_bytes: target size of a split.
         parallelism: worker threads; 1 runs in the calling thread.
+        read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, a part of the
+            memory limit; at most a quarter of it is used, and 0 fetches nothing ahead.
+        keep_order: yield batches in the order of the plan; False yields them as they come, so that no worker waits for
+            another.
         delete_cache_bytes: cap of the process-wide cache of delete indexes.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
@@ -56,6 +62,8 @@ class ScanOptions:
     batch_rows: int = DEFAULT_BATCH_ROWS
     split_bytes: int = DEFAULT_SPLIT_BYTES
     parallelism: int = os.cpu_count() or 1
+    read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
+    keep_order: bool = True
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
     index_folder: str | None = None
     share_indexes: bool = True
@@ -83,8 +91,9 @@ class ScanOptions:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.normalize not in {"compact", "cnf"}:
             raise OptionError(f"normalize must be compact or cnf, not {self.normalize!r}")
-        if self.delete_cache_bytes < 0:
-            raise OptionError(f"delete_cache_bytes must not be negative, not {self.delete_cache_bytes}")
+        for name in ("delete_cache_bytes", "read_ahead_bytes"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
 
     @classmethod
     def without_optimisations(cls) -> "ScanOptions":
@@ -92,7 +101,7 @@ class ScanOptions:
         switches: dict[str, Any] = {
             f.name: False for f in fields(cls) if f.type is bool and f.name not in _MEANING_SWITCHES
         }
-        return cls(parallelism=1, **switches)
+        return cls(parallelism=1, read_ahead_bytes=0, **switches)
 
 
-_MEANING_SWITCHES = frozenset({"trust_record_counts", "case_sensitive"})
+_MEANING_SWITCHES = frozenset({"trust_record_counts", "case_sensitive", "keep_order"})

@@ -19,6 +19,7 @@ from scan_core.options import ScanOptions
 from scan_core.plan.planner import ScanPlan, plan_scan
 from scan_core.point_in_time import is_plausible_time, milliseconds
 from scan_core.read.public_types import public_batch, public_schema
+from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.split_reader import count_split, read_split
 from scan_core.rows.sample import RowSample
 from scan_core.schema import Schema
@@ -312,7 +313,9 @@ class Scan:
         return pa.Table.from_batches(list(self.to_batches()), schema=schema)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as record batches of at most `options.batch_rows` rows, none empty, in the order of the plan.
+        """The rows as record batches of at most `options.batch_rows` rows, none empty.
+
+        They come in the order of the plan, or, with `options.keep_order` off, as they are read.
 
         Closing the iterator early stops the workers.
         """
@@ -320,7 +323,7 @@ class Scan:
 
     def _run(self, plan: ScanPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         left = self.row_limit
-        batches = self.run(plan, read_split)
+        batches = self.run(plan, read_split, keep_order=self.options.keep_order)
         try:
             while left is None or left > 0:
                 batch = next(batches, None)
@@ -333,15 +336,25 @@ class Scan:
         finally:
             batches.close()
 
-    def run(self, plan: ScanPlan, read: Callable[[Split, ScanMetrics], Iterator[T]]) -> Generator[T, None, None]:
-        """What `read` yields for each split of a plan, in order, in this process; `metrics` tells of it afterwards."""
+    def run(
+        self, plan: ScanPlan, read: Callable[[Split, ScanMetrics, FilesAhead], Iterator[T]], *, keep_order: bool = True
+    ) -> Generator[T, None, None]:
+        """What `read` yields for each split of a plan, in this process; `metrics` tells of it afterwards."""
         metrics = ScanMetrics()
-        results = run_splits(_local_splits(plan), read, metrics, self.options.parallelism)
-        try:
-            yield from results
-        finally:
-            results.close()
-            self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
+        with FilesAhead(self.options) as ahead:
+            results = run_splits(
+                _local_splits(plan),
+                lambda split, own: read(split, own, ahead),
+                metrics,
+                self.options.parallelism,
+                keep_order=keep_order,
+                expect=ahead.expect,
+            )
+            try:
+                yield from results
+            finally:
+                results.close()
+                self._last.metrics, self._last.filters = plan.metrics + metrics, plan.context.runtime_filters
 
     def _with(self, **changes: Any) -> "Scan":
         return replace(self, **changes, _last=_LastRun())
@@ -370,8 +383,8 @@ class Scan:
         )
 
 
-def _count_one(split: Split, metrics: ScanMetrics) -> Iterator[int]:
-    yield count_split(split, metrics)
+def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
+    yield count_split(split, metrics, ahead)
 
 
 def _local_splits(plan: ScanPlan) -> tuple[Split, ...]:

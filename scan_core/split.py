@@ -124,6 +124,15 @@ class FileScanTask:
     deletion_vector: DeleteFile | None = None
     bitmap_indexes: tuple[BitmapIndexBlob, ...] = ()
 
+    def owns(self, byte_offset: int) -> bool:
+        """Whether a row group that begins there belongs to this task.
+
+        Each lies in exactly one task, even where the manifest's file size is wrong.
+        """
+        end = self.start + self.length
+        is_last = end >= self.data_file.file_size_bytes
+        return (self.start == 0 or byte_offset >= self.start) and (is_last or byte_offset < end)
+
     @property
     def is_whole_file(self) -> bool:
         """Nothing of the file belongs to another task."""

@@ -1,7 +1,7 @@
-"""Splits read in this process: in the calling thread, or by a few threads whose results come out in split order.
+"""Splits read in this process: in the calling thread, or by a few threads whose results come in split order or as they are.
 
-Results and metrics do not depend on the number of threads. Memory is bounded: a thread waits when its split's batches
-are not taken, and no split is begun that lies too far ahead of the one being consumed.
+Rows and metrics do not depend on the number of threads. Memory is bounded: a thread waits when its results are not
+taken, and no split is begun that lies too far ahead of the one being consumed.
 """
 
 from collections import deque
@@ -22,51 +22,68 @@ _SPLITS_AHEAD = 2
 
 
 def run_splits(
-    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, parallelism: int
+    splits: Sequence[S],
+    read: ReadSplit[S, T],
+    metrics: ScanMetrics,
+    parallelism: int,
+    *,
+    keep_order: bool = True,
+    expect: Callable[[S], None] | None = None,
 ) -> Generator[T, None, None]:
-    """What `read` yields for each split, in the order of the splits.
+    """What `read` yields for each split.
 
     Args:
         splits: the work.
         read: called once per split, with metrics of its own.
         metrics: receives the sum of the splits' metrics as their last results are consumed.
         parallelism: threads; 1 reads in the calling thread.
+        keep_order: results come in the order of the splits; otherwise as soon as there are any.
+        expect: told of each split shortly before it is read, so that it can be prepared meanwhile.
 
     Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
-    turn comes.
+    turn comes; without order at once.
     """
+    expect = expect or (lambda _: None)
     if parallelism == 1 or len(splits) <= 1:
-        for split in splits:
-            own = ScanMetrics()
-            try:
-                yield from read(split, own)
-            finally:
-                metrics.add(own)
+        yield from _one_by_one(splits, read, metrics, expect)
         return
-    pool = _Pool(splits, read, min(parallelism, len(splits)))
+    num_threads = min(parallelism, len(splits))
+    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads)
     try:
         pool.start()
-        for index in range(len(splits)):
-            yield from pool.results(index, metrics)
+        yield from pool.results(metrics)
     finally:
         pool.stop()
 
 
-class _Channel(Generic[T]):
-    """Results of one split on their way from its thread to the consumer."""
+def _one_by_one(
+    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, expect: Callable[[S], None]
+) -> Iterator[T]:
+    for index, split in enumerate(splits):
+        if index + 1 < len(splits):
+            expect(splits[index + 1])
+        own = ScanMetrics()
+        try:
+            yield from read(split, own)
+        finally:
+            metrics.add(own)
 
-    def __init__(self) -> None:
+
+class _Channel(Generic[T]):
+    """Results on their way from `writers` threads to the consumer, no more than `capacity` at a time."""
+
+    def __init__(self, capacity: int = _QUEUED_RESULTS, writers: int = 1) -> None:
         self._items: deque[T] = deque()
         self._changed = Condition(Lock())
-        self._closed = False
+        self._capacity = capacity
+        self._writers = writers
         self._cancelled = False
         self.error: BaseException | None = None
-        self.metrics = ScanMetrics()
 
     def put(self, item: T) -> bool:
         """Wait for room and hand over; False if nobody wants it any more."""
         with self._changed:
-            while len(self._items) >= _QUEUED_RESULTS and not self._cancelled:
+            while len(self._items) >= self._capacity and not self._cancelled:
                 self._changed.wait()
             if self._cancelled:
                 return False
@@ -75,9 +92,10 @@ class _Channel(Generic[T]):
             return True
 
     def close(self, error: BaseException | None) -> None:
-        """No more items will come."""
+        """No more items will come from one of the writers; after an error from none."""
         with self._changed:
-            self._closed, self.error = True, error
+            self.error = self.error or error
+            self._writers = 0 if error is not None else self._writers - 1
             self._changed.notify_all()
 
     def cancel(self) -> None:
@@ -88,77 +106,71 @@ class _Channel(Generic[T]):
             self._changed.notify_all()
 
     def __iter__(self) -> Iterator[T]:
+        """The items, then the error if there was one."""
         while True:
             with self._changed:
-                while not self._items and not self._closed:
+                while not self._items and self._writers > 0:
                     self._changed.wait()
                 if not self._items:
-                    return
+                    break
                 item = self._items.popleft()
                 self._changed.notify_all()
             yield item
+        if self.error is not None:
+            raise self.error
 
 
 class _Pool(Generic[S, T]):
     """Threads that take splits in order."""
 
-    def __init__(self, splits: Sequence[S], read: ReadSplit[S, T], num_threads: int) -> None:
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+    ) -> None:
         self._splits = splits
         self._read = read
+        self._expect = expect
         self._lock = Lock()
         self._next = 0
         self._stopped = False
-        self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
-        self._channels: dict[int, _Channel[T]] = {}
-        self._begun = Condition(self._lock)
         self._threads = [Thread(target=self._work, name=f"scan-{i}", daemon=True) for i in range(num_threads)]
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
-    def results(self, index: int, metrics: ScanMetrics) -> Iterator[T]:
-        """Results of one split; its error, if it failed."""
-        with self._begun:
-            while index not in self._channels:
-                self._begun.wait()
-            channel = self._channels[index]
-        yield from channel
-        metrics.add(channel.metrics)
-        if channel.error is not None:
-            raise channel.error
-        with self._lock:
-            del self._channels[index]
-        self._ahead.release()
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results; the error of a split that failed."""
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Cancel what is under way and wait until no thread is left."""
         with self._lock:
             self._stopped = True
-            channels = list(self._channels.values())
-        for channel in channels:
-            channel.cancel()
-        for _ in self._threads:
-            self._ahead.release()
+        self._cancel()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
-    def _work(self) -> None:
-        while True:
-            self._ahead.acquire()
-            with self._begun:
-                if self._stopped or self._next >= len(self._splits):
-                    return
-                index = self._next
-                self._next += 1
-                channel = self._channels[index] = _Channel()
-                self._begun.notify_all()
-            channel.close(self._run(self._splits[index], channel))
+    def _cancel(self) -> None:
+        raise NotImplementedError
 
-    def _run(self, split: S, channel: _Channel[T]) -> BaseException | None:
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _take(self) -> int | None:
+        """The number of the next split; None if there is no more to do. Called with the lock held."""
+        if self._stopped or self._next >= len(self._splits):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def _run(self, index: int, channel: _Channel[T], metrics: ScanMetrics) -> BaseException | None:
+        """Read one split, while the one that will be taken next is prepared."""
+        following = index + len(self._threads)
         try:
-            results: Any = self._read(split, channel.metrics)
+            if following < len(self._splits):
+                self._expect(self._splits[following])
+            results: Any = self._read(self._splits[index], metrics)
             for item in results:
                 if not channel.put(item):
                     results.close()
@@ -166,3 +178,81 @@ class _Pool(Generic[S, T]):
         except BaseException as error:  # noqa: BLE001  it is raised again in the consumer's thread
             return error
         return None
+
+
+class _OrderedPool(_Pool[S, T]):
+    """One channel per split, consumed in the order of the splits."""
+
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+    ) -> None:
+        super().__init__(splits, read, expect, num_threads)
+        self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
+        self._channels: dict[int, tuple[_Channel[T], ScanMetrics]] = {}
+        self._begun = Condition(self._lock)
+
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results, by split; the error of a split in its turn."""
+        for index in range(len(self._splits)):
+            with self._begun:
+                while index not in self._channels:
+                    self._begun.wait()
+                channel, own = self._channels[index]
+            try:
+                yield from channel
+            finally:
+                metrics.add(own)
+            with self._lock:
+                del self._channels[index]
+            self._ahead.release()
+
+    def _cancel(self) -> None:
+        with self._lock:
+            channels = list(self._channels.values())
+        for channel, _ in channels:
+            channel.cancel()
+        for _ in self._threads:
+            self._ahead.release()
+
+    def _work(self) -> None:
+        while True:
+            self._ahead.acquire()
+            with self._begun:
+                if (index := self._take()) is None:
+                    return
+                channel, own = self._channels[index] = _Channel(), ScanMetrics()
+                self._begun.notify_all()
+            channel.close(self._run(index, channel, own))
+
+
+class _UnorderedPool(_Pool[S, T]):
+    """One channel for all threads."""
+
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+    ) -> None:
+        super().__init__(splits, read, expect, num_threads)
+        self._channel: _Channel[T] = _Channel(_QUEUED_RESULTS * num_threads, num_threads)
+        self._counted: deque[ScanMetrics] = deque()
+
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results as they come; the first error at once."""
+        try:
+            yield from self._channel
+        finally:
+            while self._counted:
+                metrics.add(self._counted.popleft())
+
+    def _cancel(self) -> None:
+        self._channel.cancel()
+
+    def _work(self) -> None:
+        error = None
+        while error is None:
+            with self._lock:
+                if (index := self._take()) is None:
+                    break
+            own = ScanMetrics()
+            error = self._run(index, self._channel, own)
+            self._counted.append(own)
+        self._channel.close(error)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_reader import RowGroup, refusing_malformed
 from scan_core.read.parquet_layout import ParquetLayout, check_codes, open_decoder
+from scan_core.read.remote_file import RemoteFile
 
 _LOCAL_BUFFER = 256 * 1024
 _REMOTE_BUFFER = 1024 * 1024
@@ -21,7 +23,7 @@ _MOST_SKIPPED_WINDOWS = 2
 class ChunkStreams:
     """The streams of an open file, one for each column of the row group being read."""
 
-    def __init__(self, path: str, source: pa.NativeFile, layout: ParquetLayout) -> None:
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
         self._path = path
         self._source = source
         self._layout = layout
@@ -59,11 +61,14 @@ class ChunkStreams:
         self._streams.clear()
 
     def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
-        is_local = isinstance(self._source, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader)
+        is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.leaves[column]
         dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
         reader = open_decoder(
-            self._source, self._layout.metadata, dictionary, buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER
+            self._source.for_arrow(),
+            self._layout.metadata,
+            dictionary,
+            buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
         )
         batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
         return batches

@@ -6,8 +6,8 @@ of the file; `projection.py` turns them into those of the table.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +56,20 @@ class RowGroup:
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Columns that a row group was asked for, by number and name: as whole chunks, and by page."""
+
+    whole: frozenset[tuple[int, str]] = frozenset()
+    paged: frozenset[tuple[int, str]] = frozenset()
+
+
 @dataclass(slots=True)
 class ReadCounts:
     """What a reader left out below the level of column chunks, and where it could not.
 
     `bytes_left_out` were neither read nor decoded, though their chunk was asked for; `pages_picked` are those of
-    `pages_read` of which single values were taken.
+    `pages_read` of which single values were taken. `whole` and `paged` are columns read in these ways.
     """
 
     pages_read: int = 0
@@ -70,7 +78,11 @@ class ReadCounts:
     bloom_filters_read: int = 0
     bloom_bytes_read: int = 0
     bytes_left_out: int = 0
+    bytes_ahead: int = 0
+    bytes_in_vain: int = 0
     fallbacks: int = 0
+    whole: set[int] = field(default_factory=set)
+    paged: set[int] = field(default_factory=set)
 
 
 class FileReader(Protocol):
@@ -140,6 +152,24 @@ class FileReader(Protocol):
 
     def close(self) -> None:
         """Release the file."""
+        ...
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A FileReader whose bytes can be fetched before they are asked for."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether that pays: the file is on an object store."""
+        ...
+
+    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        ...
+
+    def release(self, row_group: RowGroup) -> None:
+        """Drop what was fetched of a row group and not asked for."""
         ...
 
 

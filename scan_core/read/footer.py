@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.thrift import (
     LIST,
     STRUCT,
@@ -29,7 +28,7 @@ MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 MAX_FOOTER_BYTES = 512 * 1024**2
 """The largest footers seen are some 100 MB."""
-_TAIL_BYTES = 64 * 1024
+LEAST_TAIL_BYTES = 64 * 1024
 """Read at once from the end of a file: most footers fit."""
 
 PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY = 0, 2, 8
@@ -120,8 +119,8 @@ class Footer:
     has_column_orders: bool
 
 
-def read_footer(source: pa.NativeFile, path: str) -> Footer:
-    """Read and check the footer.
+def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> tuple[Footer, bytes]:
+    """Read and check the footer; with it come its bytes. `tail_bytes` are asked for before its length is known.
 
     Raises:
         MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
@@ -130,7 +129,7 @@ def read_footer(source: pa.NativeFile, path: str) -> Footer:
     size = source.size()
     if size < 12:
         raise MalformedTableError(f"{path}: footer: {size} bytes are no Parquet file")
-    tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+    tail = source.read_tail(tail_bytes)
     if tail[-4:] == ENCRYPTED_MAGIC:
         raise UnsupportedError(f"{path}: encrypted Parquet files are not supported")
     length = int.from_bytes(tail[-8:-4], "little")
@@ -139,7 +138,7 @@ def read_footer(source: pa.NativeFile, path: str) -> Footer:
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
         document, _ = read_struct(data, readers={2: _read_elements, 4: _row_groups_reader()})
-        return _footer(document, size)
+        return _footer(document, size), bytes(data)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
     except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:

@@ -19,10 +19,10 @@ _LEAST_BATCH_ROWS = 1_024
 
 
 class MemoryBudget:
-    """The budget of one worker for one split."""
+    """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead."""
 
-    def __init__(self, options: ScanOptions) -> None:
-        self._bytes = max(options.memory_limit_bytes // (_SHARE * options.parallelism), 1)
+    def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
+        self._bytes = max((options.memory_limit_bytes - reserved_bytes) // (_SHARE * options.parallelism), 1)
         self._batch_rows = options.batch_rows
         self._growth = 1.0
         self._row_bytes = 0.0

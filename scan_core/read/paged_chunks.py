@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.read.byte_ranges import ByteRanges, Range
+from scan_core.read.byte_ranges import ByteSource, Range
 from scan_core.read.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk, Leaf
 from scan_core.read.page_index import PageLocations, Positions, parse_column_index, parse_offset_index
@@ -55,9 +55,9 @@ class _Wanted:
 class PagedChunks:
     """The pages of an open file."""
 
-    def __init__(self, path: str, source: pa.NativeFile, layout: ParquetLayout, *, picks_values: bool) -> None:
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout, *, picks_values: bool) -> None:
         self._path = path
-        self._ranges = ByteRanges(source)
+        self._ranges = source
         self._layout = layout
         self._picks_values = picks_values
         self._locations: dict[tuple[int, int], PageLocations | None] = {}
@@ -90,6 +90,7 @@ class PagedChunks:
                 counts.fallbacks += 1
                 continue
             arrays[item.column] = array
+            counts.paged.add(item.column)
             counts.pages_read += len(item.pages)
             counts.pages_left_out += item.locations.num_pages - len(item.pages)
             counts.bytes_left_out += item.chunk.num_bytes - num_bytes

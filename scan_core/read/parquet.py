@@ -14,13 +14,22 @@ import pyarrow.types as pt
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
 from scan_core.read.bloom_filter import BloomFilter, exclusion_test, read_bloom_filter
+from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
 from scan_core.read.dictionary_test import dictionary_range, dictionary_test
-from scan_core.read.file_reader import ColumnStatistics, PageStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.file_reader import (
+    ColumnStatistics,
+    Habits,
+    PageStatistics,
+    ReadCounts,
+    RowGroup,
+    refusing_malformed,
+)
 from scan_core.read.footer import Chunk
 from scan_core.read.paged_chunks import PagedChunks
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, check_codes, open_decoder, read_layout
+from scan_core.read.remote_file import RemoteFile, opened_source
 from scan_core.read.struct_members import read_members
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count, slice_selection, to_indices
@@ -50,11 +59,11 @@ def open_parquet(
     """
     content = fingerprint(path, io)
     is_settled = time_ns() - content[1] > _SETTLED_AFTER_NANOSECONDS
-    source = open_input(path, io)
+    source = opened_source(open_input(path, io))
     try:
         if is_settled:
             key = (content, tuple(sorted(io.properties.items())))
-            layout = FOOTERS.get(key, lambda: read_layout(source, path))
+            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
         else:
             layout = read_layout(source, path)
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, picks_values=picks_values)
@@ -69,7 +78,7 @@ class ParquetFileReader:
     def __init__(
         self,
         path: str,
-        source: pa.NativeFile,
+        source: ByteSource,
         layout: ParquetLayout,
         *,
         reads_pages: bool = True,
@@ -77,6 +86,7 @@ class ParquetFileReader:
     ) -> None:
         self.path = path
         self._source = source
+        self._remote = source if isinstance(source, RemoteFile) else None
         self._layout = layout
         self._footer = self._layout.footer
         self._leaves = self._layout.leaves
@@ -183,6 +193,28 @@ class ParquetFileReader:
         chunks = self._footer.row_groups[row_group.index].chunks
         return sum(chunks[leaf].num_bytes for i in column_indices for leaf in self._leaves[i])
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it pays to fetch bytes before they are asked for."""
+        return self._remote is not None
+
+    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        if self._remote is None:
+            return
+        chunks = self._footer.row_groups[row_group.index].chunks
+        known = {(i, f.name): i for i, f in enumerate(self._layout.fields)}
+        whole = sorted({leaf for key in habits.whole if key in known for leaf in self._leaves[known[key]]})
+        paged = sorted({leaf for key in habits.paged if key in known for leaf in self._leaves[known[key]]})
+        indexes = [place for leaf in paged for place in (chunks[leaf].offset_index,) if place is not None]
+        ranges = [*indexes, *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in whole)]
+        self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, most_bytes)
+
+    def release(self, row_group: RowGroup) -> None:
+        """Drop what was fetched of a row group and not asked for."""
+        if self._remote is not None:
+            self.counts.bytes_in_vain += self._remote.forget_ahead(row_group.index)
+
     def close(self) -> None:
         """Release the file."""
         self._streams.close()
@@ -218,7 +250,8 @@ class ParquetFileReader:
             if self._layout.keeps_dictionary(row_group.index, i)
         )
         if dictionaries not in self._readers:
-            self._readers[dictionaries] = open_decoder(self._source, self._layout.metadata, sorted(dictionaries))
+            source = self._source.for_arrow()
+            self._readers[dictionaries] = open_decoder(source, self._layout.metadata, sorted(dictionaries))
         return self._readers[dictionaries]
 
     def _chunk(self, row_group: RowGroup, column: int) -> Chunk:
@@ -228,7 +261,12 @@ class ParquetFileReader:
         columns = sorted(set(column_indices))
         names = ", ".join(repr(self.field(i).name) for i in columns)
         leaves = sorted({leaf for i in columns for leaf in self._leaves[i]})
-        with refusing_malformed(self.path, f"row group {row_group.index}, columns {names}"):
+        self.counts.whole.update(columns)
+        chunks = self._footer.row_groups[row_group.index].chunks
+        with (
+            refusing_malformed(self.path, f"row group {row_group.index}, columns {names}"),
+            self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
+        ):
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
             ways = [self._layout.ways[i] for i in columns]
             tops = sorted({way[0] for way in ways})

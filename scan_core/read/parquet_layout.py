@@ -14,14 +14,16 @@ import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
 from scan_core.errors import MalformedTableError
+from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_reader import RowGroup, field_id_of, refusing_malformed
-from scan_core.read.footer import Footer, read_footer
+from scan_core.read.footer import LEAST_TAIL_BYTES, MAGIC, Footer, read_footer
 from scan_core.read.struct_members import Way, leaf_ranges, members_of
 from scan_core.rows.buffers import numbers, validity
 
 _FIRST_BYTE = 4
 _DICTIONARY_BYTES_PER_VALUE = 3
 """A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
+_MOST_TAIL_BYTES = 8 * 1024**2
 _REMEMBERED_CHUNKS = 100_000
 """Column chunks whose facts are kept: some 100 MB at most."""
 
@@ -41,6 +43,7 @@ class ParquetLayout:
         string_columns: top-level columns of strings, which may be worth reading as dictionaries.
         row_groups: in file order.
         has_field_ids: some field at some depth has an id.
+        footer_bytes: as stored.
     """
 
     footer: Footer
@@ -53,6 +56,7 @@ class ParquetLayout:
     string_columns: tuple[int, ...]
     row_groups: tuple[RowGroup, ...]
     has_field_ids: bool
+    footer_bytes: int
 
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.
@@ -68,13 +72,17 @@ class ParquetLayout:
 
 
 class FooterCache:
-    """Layouts of recently opened files, bounded by the number of their column chunks."""
+    """Layouts of recently opened files, bounded by the number of their column chunks.
+
+    `tail_bytes` are read at once from the end of the next file: more than the largest footer so far.
+    """
 
     def __init__(self, max_chunks: int) -> None:
         self._max_chunks = max_chunks
         self._num_chunks = 0
         self._layouts: OrderedDict[Hashable, ParquetLayout] = OrderedDict()
         self._lock = Lock()
+        self.tail_bytes = LEAST_TAIL_BYTES
 
     def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
         """The layout under `key`, read if it is not known; two threads may both read it."""
@@ -84,6 +92,7 @@ class FooterCache:
                 return known
         layout = read()
         with self._lock:
+            self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MOST_TAIL_BYTES)
             if key not in self._layouts:
                 self._layouts[key] = layout
                 self._num_chunks += _num_chunks(layout)
@@ -97,21 +106,23 @@ class FooterCache:
         with self._lock:
             self._layouts.clear()
             self._num_chunks = 0
+            self.tail_bytes = LEAST_TAIL_BYTES
 
 
 FOOTERS = FooterCache(_REMEMBERED_CHUNKS)
 
 
-def read_layout(source: pa.NativeFile, path: str) -> ParquetLayout:
-    """Read and check the footer of an open file.
+def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> ParquetLayout:
+    """Read and check the footer of an open file, from its last bytes, as many as are given, if it fits in there.
 
     Raises:
         MalformedTableError: truncated, or a footer that contradicts itself.
         UnsupportedError: encrypted.
     """
     with refusing_malformed(path, "footer"):
-        footer = read_footer(source, path)
-        reader = open_decoder(source, None, ())
+        footer, encoded = read_footer(source, path, tail_bytes)
+        ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
+        reader = open_decoder(pa.BufferReader(ending), None, ())
         schema: pa.Schema = reader.schema_arrow
         leaves = leaf_ranges(schema)
         members = members_of(schema, leaves)
@@ -129,6 +140,7 @@ def read_layout(source: pa.NativeFile, path: str) -> ParquetLayout:
             tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
             _row_groups(footer),
             any(_has_id(field) for field in schema),
+            len(encoded),
         )
 
 
@@ -145,7 +157,7 @@ def open_decoder(
         metadata=metadata,
         read_dictionary=list(dictionary_leaves),
         buffer_size=buffer_bytes,
-        pre_buffer=buffer_bytes == 0 and not isinstance(source, pa.MemoryMappedFile | pa.OSFile | pa.BufferReader),
+        pre_buffer=False,
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap outside of 1677..2262
         page_checksum_verification=True,
     )

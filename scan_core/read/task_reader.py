@@ -17,14 +17,14 @@ from scan_core.metrics import ScanMetrics
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
 from scan_core.read.delete_pruning import DeletePruning
-from scan_core.read.file_reader import FileReader, ReadCounts, RowGroup
+from scan_core.read.file_reader import FileReader, Habits, ReadCounts, ReadsAhead
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
-from scan_core.read.open_file import open_file
 from scan_core.read.predicate_pruning import PredicatePruning
 from scan_core.read.projection import FileProjection
+from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.row_filter import DeleteStep, RefineStep, file_columns_of, refine_rows
 from scan_core.read.task_sample import TaskSample
 from scan_core.rows.algebra import from_ranges, nothing
@@ -34,9 +34,13 @@ from scan_core.split import FileScanTask, ScanContext
 
 @contextmanager
 def open_task(
-    task: FileScanTask, context: ScanContext, metrics: ScanMetrics, order: ConjunctOrder
+    task: FileScanTask,
+    context: ScanContext,
+    metrics: ScanMetrics,
+    order: ConjunctOrder,
+    ahead: FilesAhead | None = None,
 ) -> Iterator["TaskReader"]:
-    """Open the file of a task, and close it again.
+    """Open the file of a task, or take it from those opened ahead, and close it again.
 
     Raises:
         UnsupportedError: the file is encrypted.
@@ -45,16 +49,10 @@ def open_task(
     data_file = task.data_file
     if data_file.is_encrypted:
         raise UnsupportedError(f"{data_file.path}: encrypted files are not supported")
-    reader = open_file(
-        data_file.path,
-        data_file.format,
-        context.io,
-        data_file.file_size_bytes,
-        reads_pages=context.options.prune_pages,
-        picks_values=context.options.pick_values,
-    )
+    ahead = FilesAhead(context.options) if ahead is None else ahead
+    reader = ahead.open(task, context)
     try:
-        yield TaskReader(task, context, metrics, order, reader)
+        yield TaskReader(task, context, metrics, order, reader=reader, ahead=ahead)
     finally:
         reader.close()
 
@@ -68,14 +66,17 @@ class TaskReader:
         context: ScanContext,
         metrics: ScanMetrics,
         order: ConjunctOrder,
+        *,
         reader: FileReader,
+        ahead: FilesAhead,
     ) -> None:
         self._task = task
         self._context = context
         self._metrics = metrics
         self._order = order
         self._reader = reader
-        self._wanted: set[int] = set()
+        self._ahead = ahead
+        self._payload: set[int] = set()
         self._keeps_dead_rows = keeps_dead_rows(context)
         self.projection = FileProjection(
             reader.arrow_schema,
@@ -86,7 +87,7 @@ class TaskReader:
         )
         statistics = FileStatistics(reader, self.projection)
         self._predicate = PredicatePruning(task, context, metrics, self.projection, statistics)
-        mine = (group for group in reader.row_groups if self._owns(group))
+        mine = (group for group in reader.row_groups if task.owns(group.byte_offset))
         is_empty = self._predicate.excludes_all(mine, reader.counts)
         self._deletes = DeleteFilter(None, ()) if is_empty else open_delete_filter(task, context, metrics)
         self._sample = TaskSample(context.sample, task.data_file, metrics)
@@ -100,32 +101,32 @@ class TaskReader:
             context.options,
             metrics,
         )
-        self.plan_to_read(self._step_columns())
+        self._wanted = self._step_columns()
         metrics.data_files_read += task.start == 0
 
     def plan_to_read(self, file_columns: Collection[int]) -> None:
         """Columns that will be read, so that what deletes and filters save can be told."""
         self._wanted.update(file_columns)
+        self._payload.update(file_columns)
 
     def row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[RefineStep]]]:
         """Row groups of the task that may hold rows of the result, and the conjuncts that nothing decides beforehand.
 
-        Statistics do for whole row groups, bitmap indexes row by row.
+        Statistics do for whole row groups, bitmap indexes row by row. On an object store the bytes of one row group are
+        fetched while that before it is read.
         """
-        for row_group in self._reader.row_groups:
-            if not self._owns(row_group):
+        is_filtered = self._context.predicate is not None or self._context.runtime_filters
+        first_guess = () if is_filtered else self._payload
+        waiting: tuple[LazyColumns, Sequence[RefineStep]] | None = None
+        for columns, steps in self._open_row_groups():
+            if not self._ahead.expect_row_group(self._reader, columns.row_group, first_guess):
+                yield columns, steps
                 continue
-            self._metrics.rows_in_files += row_group.num_rows
-            if row_group.num_rows == 0 or self._sample.leaves_out(row_group):
-                continue
-            steps = self._predicate.undecided(row_group, self._reader.counts)
-            if steps is None:
-                self._metrics.row_groups_pruned += 1
-                self._metrics.rows_removed_by_filter += row_group.num_rows
-                self._metrics.bytes_skipped += self._reader.compressed_bytes(row_group, sorted(self._wanted))
-                continue
-            self._metrics.row_groups_read += 1
-            yield LazyColumns(self._reader, row_group), steps
+            if waiting is not None:
+                yield waiting
+            waiting = columns, steps
+        if waiting is not None:
+            yield waiting
 
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
         """The row group as a whole, or cut into row ranges that the budget can hold."""
@@ -181,6 +182,8 @@ class TaskReader:
 
     def count_bytes(self, columns: LazyColumns) -> None:
         """Add what was read of a row group, and what of the planned columns was not."""
+        if isinstance(self._reader, ReadsAhead):
+            self._reader.release(columns.row_group)
         counts, self._reader.counts = self._reader.counts, ReadCounts()
         wanted = self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.reads.keys()))
         read = (
@@ -192,14 +195,28 @@ class TaskReader:
         self._metrics.pages_picked += counts.pages_picked
         self._metrics.pages_skipped += counts.pages_left_out
         self._metrics.fallbacks += counts.fallbacks
-
-    def _owns(self, row_group: RowGroup) -> bool:
-        """Each row group lies in exactly one task, even where the manifest's file size is wrong."""
-        end = self._task.start + self._task.length
-        is_last = end >= self._task.data_file.file_size_bytes
-        return (self._task.start == 0 or row_group.byte_offset >= self._task.start) and (
-            is_last or row_group.byte_offset < end
+        self._metrics.bytes_read_ahead += counts.bytes_ahead
+        self._metrics.bytes_read_in_vain += counts.bytes_in_vain
+        names = {i: self._reader.field(i).name for i in counts.whole | counts.paged}
+        self._ahead.record(
+            Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
         )
+
+    def _open_row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[RefineStep]]]:
+        for row_group in self._reader.row_groups:
+            if not self._task.owns(row_group.byte_offset):
+                continue
+            self._metrics.rows_in_files += row_group.num_rows
+            if row_group.num_rows == 0 or self._sample.leaves_out(row_group):
+                continue
+            steps = self._predicate.undecided(row_group, self._reader.counts)
+            if steps is None:
+                self._metrics.row_groups_pruned += 1
+                self._metrics.rows_removed_by_filter += row_group.num_rows
+                self._metrics.bytes_skipped += self._reader.compressed_bytes(row_group, sorted(self._wanted))
+                continue
+            self._metrics.row_groups_read += 1
+            yield LazyColumns(self._reader, row_group), steps
 
     def _step_columns(self) -> set[int]:
         sources = [*self._predicate.sources]

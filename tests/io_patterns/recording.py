@@ -3,6 +3,7 @@
 It stands where the catalog library's file system would, in front of a folder or of an S3 endpoint.
 """
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from threading import Lock
@@ -27,11 +28,14 @@ class Request:
 
 @dataclass(slots=True)
 class Recorder:
-    """What was asked for so far."""
+    """What was asked for so far, how much of it at a time; each request takes `latency_seconds` at least."""
 
     opened: Counter[str] = field(default_factory=Counter)
     requests: list[Request] = field(default_factory=list)
     lock: Any = field(default_factory=Lock)
+    latency_seconds: float = 0.0
+    at_a_time: int = 0
+    most_at_a_time: int = 0
 
     def clear(self) -> None:
         """Forget everything."""
@@ -60,9 +64,15 @@ class RecordingFile:
     def read(self, length: int | None = None) -> bytes:
         """The next bytes."""
         size = self._inner.size() - self._position if length is None or length < 0 else length
+        recorder = self._recorder
+        with recorder.lock:
+            recorder.at_a_time += 1
+            recorder.most_at_a_time = max(recorder.most_at_a_time, recorder.at_a_time)
+        time.sleep(recorder.latency_seconds)
         data: bytes = self._inner.read_at(size, self._position)
-        with self._recorder.lock:
-            self._recorder.requests.append(Request(self._path, self._position, len(data)))
+        with recorder.lock:
+            recorder.at_a_time -= 1
+            recorder.requests.append(Request(self._path, self._position, len(data)))
         self._position += len(data)
         return data
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scan_core.errors import ScanError
 from scan_core.read import paged_chunks
+from scan_core.read.byte_ranges import ByteRanges
 from scan_core.read.footer import read_footer
 from scan_core.read.page_index import parse_column_index, parse_offset_index
 from scan_core.read.parquet import ParquetFileReader
@@ -55,7 +56,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(content: bytes, *, reads_pages: bool = True, picks_values: bool = True) -> ParquetFileReader:
-    source = pa.BufferReader(content)
+    source = ByteRanges(pa.BufferReader(content))
     layout = read_layout(source, "f.parquet")
     return ParquetFileReader("f.parquet", source, layout, reads_pages=reads_pages, picks_values=picks_values)
 
@@ -144,7 +145,7 @@ def test_all_rows_and_files_without_index_are_read_by_chunk() -> None:
 
 
 def index_of(content: bytes, name: str) -> tuple[int, int]:
-    footer = read_footer(pa.BufferReader(content), "f")
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
     leaf = [leaf.path[0] for leaf in footer.leaves].index(name)
     found = footer.row_groups[0].chunks[leaf].offset_index
     assert found is not None
@@ -174,7 +175,7 @@ def test_hostile_offset_index_gives_right_rows_or_a_clear_error() -> None:
 
 def test_index_that_states_wrong_row_counts_is_not_believed() -> None:
     content = LAYOUTS["plain"]
-    footer = read_footer(pa.BufferReader(content), "f")
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
     chunk = footer.row_groups[0].chunks[0]
     assert chunk.offset_index is not None
     offset, length = chunk.offset_index
@@ -194,7 +195,7 @@ def test_index_that_states_wrong_row_counts_is_not_believed() -> None:
 
 def test_offset_indexes_outside_of_their_chunk_are_refused() -> None:
     content = LAYOUTS["plain"]
-    footer = read_footer(pa.BufferReader(content), "f")
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
     first, second = footer.row_groups[0].chunks[:2]
     assert first.offset_index is not None
     data = content[first.offset_index[0] : sum(first.offset_index)]
@@ -207,7 +208,7 @@ def test_offset_indexes_outside_of_their_chunk_are_refused() -> None:
 
 def test_column_index_gives_bounds_of_every_page() -> None:
     content = LAYOUTS["plain"]
-    footer = read_footer(pa.BufferReader(content), "f")
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(content)), "f")
     for name, kind in (("int", pa.int64()), ("nulls", pa.int64()), ("large", pa.large_string())):
         leaf = [leaf.path[0] for leaf in footer.leaves].index(name)
         chunk = footer.row_groups[0].chunks[leaf]

@@ -13,6 +13,7 @@ from scan_core.read.byte_ranges import ByteRanges
 from scan_core.read.hybrid_runs import Lookups, expand_flags, walk_runs
 from scan_core.read.parquet import ParquetFileReader
 from scan_core.read.parquet_layout import read_layout
+from scan_core.read.remote_file import opened_source
 from scan_core.rows.selection import All, Mask
 
 ROWS = 20_000
@@ -41,7 +42,7 @@ def written(**options: Any) -> bytes:
 
 
 def opened(content: bytes, *, picks_values: bool = True) -> ParquetFileReader:
-    source = pa.BufferReader(content)
+    source = ByteRanges(pa.BufferReader(content))
     return ParquetFileReader("f.parquet", source, read_layout(source, "f.parquet"), picks_values=picks_values)
 
 
@@ -165,4 +166,6 @@ def test_any_bytes_as_runs_end(data: bytes, width: int, last: int) -> None:
 def test_ranges_read_together_equal_single_reads(ranges: list[tuple[int, int]]) -> None:
     content = bytes(range(100))
     for source in (pa.BufferReader(content), pa.PythonFile(pa.BufferReader(content), "r")):
-        assert [bytes(d) for d in ByteRanges(source).read(ranges)] == [content[o : o + n] for o, n in ranges]
+        opened = opened_source(source)
+        assert [bytes(d) for d in opened.read(ranges)] == [content[o : o + n] for o, n in ranges]
+        opened.close()

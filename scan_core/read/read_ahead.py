@@ -1,0 +1,140 @@
+"""Reading ahead on object stores: files are opened, and bytes fetched, before their turn, while others are decoded.
+
+What a row group needs is guessed from what the last one was asked for; a wrong guess costs bytes, never a result. How
+bytes are requested is the business of `remote_file.py`.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Self
+
+from scan_core.location import relocate
+from scan_core.options import ScanOptions
+from scan_core.read.file_reader import FileReader, Habits, ReadsAhead, RowGroup
+from scan_core.read.open_file import open_file
+from scan_core.split import FileScanTask, ScanContext, Split
+
+_SHARE = 4
+"""Of the memory limit, at most this part holds bytes that were fetched ahead."""
+_FILES_PER_WORKER = 2
+"""The one being read, and the one that comes next."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the last row group was asked for; None before there was one."""
+
+    habits: Habits | None = None
+
+
+class FilesAhead:
+    """The files that the workers of one scan will read next. Safe for several threads.
+
+    A context: what nobody came for is closed at its end, and no thread is left.
+    """
+
+    def __init__(self, options: ScanOptions) -> None:
+        self._options = options
+        self._seen = _Seen()
+        self._opened: dict[tuple[str, int], Future[FileReader]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
+        self._lock = Lock()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything may be read ahead."""
+        return self._options.read_ahead_bytes > 0
+
+    def reserved_bytes(self, split: Split) -> int:
+        """What of the memory limit is kept for bytes fetched ahead."""
+        return self._total_bytes if any(self._is_remote(task, split.context) for task in split.tasks[:1]) else 0
+
+    def expect(self, split: Split) -> None:
+        """Begin to open the first file of a split that will be read soon."""
+        if split.tasks:
+            self.expect_task(split.tasks[0], split.context)
+
+    def expect_task(self, task: FileScanTask, context: ScanContext) -> None:
+        """Begin to open a file, and to fetch what its first row group will probably need."""
+        if not self.is_on or not self._is_remote(task, context):
+            return
+        with self._lock:
+            if self._is_closed or _key(task) in self._opened:
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._options.parallelism, "scan-ahead")
+            self._opened[_key(task)] = self._pool.submit(self._open_ahead, task, context)
+
+    def open(self, task: FileScanTask, context: ScanContext) -> FileReader:
+        """The file of a task, which the caller closes; raises as `open_file` does."""
+        with self._lock:
+            future = self._opened.pop(_key(task), None)
+        return _open(task, context) if future is None else future.result()
+
+    def expect_row_group(self, reader: FileReader, row_group: RowGroup, first_guess: Iterable[int]) -> bool:
+        """Begin to fetch what a row group will probably need: what the last one did, before that `first_guess`.
+
+        False where the file is local or nothing may be fetched ahead.
+        """
+        if not self.is_on or not isinstance(reader, ReadsAhead) or not reader.is_remote:
+            return False
+        habits = self._seen.habits
+        if habits is None:
+            habits = Habits(frozenset((i, reader.field(i).name) for i in first_guess))
+        reader.expect(row_group, habits, self._total_bytes // (_FILES_PER_WORKER * self._options.parallelism))
+        return True
+
+    def record(self, habits: Habits) -> None:
+        """Remember what a row group was asked for."""
+        self._seen.habits = habits
+
+    def close(self) -> None:
+        """Close what was opened in vain, and wait until no thread is left."""
+        with self._lock:
+            self._is_closed = True
+            waiting, self._opened = list(self._opened.values()), {}
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        for future in waiting:
+            if not future.cancelled() and future.exception() is None:
+                future.result().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _total_bytes(self) -> int:
+        return min(self._options.read_ahead_bytes, self._options.memory_limit_bytes // _SHARE)
+
+    def _is_remote(self, task: FileScanTask, context: ScanContext) -> bool:
+        return not relocate(task.data_file.path, context.io).is_local
+
+    def _open_ahead(self, task: FileScanTask, context: ScanContext) -> FileReader:
+        reader = _open(task, context)
+        if self._seen.habits is not None:
+            owned = [g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset)]
+            if owned:
+                self.expect_row_group(reader, owned[0], ())
+        return reader
+
+
+def _key(task: FileScanTask) -> tuple[str, int]:
+    return task.data_file.path, task.start
+
+
+def _open(task: FileScanTask, context: ScanContext) -> FileReader:
+    file, options = task.data_file, context.options
+    return open_file(
+        file.path,
+        file.format,
+        context.io,
+        file.file_size_bytes,
+        reads_pages=options.prune_pages,
+        picks_values=options.pick_values,
+    )
