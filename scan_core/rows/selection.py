@@ -9,6 +9,11 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
+_FEW_RANGES = 64
+"""So many ranges are handled one by one; more are turned into one flag per row."""
+_SPARSE = 16
+"""Of fewer than one row in so many, positions cost less than one flag per row."""
+
 
 @dataclass(frozen=True, slots=True)
 class All:
@@ -65,6 +70,11 @@ def to_mask(selection: RowSelection) -> npt.NDArray[np.bool_]:
     match selection:
         case All(num_rows):
             return np.ones(num_rows, dtype=np.bool_)
+        case Ranges(starts, ends, num_rows) if len(starts) <= _FEW_RANGES:
+            mask = np.zeros(num_rows, dtype=np.bool_)
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                mask[start:end] = True
+            return mask
         case Ranges(starts, ends, num_rows):
             edges = np.zeros(num_rows + 1, dtype=np.int8)
             edges[starts] = 1
@@ -81,7 +91,13 @@ def to_indices(selection: RowSelection) -> npt.NDArray[np.int64]:
     match selection:
         case All(num_rows):
             return np.arange(num_rows, dtype=np.int64)
-        case Ranges() | Mask():
+        case Ranges(starts, ends):
+            lengths = ends - starts
+            first = np.cumsum(lengths) - lengths
+            indices: npt.NDArray[np.int64] = np.arange(int(lengths.sum()), dtype=np.int64)
+            indices += np.repeat(starts - first, lengths)
+            return indices
+        case Mask():
             return np.flatnonzero(to_mask(selection)).astype(np.int64, copy=False)
         case _:
             assert_never(selection)
@@ -96,6 +112,8 @@ def refine(selection: RowSelection, keep: npt.NDArray[np.bool_]) -> RowSelection
     match selection:
         case All():
             return Mask(keep)
+        case Ranges(num_rows=num_rows) if len(keep) * _SPARSE < num_rows:
+            return _of_indices(to_indices(selection)[keep], num_rows)
         case Ranges() | Mask():
             mask = to_mask(selection).copy()
             mask[mask] = keep
@@ -112,6 +130,12 @@ def intersect(left: RowSelection, right: RowSelection) -> RowSelection:
         return right
     if isinstance(right, All):
         return left
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Ranges) and len(one.starts) <= _FEW_RANGES:
+            inside, mask = to_mask(other), np.zeros(row_count(left), dtype=np.bool_)
+            for start, end in zip(one.starts.tolist(), one.ends.tolist(), strict=True):
+                mask[start:end] = inside[start:end]
+            return Mask(mask)
     return Mask(to_mask(left) & to_mask(right))
 
 
@@ -125,3 +149,14 @@ def slice_selection(selection: RowSelection, offset: int, length: int) -> RowSel
             return All(length) if part.all() else Mask(part)
         case _:
             assert_never(selection)
+
+
+def _of_indices(indices: npt.NDArray[np.int64], num_rows: int) -> RowSelection:
+    """Ascending positions: as ranges, where they make few."""
+    breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+    if len(breaks) >= _FEW_RANGES:
+        mask = np.zeros(num_rows, dtype=np.bool_)
+        mask[indices] = True
+        return Mask(mask)
+    edges = np.concatenate(([0], breaks, [len(indices)])) if len(indices) else np.zeros(1, np.int64)
+    return Ranges(indices[edges[:-1]], indices[edges[1:] - 1] + 1, num_rows)
