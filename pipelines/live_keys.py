@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
 from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
-from scan_core.manifests import read_data_manifest
+from scan_core.manifests import read_data_manifests
 from scan_core.schema import PrimitiveType, Schema
 from scan_core.single_value import decode_bound
 from scan_core.snapshot import DataFile
@@ -75,7 +75,7 @@ def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     spec_ids = frozenset(m.spec_id for m in manifests if m.spec_id is not None and m.live_files != 0)
     if expected > MOST_FILES:
         return LiveKeys(expected, spec_ids, {})
-    files = {m.path: read_data_manifest(m, metadata, io) for m in manifests}
+    files = dict(zip((m.path for m in manifests), read_data_manifests(manifests, metadata, io), strict=True))
     ranges = {}
     for name in key:
         column = schema.find(name)

@@ -23,17 +23,27 @@ def cached(key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
 
     Two threads may load the same value at once; they get equal values.
     """
+    found: T | None = get(key)
+    return put(key, *load()) if found is None else found
+
+
+def get(key: Hashable) -> Any:
+    """The value under `key`, None if there is none."""
+    with _lock:
+        found = _entries.get(key)
+        if found is None:
+            return None
+        _entries.move_to_end(key)
+        return found[0]
+
+
+def put(key: Hashable, value: T, num_bytes: int) -> T:
+    """Keep a value, unless it alone exceeds the limit; it is given back."""
     global _total_bytes  # noqa: PLW0603 - the total belongs to the cache of the process
     with _lock:
-        if key in _entries:
-            _entries.move_to_end(key)
-            found: T = _entries[key][0]
-            return found
-    value, size = load()
-    with _lock:
-        if key not in _entries and size <= CACHE_LIMIT_BYTES:
-            _entries[key] = (value, size)
-            _total_bytes += size
+        if key not in _entries and num_bytes <= CACHE_LIMIT_BYTES:
+            _entries[key] = (value, num_bytes)
+            _total_bytes += num_bytes
             while _total_bytes > CACHE_LIMIT_BYTES:
                 _, (_, freed) = _entries.popitem(last=False)
                 _total_bytes -= freed

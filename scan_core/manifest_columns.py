@@ -1,192 +1,280 @@
-"""Many data-file entries of a manifest at once: facts as columns first, one object per live file at the end.
+"""Live entries of manifests as columns: numbers as arrays, text and statistics as places in the bytes they came in.
 
-Gives what decoding entry by entry gives, or None for a block with anything wrong or unusual in it, which that way then
-decodes or refuses. Partition values and statistics stay bytes until they are asked for.
+Gives what decoding entry by entry gives, or None for anything wrong or unusual, which that way then decodes or
+refuses. What entries mean as files is in `manifest_files.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.avro.columns import FIRST_LONGS, NULL, Program
-from scan_core.avro.container import read_long
-from scan_core.avro.pairs import LazyPairs
+from scan_core.avro.columns import NULL, Program
 from scan_core.avro.values import Decoder
-from scan_core.manifest_inheritance import ADDED, DELETED, EXISTING, MAX_FIRST_ROW_ID, Inheritance
+from scan_core.manifest_inheritance import ADDED, DELETED, EXISTING, MAX_FIRST_ROW_ID
+from scan_core.manifest_list import DATA_MANIFEST, ManifestFile
 from scan_core.native.machine_code import Kernels
-from scan_core.snapshot import DataFile, FileFormat
+from scan_core.snapshot import FileFormat, PartitionSpec
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
 
-STATUS, SEQUENCE, FILE_SEQUENCE, CONTENT, PATH, FORMAT = range(6)
-PARTITION, RECORDS, SIZE, VALUES, NULLS, NANS, LOWER, UPPER, KEY_METADATA, OFFSETS = range(7, 17)
-FIRST_ROW_ID = 18
-"""Slots of `manifests.ENTRY_FIELDS`."""
-_FORMATS = {text.encode(): f for f in FileFormat for text in (f.value, f.value.upper())}
-_NOTHING: Mapping[int, Any] = {}
+STATUS, SEQUENCE, FILE_SEQUENCE, CONTENT, PATH, FORMAT, CONTENT_SIZE = range(7)
+PARTITION, RECORDS, SIZE, VALUES, NULLS, NANS, LOWER, UPPER, KEY_METADATA, OFFSETS, EQUALITY_IDS = range(7, 18)
+FIRST_ROW_ID, REFERENCED, CONTENT_OFFSET = range(18, 21)
+"""Slots of `manifest_entries.ENTRY_FIELDS`."""
+STATISTICS = {LOWER: True, UPPER: True, VALUES: False, NULLS: False, NANS: False}
+"""Slots of maps by field id, and whether they hold bytes."""
+FORMATS = tuple(FileFormat)
+_FORMAT_CODES = {text.encode(): i for i, f in enumerate(FORMATS) for text in (f.value, f.value.upper())}
+_INT32 = np.iinfo(np.int32).max
 
 
-def data_files(
+class Spans(NamedTuple):
+    """Where things lie in the bytes, and how many bytes or items they have; -1 for NULL."""
+
+    starts: Numbers
+    lengths: Numbers
+
+    def at(self, rows: Any) -> "Spans":
+        """Those of some rows."""
+        return Spans(self.starts[rows], self.lengths[rows])
+
+
+class Longs(NamedTuple):
+    """Lists of integers, one after the other; that of row i ends at `ends[i]`."""
+
+    values: Numbers
+    ends: Numbers
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """One list."""
+        begin = self.ends.item(row - 1) if row else 0
+        return tuple(self.values[begin : self.ends.item(row)].tolist())
+
+
+class DeleteColumns(NamedTuple):
+    """What only delete files have."""
+
+    contents: Numbers
+    equality_ids: Longs
+    referenced: Spans
+    content_offsets: Numbers
+    content_sizes: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryColumns:
+    """Live entries of manifests of one schema and one partition spec, one value per entry in each column.
+
+    `block` is what spans point into. Partitions are codes of `partitions`. Numbers that may be NULL are `NULL` then.
+    """
+
+    block: bytes
+    spec_id: int
+    paths: Spans
+    formats: Numbers
+    partitions: Sequence[tuple[Any, ...]]
+    partition_codes: Numbers
+    record_counts: Numbers
+    file_sizes: Numbers
+    sequence_numbers: Numbers
+    file_sequence_numbers: Numbers
+    first_row_ids: Numbers
+    is_encrypted: Flags
+    split_offsets: Longs
+    statistics: Mapping[int, Spans]
+    deletes: DeleteColumns | None
+
+    def __len__(self) -> int:
+        return len(self.record_counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held, about."""
+        return len(self.block) + _BYTES_PER_ENTRY * len(self)
+
+
+_BYTES_PER_ENTRY = 130
+
+
+class Layout(NamedTuple):
+    """Entries of one schema under one partition spec: how all their fields are found, and their partitions decoded."""
+
+    program: Program
+    partition: Decoder
+    spec: PartitionSpec
+
+
+def entry_columns(
     blocks: Sequence[tuple[int, bytes]],
-    program: Program,
-    partition: Decoder,
-    inheritance: Inheritance,
+    manifests: Sequence[tuple[ManifestFile, int]],
+    layout: Layout,
     kernels: Kernels,
-) -> list[DataFile] | None:
-    """The live data files of blocks of so many entries each, or None; row ids advance only if there is an answer."""
-    block = b"".join(block for _, block in blocks)
-    rows = program.columns(block, [(count, len(part)) for count, part in blocks], kernels)
-    if rows is None:
+) -> tuple[EntryColumns, Numbers] | None:
+    """The live entries of some manifests, and how many each manifest has; None if an entry is not plain.
+
+    Args:
+        blocks: number of entries and bytes of each block of all manifests, in order.
+        manifests: all of one content and layout, each with its number of entries.
+        layout: of all of them.
+        kernels: compiled code.
+    """
+    data = b"".join(block for _, block in blocks)
+    rows = layout.program.columns(data, [(count, len(block)) for count, block in blocks], kernels)
+    if rows is None or STATUS not in layout.program.column_of:
         return None
-    status = _column(program, rows, STATUS)
-    if status is None or not np.isin(status, (EXISTING, ADDED, DELETED)).all():
+    status = rows[:, layout.program.column_of[STATUS]]
+    if not np.isin(status, (EXISTING, ADDED, DELETED)).all():
         return None
-    entries = _Entries(block, program, np.ascontiguousarray(rows[status != DELETED].T), partition)
-    return entries.files(inheritance)
+    is_live = status != DELETED
+    owners = np.repeat(np.arange(len(manifests)), [count for _, count in manifests])[is_live]
+    live = np.ascontiguousarray(rows[is_live].T)
+    found = _Builder(data, live, owners, [m for m, _ in manifests], layout.program, kernels).build(layout)
+    return None if found is None else (found, np.bincount(owners, minlength=len(manifests)))
 
 
-class _Entries:
-    """The live entries of a block; `columns` holds one row of numbers per column of the program."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Builder:
+    """Checks live entries and completes them by what they inherit; `rows` holds one row per column of the program."""
 
-    def __init__(self, block: bytes, program: Program, columns: Numbers, partition: Decoder) -> None:
-        self._block = block
-        self._program = program
-        self._columns = columns
-        self._partition = partition
-        self._count = columns.shape[1]
+    _block: bytes
+    _rows: Numbers
+    _owners: Numbers
+    _manifests: Sequence[ManifestFile]
+    _program: Program
+    _kernels: Kernels
 
-    def files(self, inheritance: Inheritance) -> list[DataFile] | None:
-        """One object per entry; None if an entry is not plain."""
-        content, records, sizes = self._numbers(CONTENT, 0), self._numbers(RECORDS), self._numbers(SIZE)
-        status = self._numbers(STATUS)
-        is_plain = not content.any() and (records >= 0).all() and (sizes >= 0).all()
-        sequences, file_sequences = self._sequences(SEQUENCE, inheritance), self._numbers(FILE_SEQUENCE)
-        formats = [_FORMATS.get(text) for text in self._spans(FORMAT)]
-        row_ids = self._row_ids(records, inheritance)
-        partitions = self._partitions(inheritance)
-        if not is_plain or sequences is None or row_ids is None or partitions is None or None in formats:
+    @property
+    def _count(self) -> int:
+        return len(self._owners)
+
+    def build(self, layout: Layout) -> EntryColumns | None:
+        """The columns; None if an entry is not plain."""
+        records, sizes = self._numbers(RECORDS), self._numbers(SIZE)
+        is_null = (self._spans(PATH).lengths < 0) | (self._spans(FORMAT).lengths < 0)
+        if (is_null | (records < 0) | (sizes < 0)).any():
             return None
-        file_sequences = np.where(
-            (file_sequences == NULL) & (status == ADDED), inheritance.sequence_number, file_sequences
+        is_added = self._numbers(STATUS) == ADDED
+        inherited = np.array([m.sequence_number for m in self._manifests], np.int64)[self._owners]
+        sequences = self._sequences(is_added, inherited)
+        row_ids = self._row_ids(records)
+        partitions = self._partitions(layout)
+        formats = [_FORMAT_CODES.get(text, -1) for text in self._texts(FORMAT)]
+        is_delete = self._manifests[0].content != DATA_MANIFEST
+        deletes = self._deletes() if is_delete else None
+        contents = self._numbers(CONTENT, 0)
+        if is_delete != (deletes is not None) or (not is_delete and contents.any()):
+            return None
+        if sequences is None or row_ids is None or partitions is None or -1 in formats or not self._is_text(PATH):
+            return None
+        file_sequences = self._numbers(FILE_SEQUENCE)
+        return EntryColumns(
+            block=self._block,
+            spec_id=layout.spec.spec_id,
+            paths=self._spans(PATH),
+            formats=np.array(formats, np.int8),
+            partitions=partitions[0],
+            partition_codes=partitions[1],
+            record_counts=records.copy(),
+            file_sizes=sizes.copy(),
+            sequence_numbers=sequences,
+            file_sequence_numbers=np.where((file_sequences == NULL) & is_added, inherited, file_sequences),
+            first_row_ids=row_ids,
+            is_encrypted=self._spans(KEY_METADATA).lengths > 0,
+            split_offsets=self._longs(OFFSETS),
+            statistics={slot: self._spans(slot) for slot in STATISTICS if slot in self._program.column_of},
+            deletes=deletes,
         )
-        columns: Sequence[Any] = (
-            [path.decode() for path in self._spans(PATH)],
-            formats,
-            [inheritance.spec_id] * self._count,
-            partitions,
-            records.tolist(),
-            sizes.tolist(),
-            sequences.tolist(),
-            _nullable(file_sequences),
-            self._pairs(LOWER, of_bytes=True),
-            self._pairs(UPPER, of_bytes=True),
-            self._pairs(VALUES, of_bytes=False),
-            self._pairs(NULLS, of_bytes=False),
-            self._pairs(NANS, of_bytes=False),
-            self._offsets(),
-            [length > 0 for length in self._lengths(KEY_METADATA)],
-            row_ids,
-        )
-        return list(map(DataFile, *columns))
 
     def _numbers(self, slot: int, absent: int = NULL) -> Numbers:
         """A column of numbers; `absent` for those that are NULL, too."""
         at = self._program.column_of.get(slot)
         if at is None:
             return np.full(self._count, absent, np.int64)
-        found = self._columns[at]
+        found = self._rows[at]
         return found if absent == NULL else np.where(found == NULL, absent, found)
 
-    def _lengths(self, slot: int) -> list[int]:
+    def _spans(self, slot: int) -> Spans:
         at = self._program.column_of.get(slot)
-        return [-1] * self._count if at is None else self._columns[at + 1].tolist()
+        if at is None:
+            return Spans(np.zeros(self._count, np.int32), np.full(self._count, -1, np.int32))
+        dtype = np.int32 if len(self._block) <= _INT32 else np.int64
+        starts, lengths = self._rows[at], self._rows[at + 1]
+        return Spans(np.where(lengths < 0, 0, starts).astype(dtype), lengths.astype(dtype))
 
-    def _spans(self, slot: int) -> list[bytes]:
-        block, at = self._block, self._program.column_of[slot]
-        starts, lengths = self._columns[at].tolist(), self._columns[at + 1].tolist()
-        return [block[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    def _texts(self, slot: int) -> list[bytes]:
+        block, (starts, lengths) = self._block, self._spans(slot)
+        return [block[a : a + n] if n > 0 else b"" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
 
-    def _sequences(self, slot: int, inheritance: Inheritance) -> Numbers | None:
-        found = self._numbers(slot)
+    def _is_text(self, slot: int) -> bool:
+        """Whether all spans are UTF-8; a character that spans shared would not survive the separator."""
+        try:
+            b"\n".join(self._texts(slot)).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def _longs(self, slot: int) -> Longs:
+        starts, counts = (part.astype(np.int64) for part in self._spans(slot))
+        ends = np.cumsum(np.maximum(counts, 0))
+        values = np.empty(int(ends[-1:].sum()), np.int64)
+        data = np.frombuffer(self._block, np.uint8)
+        self._kernels["read_longs"](data, len(data), starts, counts, len(counts), values)
+        return Longs(values, ends)
+
+    def _sequences(self, is_added: Flags, inherited: Numbers) -> Numbers | None:
+        found = self._numbers(SEQUENCE)
         is_null = found == NULL
-        if inheritance.sequence_number != 0 and (is_null & (self._numbers(STATUS) != ADDED)).any():
+        if (is_null & ~is_added & (inherited != 0)).any():
             return None
-        filled = np.where(is_null, inheritance.sequence_number, found)
+        filled = np.where(is_null, inherited, found)
         return filled if (filled >= 0).all() else None
 
-    def _row_ids(self, records: Numbers, inheritance: Inheritance) -> list[int | None] | None:
+    def _row_ids(self, records: Numbers) -> Numbers | None:
+        """Explicit ones, or the next of their manifest; they advance by the records of entries without their own."""
         found = self._numbers(FIRST_ROW_ID)
-        is_null = found == NULL
-        if inheritance.next_row_id is not None:
-            if records.max(initial=0) > MAX_FIRST_ROW_ID // max(self._count, 1):
-                return None
-            advance = np.where(is_null, records, 0)
-            ends = np.cumsum(advance)
-            first = inheritance.next_row_id
-            if not 0 <= first <= MAX_FIRST_ROW_ID // 2 or int(ends[-1:].sum()) > MAX_FIRST_ROW_ID // 2:
-                return None
-            found = np.where(is_null, first + ends - advance, found)
-            inheritance.next_row_id = first + int(ends[-1:].sum())
-            is_null = found == NULL
-        if ((found < 0) & ~is_null).any() or (found > MAX_FIRST_ROW_ID).any():
+        if all(m.first_row_id is None for m in self._manifests):
+            return found if ((found == NULL) | ((found >= 0) & (found <= MAX_FIRST_ROW_ID))).all() else None
+        if records.max(initial=0) > MAX_FIRST_ROW_ID // max(self._count, 1):
             return None
-        return _nullable(found)
+        firsts = [NULL if m.first_row_id is None else m.first_row_id for m in self._manifests]
+        if not all(f == NULL or 0 <= f <= MAX_FIRST_ROW_ID // 2 for f in firsts):
+            return None
+        advance = np.where(found == NULL, records, 0)
+        before = np.cumsum(advance) - advance
+        begins = np.searchsorted(self._owners, np.arange(len(firsts)))
+        of_manifest = np.append(before, 0)[begins]
+        first = np.array(firsts, np.int64)[self._owners]
+        inherits = (found == NULL) & (first != NULL)
+        filled = np.where(inherits, np.where(inherits, first, 0) + before - of_manifest[self._owners], found)
+        return filled if ((filled == NULL) | ((filled >= 0) & (filled <= MAX_FIRST_ROW_ID))).all() else None
 
-    def _partitions(self, inheritance: Inheritance) -> list[tuple[Any, ...]] | None:
+    def _partitions(self, layout: Layout) -> tuple[Sequence[tuple[Any, ...]], Numbers] | None:
         """Equal bytes are decoded once."""
-        if not inheritance.is_partitioned:
-            return [()] * self._count
+        if not layout.spec.fields:
+            return [()], np.zeros(self._count, np.int32)
         at = self._program.column_of.get(PARTITION)
         if at is None:
             return None
         block = self._block
-        known: dict[bytes, tuple[Any, ...]] = {}
-        partitions = []
-        for start, end in zip(self._columns[at].tolist(), self._columns[at + 1].tolist(), strict=True):
-            stored = block[start:end]
-            if stored not in known:
-                known[stored] = self._partition(stored, 0)[0]
-            partitions.append(known[stored])
-        return partitions
-
-    def _pairs(self, slot: int, *, of_bytes: bool) -> list[Mapping[int, Any]]:
-        at = self._program.column_of.get(slot)
-        if at is None:
-            return [_NOTHING] * self._count
-        block = self._block
-        starts, counts = self._columns[at].tolist(), self._columns[at + 1].tolist()
-        return [
-            LazyPairs(block, start, count, of_bytes) if count > 0 else _NOTHING
-            for start, count in zip(starts, counts, strict=True)
+        codes: dict[bytes, int] = {}
+        of_entry = [
+            codes.setdefault(block[start:end], len(codes))
+            for start, end in zip(self._rows[at].tolist(), self._rows[at + 1].tolist(), strict=True)
         ]
+        return [layout.partition(stored, 0)[0] for stored in codes], np.array(of_entry, np.int32)
 
-    def _offsets(self) -> list[tuple[int, ...]]:
-        at = self._program.column_of.get(OFFSETS)
-        if at is None:
-            return [()] * self._count
-        starts, counts = self._columns[at].tolist(), self._columns[at + 1].tolist()
-        firsts = zip(*(self._columns[at + 2 + i].tolist() for i in range(FIRST_LONGS)), strict=True)
-        return [
-            values[: max(count, 0)] if count <= FIRST_LONGS else _longs(self._block, start, count)
-            for start, count, values in zip(starts, counts, firsts, strict=True)
-        ]
-
-
-def _longs(block: bytes, position: int, count: int) -> tuple[int, ...]:
-    values = []
-    for _ in range(count):
-        value, position = read_long(block, position)
-        values.append(value)
-    return tuple(values)
-
-
-def _nullable(numbers: Numbers) -> list[int | None]:
-    values: list[int | None] = numbers.tolist()
-    return [None if value == NULL else value for value in values] if (numbers == NULL).any() else values
-
-
-def _column(program: Program, rows: Numbers, slot: int) -> Numbers | None:
-    at = program.column_of.get(slot)
-    return None if at is None else rows[:, at]
+    def _deletes(self) -> DeleteColumns | None:
+        contents = self._numbers(CONTENT, 0)
+        if ((contents != 1) & (contents != 2)).any() or not self._is_text(REFERENCED):
+            return None
+        return DeleteColumns(
+            contents.astype(np.int8),
+            self._longs(EQUALITY_IDS),
+            self._spans(REFERENCED),
+            self._numbers(CONTENT_OFFSET),
+            self._numbers(CONTENT_SIZE),
+        )

@@ -1,75 +1,54 @@
 """Manifests -> the data and delete files of a snapshot, with inheritance applied.
 
-Partition values are brought to canonical form (rule 5); what entries inherit is in `manifest_inheritance.py`, how many
-are decoded together in `manifest_columns.py`. Decoded manifests are kept in a bounded cache of the process: they never change.
+Entries of many manifests are decoded together where they are as usual (`manifest_columns.py`), else one by one
+(`manifest_entries.py`). Decoded manifests are kept in a bounded cache of the process: they never change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
+from scan_core import manifest_cache
 from scan_core.avro.columns import LEAST_RECORDS, Program, compile_columns
-from scan_core.avro.container import AvroError, check_consumed, malformed_avro, read_blocks, read_header
-from scan_core.avro.records import Wanted, compile_record
+from scan_core.avro.container import AvroError, malformed_avro, read_blocks, read_header
+from scan_core.avro.records import compile_record
 from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
 from scan_core.file_io import fingerprint, read_bytes
-from scan_core.manifest_cache import cached
-from scan_core.manifest_columns import data_files
-from scan_core.manifest_inheritance import ADDED, DELETED, EXISTING, Inheritance
+from scan_core.location import relocate
+from scan_core.manifest_columns import Layout, entry_columns
+from scan_core.manifest_entries import (
+    ENTRY_FIELDS,
+    ENTRY_SLOTS,
+    PARTITION_SLOT,
+    Build,
+    data_file_of,
+    decode_entries,
+    delete_file_of,
+)
+from scan_core.manifest_files import ManifestFiles, delete_files_of
+from scan_core.manifest_inheritance import Inheritance
 from scan_core.manifest_list import ManifestFile
 from scan_core.manifest_spec import spec_of
 from scan_core.metadata import TableMetadata
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.partition_decoder import partition_decoder
 from scan_core.schema import Type
-from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
+from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 from scan_core.split import FileIOConfig
 
 F = TypeVar("F", DataFile, DeleteFile)
-Build: TypeAlias = Callable[[list[Any], Inheritance], F]
 _BYTES_PER_ENTRY = 600
 """What a decoded entry holds beside its bytes: a slotted object, a path, five lazy maps."""
-_DELETE_KEYS = {1: DeleteContent.POSITION, 2: DeleteContent.EQUALITY}
-_FORMATS = {f.value: f for f in FileFormat}
-
-
-_PARTITION_SLOT = 7
-_ENTRY_FIELDS = (
-    Wanted(0, ("status",), "integer", 0, required=True),
-    Wanted(3, ("sequence_number", "data_sequence_number"), "integer", 1),
-    Wanted(4, ("file_sequence_number",), "integer", 2),
-    Wanted(
-        2,
-        ("data_file",),
-        "record",
-        -1,
-        required=True,
-        fields=(
-            Wanted(134, ("content",), "integer", 3),
-            Wanted(100, ("file_path",), "text", 4, required=True),
-            Wanted(101, ("file_format",), "text", 5, required=True),
-            Wanted(102, ("partition",), "any", _PARTITION_SLOT),
-            Wanted(103, ("record_count",), "integer", 8, required=True),
-            Wanted(104, ("file_size_in_bytes",), "integer", 9, required=True),
-            Wanted(109, ("value_counts",), "pairs", 10),
-            Wanted(110, ("null_value_counts",), "pairs", 11),
-            Wanted(137, ("nan_value_counts",), "pairs", 12),
-            Wanted(125, ("lower_bounds",), "pairs", 13),
-            Wanted(128, ("upper_bounds",), "pairs", 14),
-            Wanted(131, ("key_metadata",), "bytes", 15),
-            Wanted(132, ("split_offsets",), "integers", 16),
-            Wanted(135, ("equality_ids",), "integers", 17),
-            Wanted(142, ("first_row_id",), "integer", 18),
-            Wanted(143, ("referenced_data_file",), "text", 19),
-            Wanted(144, ("content_offset",), "integer", 20),
-            Wanted(145, ("content_size_in_bytes",), "integer", 6),
-        ),
-    ),
-)
-_ENTRY_SLOTS = 21
-_NOTHING: Mapping[int, Any] = {}
+_BATCH_BYTES = 4 * 1024**2
+"""Manifests are read and decoded together up to this size, so that memory stays bounded and the cache can let go."""
+_REQUESTS = 16
+"""Remote manifests that are read at the same time: each costs a round trip, and most are small."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,166 +60,147 @@ class _Decoders:
     columns: Program | None
 
 
-def read_data_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
-) -> tuple[DataFile, ...]:
-    """The live data files of a data manifest; with `use_numba` compiled code may find the facts of many.
+class _Read(NamedTuple):
+    """A manifest in memory, decompressed."""
+
+    manifest: ManifestFile
+    spec: PartitionSpec
+    decoders: _Decoders
+    blocks: Sequence[tuple[int, bytes]]
+
+    @property
+    def num_entries(self) -> int:
+        return sum(count for count, _ in self.blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(len(block) for _, block in self.blocks)
+
+
+def read_data_manifests(
+    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
+) -> list[Sequence[DataFile]]:
+    """The live data files of each data manifest; with `use_numba` compiled code may find the facts of many.
 
     Raises:
         MissingFileError: there is no such file.
-        MalformedTableError: it breaks the specification; names file and field.
+        MalformedTableError: one breaks the specification; names file and field.
     """
-    return _cached_manifest(manifest, metadata, io, _data_file, use_numba=use_numba)
+    return _Reader(metadata, io, data_file_of, use_numba=use_numba).read(manifests)
 
 
-def read_delete_manifest(manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig) -> tuple[DeleteFile, ...]:
-    """The live delete files of a delete manifest; raises as `read_data_manifest` does."""
-    return _cached_manifest(manifest, metadata, io, _delete_file, use_numba=False)
+def read_delete_manifests(
+    manifests: Sequence[ManifestFile], metadata: TableMetadata, io: FileIOConfig, *, use_numba: bool = True
+) -> list[Sequence[DeleteFile]]:
+    """The live delete files of each delete manifest; raises as `read_data_manifests` does."""
+    return _Reader(metadata, io, delete_file_of, use_numba=use_numba).read(manifests)
 
 
-def _cached_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Build[F], *, use_numba: bool
-) -> tuple[F, ...]:
-    possible = list(metadata.specs) if manifest.spec_id is None else {manifest.spec_id} & metadata.specs.keys()
-    specs = tuple((metadata.specs[i], metadata.partition_types(i)) for i in possible)
-    key = (build, manifest, specs, *fingerprint(manifest.path, io))
-    return cached(key, lambda: _read_manifest(manifest, metadata, io, build, use_numba=use_numba))
+class _Reader:
+    """Reads manifests of one table and content, those together that are of one schema and spec."""
+
+    def __init__(self, metadata: TableMetadata, io: FileIOConfig, build: Any, *, use_numba: bool) -> None:
+        self._metadata = metadata
+        self._io = io
+        self._build: Build[Any] = build
+        self._use_numba = use_numba
+        self._specs: dict[int | None, str] = {}
+
+    def read(self, manifests: Sequence[ManifestFile]) -> list[Any]:
+        """The files of each manifest, from the cache or from storage."""
+        keys = [self._cache_key(m) for m in manifests]
+        found = [manifest_cache.get(key) for key in keys]
+        wanted = [i for i, files in enumerate(found) if files is None]
+        batch: list[tuple[int, _Read]] = []
+        size = 0
+        for index, data in zip(wanted, self._bytes(manifests[i] for i in wanted), strict=True):
+            batch.append((index, self._opened(manifests[index], data)))
+            size += batch[-1][1].num_bytes
+            if size >= _BATCH_BYTES:
+                self._finish(batch, keys, found)
+                batch, size = [], 0
+        self._finish(batch, keys, found)
+        return found
+
+    def _cache_key(self, manifest: ManifestFile) -> Any:
+        """What the files of a manifest depend on: its content, what its list says of it, and the specs it may have."""
+        spec_id = manifest.spec_id
+        if spec_id not in self._specs:
+            specs, types = self._metadata.specs, self._metadata.partition_types
+            possible = specs if spec_id is None else {spec_id} & specs.keys()
+            self._specs[spec_id] = repr([(specs[i], types(i)) for i in possible])
+        return self._build, manifest, self._specs[spec_id], *fingerprint(manifest.path, self._io)
+
+    def _bytes(self, manifests: Iterable[ManifestFile]) -> Iterable[bytes]:
+        paths = [m.path for m in manifests]
+        if len(paths) <= 1 or relocate(paths[0], self._io).is_local:
+            for path in paths:
+                yield read_bytes(path, self._io)
+            return
+        with ThreadPoolExecutor(min(_REQUESTS, len(paths)), "manifests") as pool:
+            for begin in range(0, len(paths), _REQUESTS):
+                yield from pool.map(lambda path: read_bytes(path, self._io), paths[begin : begin + _REQUESTS])
+
+    def _opened(self, manifest: ManifestFile, data: bytes) -> _Read:
+        with _malformed(manifest):
+            header = read_header(data)
+            spec = spec_of(manifest, header, self._metadata)
+            decoders = _decoders(header.schema, spec, self._metadata.partition_types(spec.spec_id))
+            return _Read(manifest, spec, decoders, list(read_blocks(data, header)))
+
+    def _finish(self, batch: Sequence[tuple[int, _Read]], keys: Sequence[Any], found: list[Any]) -> None:
+        """Decode what was read, and keep it."""
+        alike: dict[tuple[int, int], list[tuple[int, _Read]]] = defaultdict(list)
+        for index, read in batch:
+            alike[id(read.decoders), read.spec.spec_id].append((index, read))
+        for group in alike.values():
+            decoded = self._together([read for _, read in group])
+            for (index, read), files in zip(group, decoded or map(self._one_by_one, group), strict=True):
+                size = read.num_bytes + _BYTES_PER_ENTRY * len(files)
+                found[index] = manifest_cache.put(keys[index], files, size)
+
+    def _together(self, reads: Sequence[_Read]) -> list[Any] | None:
+        """The files of each manifest; None if entries are few, not as usual, or not to be decoded by compiled code."""
+        decoders = reads[0].decoders
+        if decoders.columns is None or sum(r.num_entries for r in reads) < LEAST_RECORDS:
+            return None
+        kernels = kernels_if_worthwhile(use_numba=self._use_numba)
+        if kernels is None:
+            return None
+        blocks = [block for read in reads for block in read.blocks]
+        owners = [(read.manifest, read.num_entries) for read in reads]
+        try:
+            layout = Layout(decoders.columns, decoders.partition, reads[0].spec)
+            decoded = entry_columns(blocks, owners, layout, kernels)
+        except _DAMAGE:  # told by decoding one by one
+            return None
+        if decoded is None:
+            return None
+        columns, counts = decoded
+        made: Any = None if columns.deletes is None else delete_files_of(columns)
+        return [ManifestFiles(columns, first, last, made) for first, last in pairwise([0, *counts.cumsum().tolist()])]
+
+    def _one_by_one(self, indexed: tuple[int, _Read]) -> tuple[Any, ...]:
+        read = indexed[1]
+        with measured(None), _malformed(read.manifest):
+            inheritance = Inheritance(read.manifest, read.spec)
+            return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
 
 
-def _read_manifest(
-    manifest: ManifestFile, metadata: TableMetadata, io: FileIOConfig, build: Build[F], *, use_numba: bool
-) -> tuple[tuple[F, ...], int]:
-    data = read_bytes(manifest.path, io)
+_DAMAGE = (AvroError, IndexError, RecursionError, UnicodeDecodeError)
+
+
+@contextmanager
+def _malformed(manifest: ManifestFile) -> Iterator[None]:
     try:
-        header = read_header(data)
-        spec = spec_of(manifest, header, metadata)
-        decoders = _decoders(header.schema, spec, metadata.partition_types(spec.spec_id))
-        blocks = list(read_blocks(data, header))
-        files = _read_blocks(blocks, decoders, Inheritance(manifest, spec), build, use_numba=use_numba)
-    except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
+        yield
+    except _DAMAGE as error:
         raise malformed_avro(manifest.path, error) from error
-    return tuple(files), sum(len(block) for _, block in blocks) + _BYTES_PER_ENTRY * len(files)
-
-
-def _read_blocks(
-    blocks: Sequence[tuple[int, bytes]],
-    decoders: _Decoders,
-    inheritance: Inheritance,
-    build: Build[F],
-    *,
-    use_numba: bool,
-) -> list[F]:
-    if decoders.columns is None or sum(count for count, _ in blocks) < LEAST_RECORDS:
-        return _decode_blocks(blocks, decoders.entry, inheritance, build)
-    kernels = kernels_if_worthwhile(use_numba=use_numba)
-    if kernels is not None:
-        found: list[Any] | None = data_files(blocks, decoders.columns, decoders.partition, inheritance, kernels)
-        if found is not None:
-            return found
-    with measured(kernels):
-        return _decode_blocks(blocks, decoders.entry, inheritance, build)
-
-
-def _decode_blocks(
-    blocks: Sequence[tuple[int, bytes]], decode: Decoder, inheritance: Inheritance, build: Build[F]
-) -> list[F]:
-    return [file for count, block in blocks for file in _decode_block(block, count, decode, inheritance, build)]
-
-
-def _decode_block(
-    block: bytes,
-    count: int,
-    decode: Decoder,
-    inheritance: Inheritance,
-    build: Build[F],
-) -> list[F]:
-    position = 0
-    files: list[F] = []
-    for _ in range(count):
-        entry, position = decode(block, position)
-        status = entry[0]
-        if status == DELETED:
-            continue
-        if status not in {EXISTING, ADDED}:
-            raise AvroError(f"status (0) of {entry[4]}: expected 0, 1 or 2, found {status}")
-        if entry[8] < 0 or entry[9] < 0:
-            raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
-        if inheritance.is_partitioned and entry[_PARTITION_SLOT] is None:
-            raise AvroError(f"partition (102) of {entry[4]} is null under a spec with fields")
-        files.append(build(entry, inheritance))
-    check_consumed(block, position)
-    return files
-
-
-def _data_file(entry: list[Any], inheritance: Inheritance) -> DataFile:
-    if entry[3]:
-        raise AvroError(f"content (134) of {entry[4]}: expected 0 in a data manifest, found {entry[3]}")
-    status = entry[0]
-    return DataFile(
-        entry[4],
-        _format(entry),
-        inheritance.spec_id,
-        entry[7] or (),
-        entry[8],
-        entry[9],
-        inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
-        _file_sequence(inheritance, status, entry[2]),
-        _NOTHING if entry[13] is None else entry[13],
-        _NOTHING if entry[14] is None else entry[14],
-        _NOTHING if entry[10] is None else entry[10],
-        _NOTHING if entry[11] is None else entry[11],
-        _NOTHING if entry[12] is None else entry[12],
-        tuple(entry[16]) if entry[16] else (),
-        bool(entry[15]),
-        inheritance.row_id_of(entry[18], entry[8]),
-    )
-
-
-def _delete_file(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
-    content = _DELETE_KEYS.get(entry[3])
-    if content is None:
-        raise AvroError(f"content (134) of {entry[4]}: expected 1 or 2 in a delete manifest, found {entry[3]}")
-    status = entry[0]
-    return DeleteFile(
-        path=entry[4],
-        format=_format(entry),
-        spec_id=inheritance.spec_id,
-        partition=entry[7] or (),
-        record_count=entry[8],
-        file_size_bytes=entry[9],
-        data_sequence_number=inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
-        file_sequence_number=_file_sequence(inheritance, status, entry[2]),
-        lower_bounds=_NOTHING if entry[13] is None else entry[13],
-        upper_bounds=_NOTHING if entry[14] is None else entry[14],
-        value_counts=_NOTHING if entry[10] is None else entry[10],
-        null_value_counts=_NOTHING if entry[11] is None else entry[11],
-        nan_value_counts=_NOTHING if entry[12] is None else entry[12],
-        split_offsets=tuple(entry[16]) if entry[16] else (),
-        is_encrypted=bool(entry[15]),
-        content=content,
-        equality_ids=tuple(entry[17]) if entry[17] else (),
-        referenced_data_file=entry[19],
-        content_offset=entry[20],
-        content_size_bytes=entry[6],
-    )
-
-
-def _file_sequence(inheritance: Inheritance, status: int, explicit: int | None) -> int | None:
-    if explicit is None and status == ADDED:
-        return inheritance.sequence_number
-    return explicit
-
-
-def _format(entry: list[Any]) -> FileFormat:
-    found = _FORMATS.get(entry[5]) or _FORMATS.get(entry[5].lower())
-    if found is None:
-        raise AvroError(f"file_format (101) of {entry[4]}: unknown format {entry[5]!r:.60}")
-    return found
 
 
 @lru_cache(maxsize=256)
 def _decoders(schema: bytes, spec: PartitionSpec, types: tuple[Type, ...]) -> _Decoders:
     document = parse_avro_schema(schema)
     partition = partition_decoder(document, spec, types)
-    entry = compile_record(document, _ENTRY_FIELDS, _ENTRY_SLOTS, {_PARTITION_SLOT: partition})
-    return _Decoders(entry, partition, compile_columns(document, _ENTRY_FIELDS, [_PARTITION_SLOT]))
+    entry = compile_record(document, ENTRY_FIELDS, ENTRY_SLOTS, {PARTITION_SLOT: partition})
+    return _Decoders(entry, partition, compile_columns(document, ENTRY_FIELDS, [PARTITION_SLOT]))

@@ -388,6 +388,5 @@ def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterato
 
 
 def _local_splits(plan: ScanPlan) -> tuple[Split, ...]:
-    total = sum(task.length for task in plan.tasks)
-    size = min(max(total // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
+    size = min(max(plan.total_bytes // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
     return plan.splits(min(size, plan.context.options.split_bytes))

@@ -12,7 +12,7 @@ from scan_core.schema import PrimitiveType, Type
 
 _MICROS_PER_DAY = 86_400_000_000
 _INTEGERS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
-_PER_DAY = {
+TICKS_PER_DAY = {
     "timestamp": _MICROS_PER_DAY,
     "timestamptz": _MICROS_PER_DAY,
     "timestamp_ns": _MICROS_PER_DAY * 1000,
@@ -103,7 +103,7 @@ def _decode_integer(data: bytes, name: str) -> int | None:
     if len(data) != 4:
         return None
     value = int(struct.unpack("<i", data)[0])
-    return value * _PER_DAY.get(name, 1)  # a timestamp of 4 bytes was written as date
+    return value * TICKS_PER_DAY.get(name, 1)  # a timestamp of 4 bytes was written as date
 
 
 def _decode_float(data: bytes) -> float | None:

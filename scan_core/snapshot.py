@@ -5,7 +5,7 @@ Reading them from Avro is the business of `manifests.py`; which delete meets whi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -50,13 +50,18 @@ class PartitionSpec:
         return all(f.transform == "void" for f in self.fields)
 
 
+_STATISTICS = frozenset({"lower_bounds", "upper_bounds", "value_counts", "null_value_counts", "nan_value_counts"})
+_NOTHING: Mapping[int, Any] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class ContentFile:
     """What data and delete files have in common.
 
     `path` is as the manifest writes it. `partition` holds one value per field of the spec, in its order, normalised
     so that `==` is partition equality (rule 5: floats as canonical bits). Bounds are Iceberg single-value bytes by
-    field id; a missing id means unknown.
+    field id; a missing id means unknown. Bounds and counts serve planning alone: they do not count for equality, and
+    stay behind when a file is pickled into a task.
     """
 
     path: str
@@ -67,13 +72,16 @@ class ContentFile:
     file_size_bytes: int
     data_sequence_number: int
     file_sequence_number: int | None = None
-    lower_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False)
-    upper_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False)
-    value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
-    null_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
-    nan_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False)
+    lower_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+    upper_bounds: Mapping[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+    value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
+    null_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
+    nan_value_counts: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
     split_offsets: tuple[int, ...] = ()
     is_encrypted: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(_NOTHING if f.name in _STATISTICS else getattr(self, f.name) for f in fields(self))
 
     def null_count(self, field_id: int) -> int | None:
         """How many rows have NULL in a column; None if unknown.

@@ -18,12 +18,10 @@ from scan_core.native.machine_code import Kernels
 
 NULL = -(1 << 63)
 """A number that is NULL."""
-FIRST_LONGS = 4
-"""Of an array of integers so many have columns of their own."""
 LEAST_RECORDS = 16
 """Fewer are decoded one by one in the time that arrays take to set up."""
 _LONG, _SPAN, _FIXED, _INTEGER_PAIRS, _BYTES_PAIRS, _LONGS, _MARK = range(7)
-_COLUMNS = {_LONG: 1, _SPAN: 2, _FIXED: 1, _INTEGER_PAIRS: 2, _BYTES_PAIRS: 2, _LONGS: 2 + FIRST_LONGS, _MARK: 1}
+_COLUMNS = {_LONG: 1, _SPAN: 2, _FIXED: 1, _INTEGER_PAIRS: 2, _BYTES_PAIRS: 2, _LONGS: 2, _MARK: 1}
 _NOBODY = -1
 _FIXED_BYTES = {"boolean": 1, "float": 4, "double": 8}
 
@@ -59,7 +57,7 @@ def compile_columns(schema: Any, wanted: Sequence[Wanted], marked: Sequence[int]
     """Steps for records of this schema; None if it has types that steps do not know.
 
     A number has one column, NULL in some; text and bytes have where they begin and their length; arrays where they
-    begin, their count and, if of integers, the first few. Lengths and counts of what is NULL are -1.
+    begin and their count. Lengths and counts of what is NULL are -1.
 
     Args:
         schema: the writer's schema as parsed JSON.

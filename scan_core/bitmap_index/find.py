@@ -40,17 +40,17 @@ def with_bitmap_indexes(
     snapshot: Snapshot | None,
     context: ScanContext,
     metrics: ScanMetrics,
-) -> tuple[FileScanTask, ...]:
+) -> Sequence[FileScanTask]:
     """The tasks, each with the indexes of the columns that predicate and runtime filters read, if its file has any.
 
     Statistics files that are damaged or gone are counted in `metrics` and left aside.
     """
     field_ids = _field_ids(context)
     if not field_ids or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
-        return tuple(tasks)
+        return tasks
     paths = list(islice(statistics_paths(metadata, snapshot), _MOST_FILES))
     if not paths:
-        return tuple(tasks)
+        return tasks
     wanted = {task.data_file.path: task.data_file for task in tasks}
     found: dict[str, dict[int, BitmapIndexBlob]] = {}
     for path in paths:

@@ -82,13 +82,11 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
             if kind == _SPAN:
                 at += number
                 continue
-            for i in range(number):
+            for _ in range(number):
                 end = _varint_end(data, size, at)
                 if end > size:
                     return record
                 if kind == _LONGS:
-                    if i < u(4):
-                        out[slot + u(2) + i] = _varint(data, at, end)
                     at = end
                     continue
                 at = end
@@ -109,5 +107,51 @@ def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes;
     return num_records
 
 
-SIGNATURES = {"walk_records": (walk_records, "u8* u64 u64 u64* u64 i64* u64")}
+def find_in_pairs(  # noqa: PLR0917  kernels take no objects
+    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, key: Any, of_bytes: Any, found: Any, lengths: Any
+) -> Any:
+    """Of arrays of pairs that were walked: the number under `key`, or where its bytes begin, and its length.
+
+    The first pair of a key counts. Lengths are -1 where there is none, 0 for numbers; returns how many have one.
+    """
+    hits = u(0)
+    for row in range(num_rows):
+        lengths[row] = -1
+        at = u(starts[row])
+        for _ in range(counts[row]):
+            end = _varint_end(data, size, at)
+            is_wanted = _varint(data, at, end) == key
+            at = end
+            end = _varint_end(data, size, at)
+            number = _varint(data, at, end)
+            at = end
+            if is_wanted:
+                found[row] = at if of_bytes != u(0) else number
+                lengths[row] = number if of_bytes != u(0) else u(0)
+                hits += u(1)
+                break
+            if of_bytes != u(0):
+                at += number
+    return hits
+
+
+def read_longs(  # noqa: PLR0917  kernels take no objects
+    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, out: Any
+) -> Any:
+    """The integers of arrays that were walked, one after the other; returns how many."""
+    place = u(0)
+    for row in range(num_rows):
+        at = u(starts[row])
+        for _ in range(counts[row]):
+            end = _varint_end(data, size, at)
+            out[place] = _varint(data, at, end)
+            at, place = end, place + u(1)
+    return place
+
+
+SIGNATURES = {
+    "walk_records": (walk_records, "u8* u64 u64 u64* u64 i64* u64"),
+    "find_in_pairs": (find_in_pairs, "u8* u64 i64* i64* u64 u64 u64 i64* i64*"),
+    "read_longs": (read_longs, "u8* u64 i64* i64* u64 i64*"),
+}
 """As in `hashes.py`."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scan_core.file_io import exists
-from scan_core.plan.equality_groups import ScopedFiles, assign_equality_deletes
+from scan_core.plan.equality_groups import assign_equality_deletes
+from scan_core.plan.file_set import FileSet
 from scan_core.plan.path_index import PathIndex
+from scan_core.plan.planned_tasks import MatchedDeletes, PlannedTasks
 from scan_core.plan.position_deletes import assign_position_deletes
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile
-from scan_core.split import EqualityDeleteGroup, FileScanTask, ScanContext
+from scan_core.split import EqualityDeleteGroup, ScanContext
 
 
 @dataclass(slots=True)
@@ -27,7 +29,7 @@ class DeleteFileIndex:
         relocated_matches: deletes whose data file was found only after relocation.
     """
 
-    tasks: tuple[FileScanTask, ...]
+    tasks: PlannedTasks
     groups: tuple[EqualityDeleteGroup, ...] = ()
     position_files: tuple[DeleteFile, ...] = ()
     vectors: tuple[DeleteFile, ...] = ()
@@ -48,27 +50,20 @@ def build_delete_index(
     Raises:
         MalformedTableError: a delete that meets a data file breaks the rules; names its file and the field.
     """
+    data = FileSet.of(data_files)
     if not delete_files:
-        return DeleteFileIndex(tuple(_task(f) for f in data_files))
+        return DeleteFileIndex(PlannedTasks(data, MatchedDeletes.none(len(data))))
     prune = context.options.prune_deletes
-    data = ScopedFiles.of(data_files)
-    delete_files, absent = _without_absent(delete_files, context)
-    equality = [f for f in delete_files if f.content is DeleteContent.EQUALITY]
-    positions = [f for f in delete_files if f.content is DeleteContent.POSITION]
-    by_key = assign_equality_deletes(equality, data, context.specs, context.field_paths, prune=prune)
-    paths = PathIndex(data_files if positions else (), context.io)
+    deletes = FileSet.of(delete_files)
+    objects = list(deletes)
+    absent = _absent(objects, context)
+    equality = [i for i, f in enumerate(objects) if f.content is DeleteContent.EQUALITY and i not in absent]
+    positions = [f for i, f in enumerate(objects) if f.content is DeleteContent.POSITION and i not in absent]
+    by_key = assign_equality_deletes(equality, deletes, data, context.specs, context.field_paths, prune=prune)
+    paths = PathIndex(data.paths() if positions else (), context.io)
     by_position = assign_position_deletes(positions, data, paths, prune=prune)
-    tasks = tuple(
-        FileScanTask(
-            data_file,
-            0,
-            data_file.file_size_bytes,
-            by_key.groups_of_file[index],
-            by_position.files.get(index, ()),
-            by_position.vectors.get(index),
-        )
-        for index, data_file in enumerate(data_files)
-    )
+    matched = MatchedDeletes(by_key.combinations, by_key.combination_of, by_position.files, by_position.vectors)
+    tasks = PlannedTasks(data, matched)
     named = {id(f): f for files in by_position.files.values() for f in files}
     vectors = {id(v): v for v in by_position.vectors.values()}
     unmatched = {id(f) for f in by_position.unmatched}
@@ -78,7 +73,7 @@ def build_delete_index(
         "key bounds": by_key.out_of_bounds,
         "no such data file": by_position.unmatched,
         "replaced by a deletion vector": superseded,
-        "no rows and no file": absent,
+        "no rows and no file": [objects[i] for i in sorted(absent)],
     }
     return DeleteFileIndex(
         tasks=tasks,
@@ -90,16 +85,6 @@ def build_delete_index(
     )
 
 
-def _task(data_file: DataFile) -> FileScanTask:
-    return FileScanTask(data_file, 0, data_file.file_size_bytes)
-
-
-def _without_absent(
-    delete_files: Sequence[DeleteFile], context: ScanContext
-) -> tuple[list[DeleteFile], list[DeleteFile]]:
+def _absent(delete_files: Sequence[DeleteFile], context: ScanContext) -> set[int]:
     """Some writers commit an empty delete file and never create it."""
-    absent = [f for f in delete_files if f.record_count == 0 and not exists(f.path, context.io)]
-    if not absent:
-        return list(delete_files), absent
-    gone = {id(f) for f in absent}
-    return [f for f in delete_files if id(f) not in gone], absent
+    return {i for i, f in enumerate(delete_files) if f.record_count == 0 and not exists(f.path, context.io)}

@@ -10,49 +10,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scan_core.plan.delete_keys import key_ids_of
-from scan_core.plan.key_bounds import Booleans, KeyBounds, disjoint, key_bounds
+from scan_core.plan.file_set import FileSet, Indices
+from scan_core.plan.key_bounds import Booleans, KeyBounds, disjoint
 from scan_core.schema import NestedField, PrimitiveType
-from scan_core.snapshot import ContentFile, DataFile, DeleteFile, PartitionSpec
+from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 from scan_core.split import EqualityDeleteGroup
 
 Scope = tuple[int, tuple[Any, ...]] | None
 """(spec id, partition); None is global."""
-Indices = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ScopedFiles:
-    """The data files of a scan with what matching needs of them as columns."""
-
-    files: Sequence[DataFile]
-    sequence_numbers: npt.NDArray[np.int64]
-    by_scope: Mapping[tuple[int, tuple[Any, ...]], Indices]
-
-    @classmethod
-    def of(cls, files: Sequence[DataFile]) -> "ScopedFiles":
-        """Group data files by spec and partition."""
-        members: dict[tuple[int, tuple[Any, ...]], list[int]] = defaultdict(list)
-        for index, file in enumerate(files):
-            members[file.spec_id, file.partition].append(index)
-        numbers = np.fromiter((f.data_sequence_number for f in files), np.int64, len(files))
-        return cls(files, numbers, {scope: np.array(indices, np.int64) for scope, indices in members.items()})
-
-    def indices(self, scope: Scope) -> Indices:
-        """The data files within a scope."""
-        if scope is None:
-            return np.arange(len(self.files), dtype=np.int64)
-        return self.by_scope.get(scope, np.zeros(0, np.int64))
 
 
 @dataclass(slots=True)
 class EqualityAssignment:
-    """What was found: the groups, which of them each data file needs, and which delete files met no data file."""
+    """What was found: the groups, which of them data files need together, and which deletes met no data file.
+
+    `combination_of` tells the index of each data file's combination.
+    """
 
     groups: list[EqualityDeleteGroup]
-    groups_of_file: list[tuple[EqualityDeleteGroup, ...]]
+    combinations: list[tuple[EqualityDeleteGroup, ...]]
+    combination_of: Indices
     out_of_scope: list[DeleteFile]
     out_of_bounds: list[DeleteFile]
 
@@ -65,8 +44,9 @@ def scope_of(delete_file: DeleteFile, specs: Mapping[int, PartitionSpec]) -> Sco
 
 
 def assign_equality_deletes(
-    deletes: Sequence[DeleteFile],
-    data: ScopedFiles,
+    wanted: Sequence[int],
+    deletes: FileSet[DeleteFile],
+    data: FileSet[DataFile],
     specs: Mapping[int, PartitionSpec],
     field_paths: Mapping[int, tuple[NestedField, ...]],
     *,
@@ -75,7 +55,8 @@ def assign_equality_deletes(
     """Group equality-delete files, and find the groups that may touch each data file.
 
     Args:
-        deletes: equality-delete files of the snapshot.
+        wanted: which of `deletes` to group.
+        deletes: delete files of the snapshot.
         data: the data files of the scan.
         specs: partition specs by id.
         field_paths: fields of all schemas by id.
@@ -84,39 +65,53 @@ def assign_equality_deletes(
     Raises:
         MalformedTableError: a delete that meets a data file has illegal `equality_ids`.
     """
-    result = EqualityAssignment([], [], [], [])
-    by_group: dict[tuple[Scope, tuple[int, ...]], list[DeleteFile]] = defaultdict(list)
+    result = EqualityAssignment([], [()], np.zeros(len(data), np.int64), [], [])
+    by_group: dict[tuple[Scope, tuple[int, ...]], list[int]] = defaultdict(list)
     oldest = _OldestInScope(data)
-    for delete_file in deletes:
+    for index in wanted:
+        delete_file = deletes[index]
         scope = scope_of(delete_file, specs)
         if delete_file.data_sequence_number <= oldest.of(scope):
             result.out_of_scope.append(delete_file)
         else:
-            by_group[scope, key_ids_of(delete_file, field_paths)].append(delete_file)
-    needed: list[list[int]] = [[] for _ in data.files]
+            by_group[scope, key_ids_of(delete_file, field_paths)].append(index)
     scopes: list[Scope] = []
-    columns = _DataBounds(data, field_paths)
-    for (scope, key_ids), files in by_group.items():
-        files.sort(key=lambda f: f.data_sequence_number)
+    combinations = _Combinations(result.combination_of)
+    matcher = _Matcher(data, deletes, field_paths, prune=prune)
+    for (scope, key_ids), members in by_group.items():
+        chosen = np.array(members, np.int64)
         indices = data.indices(scope)
-        touched, used = _match(files, indices, key_ids, columns, prune=prune)
-        result.out_of_bounds.extend(f for f, is_used in zip(files, used, strict=True) if not is_used)
+        touched, used = matcher.match(chosen, indices, key_ids)
+        result.out_of_bounds.extend(deletes[i] for i in chosen[~used].tolist())
         if not used.any():
             continue
-        number = len(result.groups)
+        combinations.add(len(result.groups), indices[touched])
         scopes.append(scope)
-        result.groups.append(EqualityDeleteGroup(key_ids, tuple(f for f, u in zip(files, used, strict=True) if u)))
-        for index in indices[touched].tolist():
-            needed[index].append(number)
+        result.groups.append(EqualityDeleteGroup(key_ids, _oldest_first(deletes, chosen[used])))
     if prune:
         _state_covers(result.groups, scopes)
-    shared: dict[tuple[int, ...], tuple[EqualityDeleteGroup, ...]] = {(): ()}
-    for numbers in needed:
-        key = tuple(numbers)
-        if key not in shared:
-            shared[key] = tuple(result.groups[n] for n in key)
-        result.groups_of_file.append(shared[key])
+    result.combinations = [tuple(result.groups[n] for n in numbers) for numbers in combinations.known]
     return result
+
+
+def _oldest_first(deletes: FileSet[DeleteFile], chosen: Indices) -> tuple[DeleteFile, ...]:
+    order = np.argsort(deletes.sequence_numbers[chosen], kind="stable")
+    return tuple(deletes[i] for i in chosen[order].tolist())
+
+
+class _Combinations:
+    """Which groups each data file needs, as an index of `known`."""
+
+    def __init__(self, of_file: Indices) -> None:
+        self._of_file = of_file
+        self.known: list[tuple[int, ...]] = [()]
+
+    def add(self, group: int, touched: Indices) -> None:
+        """These files need one more group."""
+        before, places = np.unique(self._of_file[touched], return_inverse=True)
+        first = len(self.known)
+        self.known.extend((*self.known[c], group) for c in before.tolist())
+        self._of_file[touched] = first + places
 
 
 def _state_covers(groups: list[EqualityDeleteGroup], scopes: Sequence[Scope]) -> None:
@@ -138,7 +133,7 @@ class _OldestInScope:
 
     _NONE = np.iinfo(np.int64).max
 
-    def __init__(self, data: ScopedFiles) -> None:
+    def __init__(self, data: FileSet[DataFile]) -> None:
         self._data = data
         self._known: dict[Scope, int] = {}
 
@@ -149,61 +144,64 @@ class _OldestInScope:
         return self._known[scope]
 
 
-class _DataBounds:
-    """Key bounds of the data files, one column at a time, made when first asked for."""
+class _Matcher:
+    """Which deletes may touch which data files, by sequence numbers and key bounds."""
 
-    def __init__(self, data: ScopedFiles, field_paths: Mapping[int, tuple[NestedField, ...]]) -> None:
-        self.data = data
+    def __init__(
+        self,
+        data: FileSet[DataFile],
+        deletes: FileSet[DeleteFile],
+        field_paths: Mapping[int, tuple[NestedField, ...]],
+        *,
+        prune: bool,
+    ) -> None:
+        self._data = data
+        self._deletes = deletes
         self._field_paths = field_paths
+        self._prune = prune
         self._whole: dict[int, KeyBounds] = {}
 
-    def of_data(self, field_id: int, indices: Indices) -> KeyBounds:
-        if len(indices) < len(self.data.files):
-            files: Sequence[ContentFile] = [self.data.files[i] for i in indices.tolist()]
-            return self._bounds(files, field_id, nan_matters=False)
+    def match(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> tuple[Booleans, Booleans]:
+        """Which of these data files some delete may touch, and which of the chosen deletes may touch some data file.
+
+        Loops over the shorter side; the longer one is a column.
+        """
+        delete_numbers = self._deletes.sequence_numbers[chosen]
+        data_numbers = self._data.sequence_numbers[indices]
+        left = [self._of_deletes(i, chosen) for i in key_ids] if self._prune else []
+        usable = [(one, i) for one, i in zip(left, key_ids, strict=False) if one.known.any()]
+        if not usable:
+            return data_numbers < delete_numbers.max(), delete_numbers > data_numbers.min()
+        pairs = [(one, self._of_data(i, indices)) for one, i in usable]
+        touched = np.zeros(len(indices), np.bool_)
+        used = np.zeros(len(chosen), np.bool_)
+        if len(chosen) <= len(indices):
+            for at, number in enumerate(delete_numbers.tolist()):
+                meets = data_numbers < number
+                for of_deletes, of_data in pairs:
+                    meets &= ~disjoint(of_data, of_deletes, at)
+                touched |= meets
+                used[at] = meets.any()
+        else:
+            for at, number in enumerate(data_numbers.tolist()):
+                meets = delete_numbers > number
+                for of_deletes, of_data in pairs:
+                    meets &= ~disjoint(of_deletes, of_data, at)
+                used |= meets
+                touched[at] = meets.any()
+        return touched, used
+
+    def _of_data(self, field_id: int, indices: Indices) -> KeyBounds:
+        if len(indices) < len(self._data):
+            return self._data.bounds(indices, field_id, self._type_of(field_id), nan_matters=False)
         if field_id not in self._whole:
-            self._whole[field_id] = self._bounds(self.data.files, field_id, nan_matters=False)
+            self._whole[field_id] = self._data.bounds(indices, field_id, self._type_of(field_id), nan_matters=False)
         return self._whole[field_id]
 
-    def of_deletes(self, field_id: int, files: Sequence[DeleteFile]) -> KeyBounds:
-        return self._bounds(files, field_id, nan_matters=True)
+    def _of_deletes(self, field_id: int, chosen: Indices) -> KeyBounds:
+        return self._deletes.bounds(chosen, field_id, self._type_of(field_id), nan_matters=True)
 
-    def _bounds(self, files: Sequence[ContentFile], field_id: int, *, nan_matters: bool) -> KeyBounds:
+    def _type_of(self, field_id: int) -> PrimitiveType:
         key_type = self._field_paths[field_id][-1].type
         assert isinstance(key_type, PrimitiveType)  # noqa: S101 - key_ids_of checked it
-        return key_bounds(files, field_id, key_type, nan_matters=nan_matters)
-
-
-def _match(
-    deletes: Sequence[DeleteFile], indices: Indices, key_ids: tuple[int, ...], columns: _DataBounds, *, prune: bool
-) -> tuple[Booleans, Booleans]:
-    """Which of the data files some delete may touch, and which of the deletes may touch some data file.
-
-    Loops over the shorter side; the longer one is a column.
-    """
-    delete_numbers = np.array([f.data_sequence_number for f in deletes], np.int64)
-    data_numbers = columns.data.sequence_numbers[indices]
-    if not prune:
-        return data_numbers < delete_numbers.max(), delete_numbers > data_numbers.min()
-    left = [columns.of_deletes(i, deletes) for i in key_ids]
-    usable = [(one, i) for one, i in zip(left, key_ids, strict=True) if one.known.any()]
-    if not usable:
-        return data_numbers < delete_numbers.max(), delete_numbers > data_numbers.min()
-    pairs = [(one, columns.of_data(i, indices)) for one, i in usable]
-    touched = np.zeros(len(indices), np.bool_)
-    used = np.zeros(len(deletes), np.bool_)
-    if len(deletes) <= len(indices):
-        for at, number in enumerate(delete_numbers.tolist()):
-            meets = data_numbers < number
-            for of_deletes, of_data in pairs:
-                meets &= ~disjoint(of_data, of_deletes, at)
-            touched |= meets
-            used[at] = meets.any()
-    else:
-        for at, number in enumerate(data_numbers.tolist()):
-            meets = delete_numbers > number
-            for of_deletes, of_data in pairs:
-                meets &= ~disjoint(of_deletes, of_data, at)
-            used |= meets
-            touched[at] = meets.any()
-    return touched, used
+        return key_type

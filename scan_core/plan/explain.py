@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from scan_core.plan.delete_index import DeleteFileIndex
 from scan_core.plan.partition_text import partition_text
 from scan_core.plan.trace import PlanTrace, Pruned, total
@@ -37,7 +39,7 @@ def _lines(
         yield f"  sample: {100 * context.sample.fraction:g} % of the rows, by row position, seed {context.sample.seed}"
     yield f"  manifests: {trace.manifests_read} read, {total(trace.manifests)} left out"
     yield from _pruned(trace.manifests)
-    size = sum(task.data_file.file_size_bytes for task in index.tasks)
+    size = int(index.tasks.data_files.sizes.sum())
     yield (
         f"  data files: {len(index.tasks)} to read of {trace.data_files_seen} listed, {_bytes(size)}, "
         f"in {_count(num_splits, 'split')}"
@@ -61,7 +63,7 @@ def _filter(context: ScanContext) -> Iterator[str]:
 
 
 def _partitions(context: ScanContext, index: DeleteFileIndex) -> Iterator[str]:
-    counts = Counter((t.data_file.spec_id, t.data_file.partition) for t in index.tasks if t.data_file.partition)
+    counts = Counter({p: len(files) for p, files in index.tasks.data_files.partitions.items() if p[1]})
     for (spec_id, partition), count in counts.most_common(_MOST_PARTITIONS):
         spec = context.specs[spec_id]
         values = partition_text(spec, partition, context.field_paths)
@@ -77,21 +79,25 @@ def _deletes(context: ScanContext, index: DeleteFileIndex, trace: PlanTrace) -> 
         f"{_count(len(index.vectors), 'deletion vector')})"
     )
     yield from _pruned(trace.delete_files)
-    touched = Counter(id(g) for task in index.tasks for g in task.equality_deletes)
+    matched = index.tasks.deletes
+    numbers = np.bincount(matched.combination_of, minlength=len(matched.combinations)).tolist()
+    touched: Counter[int] = Counter()
+    for groups, number in zip(matched.combinations, numbers, strict=True):
+        touched.update({id(group): number for group in groups})
     for group in index.groups[:_MOST_GROUPS]:
         yield f"    {_group(context, group)}: may touch {_count(touched[id(group)], 'data file')}"
     if len(index.groups) > _MOST_GROUPS:
         yield f"    and {len(index.groups) - _MOST_GROUPS} more equality-delete groups"
-    positioned = sum(bool(task.position_deletes) for task in index.tasks)
+    positioned = len(matched.position_files)
     if positioned:
         yield f"    position deletes by path and row position: touch {positioned} data files"
     if index.vectors:
         yield f"    deletion vectors by row position: touch {len(index.vectors)} data files"
     if index.relocated_matches:
         yield f"    {index.relocated_matches} deletes name their data file by another spelling of its path"
-    free = sum(
-        not (task.equality_deletes or task.position_deletes or task.deletion_vector is not None) for task in index.tasks
-    )
+    has_deletes = matched.combination_of != 0
+    has_deletes[[*matched.position_files, *matched.vectors]] = True
+    free = int((~has_deletes).sum())
     if index.num_delete_files:
         yield f"    {free} data files are free of deletes"
 

@@ -7,9 +7,15 @@ Only narrows: unknown means keep. What a partition value or bound says about an 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from scan_core.errors import MalformedTableError
+from scan_core.manifest_files import path_at
 from scan_core.manifest_list import ManifestFile
 from scan_core.metadata import TableMetadata
+from scan_core.plan.file_set import ColumnPart, ObjectPart, Part
+from scan_core.plan.trace import EXAMPLES, PlanTrace
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.schema import PrimitiveType, Schema
@@ -61,7 +67,9 @@ class FilePruner:
             return None
         from scan_core.prune.partitions import match_file
 
-        domains = self._domains_of(file, self._predicate) if self._options.prune_partitions else {}
+        domains = (
+            self._domains_of(file.spec_id, file.partition, self._predicate) if self._options.prune_partitions else {}
+        )
         if domains is None:
             return BY_PARTITION
         if not self._options.prune_files:
@@ -69,17 +77,69 @@ class FilePruner:
         verdict = match_file(self._predicate, domains, file_statistics(file, self._schema))
         return BY_BOUNDS if verdict is Match.NEVER else None
 
-    def _domains_of(self, file: DataFile, predicate: "BoundPredicate") -> "Mapping[int, Domain] | None":
-        """What the file's partition says about columns; None if no row of it can fulfil the filter."""
-        key = file.spec_id, file.partition
+    def prune(self, part: Part[DataFile], trace: PlanTrace) -> Part[DataFile]:
+        """The files that may hold a row of the result; the others are traced."""
+        if isinstance(part, ColumnPart):
+            return self._prune_columns(part, trace)
+        kept = []
+        for file in part.files:
+            reason = self.reason_to_skip(file)
+            if reason is None:
+                kept.append(file)
+            else:
+                trace.data_file_pruned(reason, file.path, file.file_size_bytes)
+        return ObjectPart(kept)
+
+    def _prune_columns(self, part: ColumnPart[DataFile], trace: PlanTrace) -> ColumnPart[DataFile]:
+        """By the columns of a manifest, and one by one only what those cannot decide."""
+        columns, rows = part.columns, part.rows
+        assert self._predicate is not None  # noqa: S101 - otherwise there is nothing to prune by
+        reasons = np.zeros(len(rows), np.int8)
+        codes = columns.partition_codes[rows]
+        domains: dict[int, Mapping[int, Domain]] = {}
+        if self._options.prune_partitions:
+            for code in np.unique(codes).tolist():
+                found = self._domains_of(columns.spec_id, columns.partitions[code], self._predicate)
+                if found is None:
+                    reasons[codes == code] = 1
+                else:
+                    domains[code] = found
+        if self._options.prune_files:
+            from scan_core.prune.columns import match_columns
+
+            left = np.flatnonzero(reasons == 0)
+            verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)
+            reasons[left[verdicts.is_never]] = 2
+            for index in left[verdicts.is_open].tolist():
+                if self.reason_to_skip(part.file(index)) is not None:
+                    reasons[index] = 2
+        _trace_pruned(reasons, part, trace)
+        return ColumnPart(columns, rows[reasons == 0], part.made)
+
+    def _domains_of(
+        self, spec_id: int, partition: tuple[Any, ...], predicate: "BoundPredicate"
+    ) -> "Mapping[int, Domain] | None":
+        """What a partition says about columns; None if no row of it can fulfil the filter."""
+        key = spec_id, partition
         if key not in self._by_partition:
             from scan_core.prune.partitions import match_partition, partition_domains
 
-            spec = self._specs[file.spec_id]
-            verdict = match_partition(predicate, spec, file.partition, self._schema)
+            spec = self._specs[spec_id]
+            verdict = match_partition(predicate, spec, partition, self._schema)
             is_never = verdict is Match.NEVER
-            self._by_partition[key] = None if is_never else partition_domains(spec, file.partition, self._schema)
+            self._by_partition[key] = None if is_never else partition_domains(spec, partition, self._schema)
         return self._by_partition[key]
+
+
+def _trace_pruned(reasons: npt.NDArray[np.int8], part: ColumnPart[DataFile], trace: PlanTrace) -> None:
+    found = []
+    for number, reason in ((1, BY_PARTITION), (2, BY_BOUNDS)):
+        pruned = np.flatnonzero(reasons == number)
+        if len(pruned):
+            found.append((pruned.item(0), reason, pruned))
+    for _, reason, pruned in sorted(found, key=lambda one: one[0]):
+        names = [path_at(part.columns, row) for row in part.rows[pruned[:EXAMPLES]].tolist()]
+        trace.data_files_pruned(reason, names, len(pruned), int(part.columns.file_sizes[part.rows[pruned]].sum()))
 
 
 def file_statistics(file: ContentFile, schema: Schema) -> Callable[[int], ColumnStatistics | None]:

@@ -7,20 +7,19 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from scan_core.location import parse_location, relocate
-from scan_core.snapshot import DataFile
 from scan_core.split import FileIOConfig
 
 
 class PathIndex:
     """Indices of data files by the path that a delete states."""
 
-    def __init__(self, data_files: Iterable[DataFile], io: FileIOConfig) -> None:
+    def __init__(self, paths: Iterable[str], io: FileIOConfig) -> None:
         self._io = io
         self._exact: dict[str, list[int]] = {}
         self._by_path: dict[str, list[tuple[str, int]]] = {}
-        for index, data_file in enumerate(data_files):
-            self._exact.setdefault(data_file.path, []).append(index)
-            self._by_path.setdefault(relocate(data_file.path, io).path, []).append((data_file.path, index))
+        for index, path in enumerate(paths):
+            self._exact.setdefault(path, []).append(index)
+            self._by_path.setdefault(relocate(path, io).path, []).append((path, index))
         self._sorted: list[str] | None = None
 
     def find(self, path: str) -> tuple[list[int], bool]:

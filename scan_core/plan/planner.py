@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from scan_core.bitmap_index.find import with_bitmap_indexes
 from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.manifests import read_data_manifest, read_delete_manifest
+from scan_core.manifests import read_data_manifests, read_delete_manifests
 from scan_core.metadata import TableMetadata
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.explain import explain_plan
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner
+from scan_core.plan.file_set import FileSet, parts_of
 from scan_core.plan.splits import make_splits
 from scan_core.plan.trace import PlanTrace, total
 from scan_core.snapshot import DataFile, DeleteFile, Snapshot
@@ -28,16 +29,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What a scan will read. Tasks are whole files, in the order of the manifests; `splits` cuts and combines them."""
+    """What a scan will read. Tasks are whole files, in the order of the manifests; `splits` cuts and combines them.
+
+    Tasks and splits are made when they are asked for.
+    """
 
     context: ScanContext
     snapshot: Snapshot | None
-    tasks: tuple[FileScanTask, ...]
+    tasks: Sequence[FileScanTask]
     metrics: ScanMetrics
     index: DeleteFileIndex = field(repr=False)
     trace: PlanTrace = field(repr=False)
 
-    def splits(self, split_bytes: int | None = None) -> tuple[Split, ...]:
+    @property
+    def total_bytes(self) -> int:
+        """Stored bytes of all data files."""
+        return int(self.index.tasks.data_files.sizes.sum())
+
+    def splits(self, split_bytes: int | None = None) -> Sequence[Split]:
         """The units of work, of about `split_bytes` of stored data each (default: the scan's option)."""
         return make_splits(self.tasks, self.context, split_bytes or self.context.options.split_bytes)
 
@@ -48,7 +57,7 @@ class ScanPlan:
             from scan_core.runtime_filter.explain import explain_filters
 
             text = "\n".join([text, *explain_filters(self.context)])
-        if not any(task.bitmap_indexes for task in self.tasks):
+        if self.tasks is self.index.tasks or not any(task.bitmap_indexes for task in self.tasks):
             return text
         from scan_core.bitmap_index.explain import explain_stages
 
@@ -69,11 +78,11 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
         manifests = filters.manifests_left(manifests, planner.trace)
     data_files = planner.data_files([m for m in manifests if m.content == DATA_MANIFEST])
     if filters is not None:
-        data_files = filters.files_left(data_files, planner.trace)
+        data_files = FileSet.of(filters.files_left(data_files, planner.trace))
         context = filters.decided(data_files)
     delete_files = planner.delete_files([m for m in manifests if m.content != DATA_MANIFEST], data_files)
     if filters is not None:
-        delete_files = filters.deletes_left(delete_files, planner.trace)
+        delete_files = FileSet.of(filters.deletes_left(delete_files, planner.trace))
     index = build_delete_index(data_files, delete_files, context)
     trace = planner.trace
     for reason, files in index.pruned.items():
@@ -103,42 +112,36 @@ class FileFinder:
     pruner: FilePruner
     trace: PlanTrace
 
-    def data_files(self, manifests: Sequence[ManifestFile]) -> list[DataFile]:
+    def data_files(self, manifests: Sequence[ManifestFile]) -> FileSet[DataFile]:
         """Data files that may hold rows of the result."""
-        kept: list[DataFile] = []
-        use_numba = may_use_numba(self.context.options)
+        wanted = []
         for manifest in manifests:
-            if not self.pruner.may_hold_rows(manifest):
+            if self.pruner.may_hold_rows(manifest):
+                wanted.append(manifest)
+            else:
                 self.trace.manifest_pruned(BY_SUMMARY, manifest.path)
-                continue
-            self.trace.manifests_read += 1
-            files = read_data_manifest(manifest, self.metadata, self.context.io, use_numba=use_numba)
-            self.trace.data_files_seen += len(files)
-            if not self.pruner.is_active:
-                kept.extend(files)
-                continue
-            for file in files:
-                reason = self.pruner.reason_to_skip(file)
-                if reason is None:
-                    kept.append(file)
-                else:
-                    self.trace.data_file_pruned(reason, file.path, file.file_size_bytes)
-        return kept
+        self.trace.manifests_read += len(wanted)
+        use_numba = may_use_numba(self.context.options)
+        parts = parts_of(read_data_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba))
+        self.trace.data_files_seen += sum(map(len, parts))
+        return FileSet([self.pruner.prune(part, self.trace) for part in parts] if self.pruner.is_active else parts)
 
-    def delete_files(self, manifests: Sequence[ManifestFile], data_files: Sequence[DataFile]) -> list[DeleteFile]:
+    def delete_files(self, manifests: Sequence[ManifestFile], data_files: Sequence[DataFile]) -> FileSet[DeleteFile]:
         """Delete files of the manifests that may hold one for these data files."""
-        found: list[DeleteFile] = []
-        oldest = min((f.data_sequence_number for f in data_files), default=None)
-        specs_in_use = {f.spec_id for f in data_files}
+        wanted = []
+        files = FileSet.of(data_files)
+        oldest = int(files.sequence_numbers.min()) if len(files) else None
+        specs_in_use = {spec_id for spec_id, _ in files.partitions} if manifests else set()
         for manifest in manifests:
             reason = self._reason_to_skip(manifest, oldest, specs_in_use)
-            if reason is not None:
+            if reason is None:
+                wanted.append(manifest)
+            else:
                 self.trace.manifest_pruned(reason, manifest.path)
-                continue
-            self.trace.manifests_read += 1
-            files = read_delete_manifest(manifest, self.metadata, self.context.io)
-            self.trace.delete_files_seen += len(files)
-            found.extend(files)
+        self.trace.manifests_read += len(wanted)
+        use_numba = may_use_numba(self.context.options)
+        found = FileSet(parts_of(read_delete_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba)))
+        self.trace.delete_files_seen += len(found)
         return found
 
     def _reason_to_skip(self, manifest: ManifestFile, oldest: int | None, specs_in_use: set[int]) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scan_core.errors import MalformedTableError
-from scan_core.plan.equality_groups import ScopedFiles
+from scan_core.plan.file_set import FileSet
 from scan_core.plan.path_index import PathIndex
 from scan_core.snapshot import DataFile, DeleteFile
 
@@ -29,7 +29,7 @@ class PositionAssignment:
 
 
 def assign_position_deletes(
-    deletes: Sequence[DeleteFile], data: ScopedFiles, paths: PathIndex, *, prune: bool
+    deletes: Sequence[DeleteFile], data: FileSet[DataFile], paths: PathIndex, *, prune: bool
 ) -> PositionAssignment:
     """Find the data files of each position delete.
 
@@ -95,7 +95,7 @@ def _names_only_dead_files(delete_file: DeleteFile, paths: PathIndex) -> bool:
 def _assign_named(
     delete_file: DeleteFile,
     found: tuple[list[int], bool],
-    data: ScopedFiles,
+    data: FileSet[DataFile],
     result: PositionAssignment,
     named: dict[int, list[DeleteFile]],
 ) -> None:
@@ -106,7 +106,7 @@ def _assign_named(
     result.relocated_matches += is_relocated
     met = False
     for index in indices:
-        data_file = data.files[index]
+        data_file = data[index]
         _check_scope(delete_file, data_file)
         if delete_file.is_deletion_vector:
             _check_vector(delete_file, data_file, result.vectors.get(index))
@@ -122,7 +122,7 @@ def _assign_named(
 def _assign_scoped(
     scope: tuple[int, tuple[Any, ...]],
     files: list[DeleteFile],
-    data: ScopedFiles,
+    data: FileSet[DataFile],
     result: PositionAssignment,
     named: dict[int, list[DeleteFile]],
 ) -> None:
@@ -130,7 +130,7 @@ def _assign_scoped(
     numbers = [f.data_sequence_number for f in files]
     first_used = len(files)
     for index in data.indices(scope).tolist():
-        first = bisect_left(numbers, data.files[index].data_sequence_number)
+        first = bisect_left(numbers, data.sequence_numbers.item(index))
         first_used = min(first_used, first)
         named[index].extend(files[first:])
     result.unmatched.extend(files[:first_used])
@@ -163,7 +163,7 @@ def _check_vector(vector: DeleteFile, data_file: DataFile, other: DeleteFile | N
             raise MalformedTableError(f"{vector.path}: {name} of a deletion vector is {value}")
 
 
-def _check_unnamed_vector(vector: DeleteFile, data: ScopedFiles) -> None:
+def _check_unnamed_vector(vector: DeleteFile, data: FileSet[DataFile]) -> None:
     numbers = data.sequence_numbers[data.indices((vector.spec_id, vector.partition))]
     if len(numbers) and numbers.min() <= vector.data_sequence_number:
         raise MalformedTableError(f"{vector.path}: referenced_data_file (143) of a deletion vector is missing")

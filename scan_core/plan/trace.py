@@ -1,5 +1,6 @@
 """What planning left out and why, for `explain()`: counts, and a few examples by name."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 EXAMPLES = 3
@@ -14,12 +15,11 @@ class Pruned:
     num_bytes: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, name: str, num_bytes: int = 0) -> None:
-        """One more, of that stored size."""
-        self.count += 1
+    def add(self, names: Sequence[str], count: int = 1, num_bytes: int = 0) -> None:
+        """So many more, of that stored size together; a few of their names suffice."""
+        self.count += count
         self.num_bytes += num_bytes
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(name)
+        self.examples.extend(names[: EXAMPLES - len(self.examples)])
 
 
 @dataclass(slots=True)
@@ -35,15 +35,19 @@ class PlanTrace:
 
     def manifest_pruned(self, reason: str, name: str) -> None:
         """A manifest was not opened."""
-        self.manifests.setdefault(reason, Pruned()).add(name)
+        self.manifests.setdefault(reason, Pruned()).add([name])
 
     def data_file_pruned(self, reason: str, name: str, num_bytes: int) -> None:
         """A data file of that size holds no row of the result."""
-        self.data_files.setdefault(reason, Pruned()).add(name, num_bytes)
+        self.data_files_pruned(reason, [name], 1, num_bytes)
+
+    def data_files_pruned(self, reason: str, names: Sequence[str], count: int, num_bytes: int) -> None:
+        """So many data files of that size together hold no row of the result; the first of them by name."""
+        self.data_files.setdefault(reason, Pruned()).add(names, count, num_bytes)
 
     def delete_file_pruned(self, reason: str, name: str) -> None:
         """A delete file touches no data file of the plan."""
-        self.delete_files.setdefault(reason, Pruned()).add(name)
+        self.delete_files.setdefault(reason, Pruned()).add([name])
 
 
 def total(pruned: dict[str, Pruned]) -> int:

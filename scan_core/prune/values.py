@@ -81,7 +81,7 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
         case Column(field_id, _, type_):
             return facts(field_id, type_)
         case Member(_, field_id, _, _, type_):
-            return facts(field_id, type_) if _is_path(node) else unknown(type_)
+            return facts(field_id, type_) if is_path(node) else unknown(type_)
         case Literal(value):
             return constant(value)
         case Failure(_, type_):
@@ -101,7 +101,8 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
             return Domain(lower=not can_be_other, upper=can_be_true, may_be_nan=False, may_fail=True)
 
 
-def _is_path(node: BoundExpr) -> bool:
+def is_path(node: BoundExpr) -> bool:
+    """Is it a column, or a member of nothing but structs?"""
     while isinstance(node, Member):
         node = node.operand
     return isinstance(node, Column)

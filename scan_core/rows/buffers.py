@@ -40,6 +40,18 @@ def validity(array: pa.Array) -> Flags | None:
     return np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
 
 
+def true_flags(array: pa.BooleanArray) -> Flags:
+    """Where a Boolean array is true, neither false nor NULL."""
+    if len(array) == 0:
+        return np.empty(0, np.bool_)
+    first = array.offset // 8
+    packed = np.frombuffer(array.buffers()[1], np.uint8)[first : (array.offset + len(array) + 7) // 8]
+    skipped = array.offset - 8 * first
+    flags = np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
+    valid = validity(array)
+    return flags if valid is None else flags & valid
+
+
 def boolean_array(flags: Flags) -> pa.BooleanArray:
     """The flags as an Arrow array without NULLs."""
     packed = np.packbits(flags, bitorder="little")

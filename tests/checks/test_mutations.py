@@ -58,7 +58,7 @@ def test_engine_that_loses_delete_files_differs_from_both_references(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables, _ = shop(tmp_path)
-    monkeypatch.setattr(planner, "read_delete_manifest", lambda *_: [])
+    monkeypatch.setattr(planner, "read_delete_manifests", lambda *_, **__: [])
     found = failing(tables.subject())
     assert found.keys() == {"equals", "deleted", "unique"}
     assert [d for d in found["equals"].details if "its own files" in d]
@@ -67,12 +67,13 @@ def test_engine_that_loses_delete_files_differs_from_both_references(
 
 def test_engine_that_deletes_rows_of_the_same_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, _ = shop(tmp_path)
-    read = planner.read_delete_manifest
+    read = planner.read_delete_manifests
 
-    def one_later(*arguments: Any) -> Any:
-        return [replace(f, data_sequence_number=f.data_sequence_number + 1) for f in read(*arguments)]
+    def one_later(*arguments: Any, **options: Any) -> Any:
+        manifests = read(*arguments, **options)
+        return [[replace(f, data_sequence_number=f.data_sequence_number + 1) for f in files] for files in manifests]
 
-    monkeypatch.setattr(planner, "read_delete_manifest", one_later)
+    monkeypatch.setattr(planner, "read_delete_manifests", one_later)
     found = failing(tables.subject())
     assert found.keys() == {"equals", "lost"}
     assert {"id": 4, "region": "us"} in found["lost"].offending_keys

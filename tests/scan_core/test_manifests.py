@@ -11,7 +11,7 @@ import pytest
 from scan_core import manifest_cache, manifests
 from scan_core.errors import MalformedTableError, MissingFileError, ScanError
 from scan_core.manifest_list import ManifestFile, read_manifest_list, snapshot_manifests
-from scan_core.manifests import read_data_manifest, read_delete_manifest
+from scan_core.manifests import read_data_manifests, read_delete_manifests
 from scan_core.metadata import TableMetadata
 from scan_core.native import compiled
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat
@@ -47,14 +47,18 @@ def current(table: TableBuilder) -> tuple[TableMetadata, tuple[ManifestFile, ...
     return metadata, snapshot_manifests(metadata.current_snapshot, io)
 
 
+def of_content(manifests: tuple[ManifestFile, ...], content: int) -> list[ManifestFile]:
+    return [m for m in manifests if m.content == content]
+
+
 def data_files(table: TableBuilder) -> list[DataFile]:
     metadata, manifests = current(table)
-    return [f for m in manifests if m.content == 0 for f in read_data_manifest(m, metadata, IO)]
+    return [f for files in read_data_manifests(of_content(manifests, 0), metadata, IO) for f in files]
 
 
 def delete_files(table: TableBuilder) -> list[DeleteFile]:
     metadata, manifests = current(table)
-    return [f for m in manifests if m.content == 1 for f in read_delete_manifest(m, metadata, IO)]
+    return [f for files in read_delete_manifests(of_content(manifests, 1), metadata, IO) for f in files]
 
 
 def rows(number: int = 2) -> dict[str, list[Any]]:
@@ -364,8 +368,7 @@ def test_mutated_manifests_never_crash(table: TableBuilder) -> None:
                 target.write_bytes(data)
                 manifest_cache.clear()
                 try:
-                    for manifest in read_manifest_list(str(list_path), IO):
-                        read_data_manifest(manifest, metadata, IO)
+                    read_data_manifests(read_manifest_list(str(list_path), IO), metadata, IO)
                 except ScanError:
                     continue
         target.write_bytes(original)
@@ -376,8 +379,8 @@ def test_manifests_are_cached_by_path_and_content(table: TableBuilder) -> None:
     table.commit(table.data(rows()))
     manifest_cache.clear()
     metadata, manifests = current(table)
-    first = read_data_manifest(manifests[0], metadata, IO)
-    assert read_data_manifest(manifests[0], metadata, IO) is first
+    (first,) = read_data_manifests(manifests, metadata, IO)
+    assert read_data_manifests(manifests, metadata, IO)[0] is first
     assert manifest_cache.total_bytes() > 0
 
 
