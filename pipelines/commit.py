@@ -4,41 +4,20 @@ Manifests are our own (`manifest_writer.py`); the catalog, through PyIceberg, sw
 What belongs into a snapshot is decided by change log, mirror and maintenance.
 """
 
-import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pipelines import crash_points
-from pipelines.catalog import (
-    current_schema,
-    data_location,
-    metadata_location,
-    source_types,
-    specs_of,
-    storage_of,
-)
+from pipelines.catalog import current_schema, data_location, metadata_location, specs_of, storage_of
+from pipelines.commit_manifests import Selection, SnapshotManifests
 from pipelines.errors import CommitConflictError
-from pipelines.file_metrics import FileContent, WrittenFile
-from pipelines.manifest_avro import PartitionLayout, Record
-from pipelines.manifest_merge import to_merge
-from pipelines.manifest_writer import (
-    EntryStatus,
-    ManifestContent,
-    ManifestEntry,
-    ManifestHeader,
-    added_entry,
-    manifest_bytes,
-    manifest_list_bytes,
-    manifest_record,
-    read_manifest,
-    read_manifest_list,
-)
+from pipelines.file_metrics import WrittenFile
+from pipelines.manifest_writer import ManifestEntry, manifest_list_bytes
 from pipelines.metadata_swap import supports, swap_snapshot
-from pipelines.partitioning import partition_types
 from pipelines.schema_document import schema_document
 from pipelines.snapshot_summary import Change, summarise
 from pipelines.table_writer import WriterOptions, WriteTarget
@@ -46,9 +25,6 @@ from scan_core.schema import Schema
 from scan_core.snapshot import PartitionSpec
 
 Operation = Literal["append", "overwrite", "delete", "replace"]
-Selection = Callable[[ManifestEntry, PartitionSpec], bool]
-"""Whether a commit removes a live file, given its manifest entry and spec."""
-
 Result = TypeVar("Result")
 
 MAIN = "main"
@@ -171,12 +147,15 @@ class RowDelta:
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
         base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
-        kept, removed, records = self._carried_manifests(base, remove, snapshot_id, sequence_number)
-        records = [*self._added_manifests(added, snapshot_id, sequence_number), *records, *kept]
-        change = Change.of(added, removed)
+        manifests = SnapshotManifests(
+            self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number, self._written
+        )
+        carried = manifests.carried(base, remove)
+        records = [*manifests.added(added), *carried.records]
+        change = Change.of(added, carried.removed)
         named = operation or change.operation
         summary = summarise(change, base.summary if base is not None else None, properties)
-        path = self._write(
+        path = manifests.write(
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
             manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
         )
@@ -198,116 +177,6 @@ class RowDelta:
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Remove files written for a commit that is known not to have happened."""
         self.storage.remove(f.path for f in files)
-
-    # -- manifests -------------------------------------------------------------------------------------------------
-
-    def _layout(self, spec_id: int, types: Mapping[int, Any]) -> PartitionLayout:
-        spec = self.specs[spec_id]
-        return PartitionLayout(spec, partition_types(spec, types))
-
-    def _types(self) -> dict[int, Any]:
-        types = source_types(self.table)
-        types.update({i: self.schema.field(i).type for i in self.schema.field_ids})
-        return types
-
-    def _header(self, spec: PartitionSpec) -> ManifestHeader:
-        fields = [
-            {"name": f.name, "transform": f.transform, "source-id": f.source_id, "field-id": f.field_id}
-            for f in spec.fields
-        ]
-        return ManifestHeader(json.dumps(schema_document(self.schema)), self.schema.schema_id, json.dumps(fields))
-
-    def _added_manifests(
-        self, added: Sequence[WrittenFile], snapshot_id: int, sequence_number: int
-    ) -> Iterator[Record]:
-        groups: dict[tuple[ManifestContent, int], list[WrittenFile]] = {}
-        for file in added:
-            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
-            groups.setdefault((content, file.spec_id), []).append(file)
-        types = self._types() if groups else {}
-        for (content, spec_id), files in groups.items():
-            layout = self._layout(spec_id, types)
-            entries = [added_entry(f, snapshot_id, layout) for f in files]
-            yield self._write_manifest(entries, content, layout, snapshot_id, sequence_number)
-
-    def _carried_manifests(
-        self, base: Any | None, remove: Selection | None, snapshot_id: int, sequence_number: int
-    ) -> tuple[list[Record], list[tuple[int, ManifestEntry]], list[Record]]:
-        """Manifests carried over unchanged, entries removed, and manifests re-written without them."""
-        if base is None:
-            return [], [], []
-        live = [m for m in read_manifest_list(self.storage.read(base.manifest_list)) if _has_live_files(m)]
-        if remove is None:
-            return self._merged(live, snapshot_id, sequence_number), [], []
-        kept: list[Record] = []
-        removed: list[tuple[int, ManifestEntry]] = []
-        rewritten: list[Record] = []
-        types = self._types()
-        for manifest in live:
-            layout = self._layout(manifest["partition_spec_id"], types)
-            entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
-            alive = [e for e in entries if e.status is not EntryStatus.DELETED]
-            leaving = [e for e in alive if remove(e, layout.spec)]
-            if not leaving:
-                kept.append(manifest)
-                continue
-            gone = {id(e) for e in leaving}
-            carried = [
-                e.with_status(EntryStatus.DELETED, snapshot_id)
-                if id(e) in gone
-                else e.with_status(EntryStatus.EXISTING, e.snapshot_id)
-                for e in alive
-            ]
-            removed += [(layout.spec.spec_id, e) for e in leaving]
-            content = ManifestContent(manifest["content"])
-            rewritten.append(self._write_manifest(carried, content, layout, snapshot_id, sequence_number))
-        return kept, removed, rewritten
-
-    def _merged(self, live: list[Record], snapshot_id: int, sequence_number: int) -> list[Record]:
-        """Manifests with some small ones merged (`manifest_merge.py`)."""
-        groups = to_merge(live)
-        if not groups:
-            return live
-        types = self._types()
-        merged: list[Record] = []
-        for group in groups:
-            layout = self._layout(group[0]["partition_spec_id"], types)
-            entries = [
-                e.with_status(EntryStatus.EXISTING, e.snapshot_id)
-                for manifest in group
-                for e in read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
-                if e.status is not EntryStatus.DELETED
-            ]
-            content = ManifestContent(group[0]["content"])
-            merged.append(self._write_manifest(entries, content, layout, snapshot_id, sequence_number))
-        gone = {manifest["manifest_path"] for group in groups for manifest in group}
-        return [*merged, *(m for m in live if m["manifest_path"] not in gone)]
-
-    def _write_manifest(
-        self,
-        entries: Sequence[ManifestEntry],
-        content: ManifestContent,
-        layout: PartitionLayout,
-        snapshot_id: int,
-        sequence_number: int,
-    ) -> Record:
-        data = manifest_bytes(entries, content, layout, self._header(layout.spec))
-        path = self._write(f"{uuid.uuid4()}-m0.avro", data)
-        return manifest_record(
-            entries,
-            content,
-            layout,
-            path=path,
-            length=len(data),
-            snapshot_id=snapshot_id,
-            sequence_number=sequence_number,
-        )
-
-    def _write(self, name: str, data: bytes) -> str:
-        path = f"{metadata_location(self.table)}/{name}"
-        self.storage.write(path, data)
-        self._written.append(path)
-        return path
 
     # -- the swap --------------------------------------------------------------------------------------------------
 
@@ -367,9 +236,3 @@ def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTE
                 raise
             time.sleep(FIRST_PAUSE_SECONDS * 2**number * (0.5 + random.random()))  # noqa: S311 - only spreads writers
     return attempt()
-
-
-def _has_live_files(manifest: Record) -> bool:
-    return bool(manifest["added_files_count"] is None or manifest["added_files_count"]) or bool(
-        manifest["existing_files_count"] is None or manifest["existing_files_count"]
-    )

@@ -13,15 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.change_arrays import ChangeArrays
 from pipelines.change_batch import count_ops
-from pipelines.key_codes import check_key_types, encode_keys, same_rows
 from pipelines.key_set import KeySet
+from pipelines.unsent_sources import UnsentSources
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
-
-NOT_FOUND_REASON = "column {} was not sent and the table has no row with this key to take it from"
-UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated before, or moved to another key"
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ def fold(
     counts = count_ops(batch.column("op"))
     first = _after_last_truncate(batch)
     truncated = after_truncate or first > 0
-    changes = _Changes(batch.slice(first) if first else batch, key)
+    changes = ChangeArrays(batch.slice(first) if first else batch, key)
     dropped: list[tuple[Rows, str]] = []
     alive = np.ones(len(changes), np.bool_)
     absent = np.zeros(len(changes), np.bool_)
     if lacking is not None:
         absent = KeySet(lacking.columns).find(changes.old_key) >= 0
     while True:
-        sources = _Sources(changes, alive, absent, truncated=truncated)
+        sources = UnsentSources(changes, alive, absent, truncated=truncated)
         lost = sources.unresolved()
         if not lost:
             break
@@ -91,106 +89,10 @@ def _after_last_truncate(batch: pa.Table) -> int:
     return int(truncates[-1]) + 1 if len(truncates) else 0
 
 
-class _Changes:
-    """The changes of a batch as arrays: which key each takes the row from, and to which it brings it."""
-
-    def __init__(self, batch: pa.Table, key: Sequence[str]) -> None:
-        self.key = tuple(key)
-        self.after = _single(batch.column("after"))
-        self.is_create = np.asarray(pc.equal(batch.column("op"), "c"), np.bool_)
-        self.puts: Mask = np.asarray(self.after.is_valid(), np.bool_)
-        members = dict(zip([f.name for f in batch.schema.field("after").type], self.after.flatten(), strict=True))
-        self.columns: dict[str, pa.Array] = members
-        old_members = dict(
-            zip([f.name for f in batch.schema.field("key").type], _single(batch.column("key")).flatten(), strict=True)
-        )
-        self.old_key = [old_members[name] for name in self.key]
-        self.new_key = [members[name] for name in self.key]
-        check_key_types(self.old_key)
-        self.moves: Mask = self.puts & ~same_rows(self.old_key, self.new_key)
-        count = len(self.puts)
-        if self.moves.any():
-            both = [pa.chunked_array([old, new]) for old, new in zip(self.old_key, self.new_key, strict=True)]
-            codes, self.limit = encode_keys(both)
-            self.old_code, self.new_code = codes[:count], np.where(self.puts, codes[count:], codes[:count])
-        else:
-            self.old_code, self.limit = encode_keys(self.old_key)
-            self.new_code = self.old_code
-        self.unsent = _unsent(batch.column("unchanged"))
-
-    def __len__(self) -> int:
-        return len(self.puts)
-
-
-class _Sources:
-    """Per change and unsent column, the change that has the value; or that the mirror has it, or nobody."""
-
-    def __init__(self, changes: _Changes, alive: Mask, absent: Mask, *, truncated: bool) -> None:
-        self._absent = absent
-        self._has_moves = bool(changes.moves.any())
-        self._truncated = truncated
-        self._previous = _previous_touch(changes, alive) if changes.unsent else None
-        self.source_of: dict[str, Rows] = {}
-        self.from_mirror: dict[str, Mask] = {}
-        self._lost: dict[str, Rows] = {}
-        for name, unsent in changes.unsent.items():
-            self._resolve(name, unsent & alive & changes.puts)
-
-    def unresolved(self) -> dict[str, Rows]:
-        """Changes whose row was gone when they came, by reason."""
-        return self._lost
-
-    def _resolve(self, name: str, unsent: Mask) -> None:
-        if not unsent.any() or self._previous is None:
-            return
-        touch, is_put = self._previous
-        base = unsent & (touch < 0)
-        gone = unsent & (touch >= 0) & ~is_put
-        missing = base & self._absent
-        if self._truncated:
-            gone, base = gone | base, np.zeros_like(base)
-        pointer = np.where(unsent & ~base & ~gone, touch, np.arange(len(unsent)))
-        while True:
-            jumped = pointer[pointer]
-            if (jumped == pointer).all():
-                break
-            pointer = jumped
-        for lost, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON)):
-            if lost.any():
-                # Without key changes the ones that build on a lost change are lost too; else the next round tells.
-                self._lost[reason.format(name)] = np.flatnonzero(lost if self._has_moves else unsent & lost[pointer])
-        if gone.any() or missing.any():
-            return
-        self.source_of[name] = pointer
-        self.from_mirror[name] = base
-
-
-def _previous_touch(changes: _Changes, alive: Mask) -> tuple[Rows, Mask]:
-    """Per change, the latest earlier touch of the key it takes its row from (-1: none), and whether that left a row."""
-    rows = np.flatnonzero(alive)
-    moving = rows[changes.moves[rows]]
-    key = np.concatenate([changes.new_code[rows], changes.old_code[moving]])
-    time = np.concatenate([rows, moving])
-    put = np.concatenate([changes.puts[rows], np.zeros(len(moving), np.bool_)])
-    order = np.lexsort((time, key))
-    key, time, put = key[order], time[order], put[order]
-    span = np.int64(len(changes) + 1)
-    ordered = key * span + time
-    wanted = changes.old_code * span + np.arange(len(changes))
-    at = np.searchsorted(ordered, wanted, side="left") - 1
-    found = at >= 0
-    same = found & (key[np.maximum(at, 0)] == changes.old_code) if len(key) else found
-    at = np.maximum(at, 0)
-    nothing = np.full(len(changes), -1, np.int64)
-    if not len(key):
-        return nothing, np.zeros(len(changes), np.bool_)
-    return np.where(same, time[at], nothing), same & put[at]
-
-
 def _result(
-    changes: _Changes,
+    changes: ChangeArrays,
     alive: Mask,
-    sources: _Sources,
+    sources: UnsentSources,
     dropped: list[tuple[Rows, str]],
     *,
     first: int,
@@ -236,20 +138,19 @@ def _ordered(places: Rows, count: int) -> Rows:
     return np.flatnonzero(mask)
 
 
-def _deletes(changes: _Changes, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
+def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
     """Every touched key once, from the change that first touched it; and whether by a create, as its own key."""
     by_old = changes.old_code[times] == codes
     columns = []
     for old, new in zip(changes.old_key, changes.new_key, strict=True):
-        taken = old.take(pa.array(times))
+        taken = _taken(old, times)
         if not by_old.all():
             taken = pc.if_else(pa.array(by_old), taken, new.take(pa.array(times)))
         columns.append(taken)
     return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old
 
 
-def _upserts(changes: _Changes, written: Rows, sources: _Sources) -> pa.Table:
-    places = pa.array(written)
+def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table:
     columns = {}
     for name, column in changes.columns.items():
         if name in sources.source_of:
@@ -257,11 +158,18 @@ def _upserts(changes: _Changes, written: Rows, sources: _Sources) -> pa.Table:
             source = sources.source_of[name][written]
             columns[name] = column.take(pa.array(source, mask=from_mirror[source]))
         else:
-            columns[name] = column.take(places)
+            columns[name] = _taken(column, written)
     return pa.table(columns) if columns else pa.table({})
 
 
-def _lookups(changes: _Changes, written: Rows, sources: _Sources) -> pa.Table | None:
+def _taken(column: pa.Array, rows: Rows) -> pa.Array:
+    """Some rows; all of them in order, as of a batch that touches each key once, cost nothing."""
+    if len(rows) == len(column) and (rows == np.arange(len(rows))).all():
+        return column
+    return column.take(pa.array(rows))
+
+
+def _lookups(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table | None:
     """One entry per (upsert, mirror key): all columns that the same mirror row must give."""
     upsert, source, column = [], [], []
     names = list(sources.source_of)
@@ -294,26 +202,3 @@ def _unresolved(dropped: list[tuple[Rows, str]], first: int) -> pa.Table:
     order = np.argsort(rows, kind="stable")
     reasons = pa.array([reason for _, reason in dropped], pa.string())
     return pa.table({"change": pa.array(rows[order] + first), "reason": reasons.take(pa.array(reason_of[order]))})
-
-
-def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
-    """Per column that some change did not send, the changes that did not."""
-    lists = _single(unchanged)
-    names = lists.flatten()
-    if len(names) == 0:
-        return {}
-    rows = np.asarray(pc.list_parent_indices(lists))
-    encoded = names.dictionary_encode()
-    codes = np.asarray(encoded.indices)
-    result = {}
-    for code, name in enumerate(encoded.dictionary.to_pylist()):
-        mask = np.zeros(len(lists), np.bool_)
-        mask[rows[codes == code]] = True
-        result[name] = mask
-    return result
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.errors import SchemaConflictError
 from pipelines.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
 from pipelines.partitioning import PartitionedRows, split_by_partition
+from pipelines.row_order import check_order, in_order
 from pipelines.row_shape import conform, parquet_schema
 from pipelines.storage import Storage
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType
@@ -91,7 +91,7 @@ def write_rows(
     return [
         _write_data_file(piece, part, target, spec, frozenset(key_ids))
         for part in split_by_partition(table, target.schema, spec)
-        for piece in _pieces(_in_order(part.rows, target), target.options)
+        for piece in _pieces(_sorted(part.rows, target), target.options)
     ]
 
 
@@ -169,7 +169,7 @@ def _write_delete_file(
     part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema
 ) -> WrittenFile:
     names = list(key_schema.names)
-    keys = _sorted(part.rows.select(names))
+    keys = in_order(part.rows.select(names), names)
     path = _file_path(target, part.folder, "-eq-deletes")
     encodings = {f.name: _delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
     footer, size = _write_parquet(
@@ -204,30 +204,11 @@ def _bloom_filters(
     return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
 
 
-def _in_order(rows: pa.Table, target: WriteTarget) -> pa.Table:
-    """The rows of a data file sorted as the options ask.
-
-    Raises:
-        SchemaConflictError: by a column that does not exist, or that has no order.
-    """
+def _sorted(rows: pa.Table, target: WriteTarget) -> pa.Table:
+    """The rows of a data file as the options ask."""
     names = target.options.sort_by
-    for name in names:
-        if name not in rows.column_names or not isinstance(target.schema.find(name).type, PrimitiveType):
-            raise SchemaConflictError(
-                f"rows cannot be sorted by {name!r}: choose from the plain columns {', '.join(rows.column_names)}"
-            )
-    return _sorted(rows, names) if names else rows
-
-
-def _sorted(rows: pa.Table, names: Sequence[str] | None = None) -> pa.Table:
-    """Ascending, NULL last; uuid by its bytes."""
-    keys = rows if names is None else rows.select(list(names))
-    plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
-    return rows.take(pc.sort_indices(plain, [(name, "ascending") for name in keys.column_names]))
-
-
-def _sortable(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    check_order(rows, names, target.schema)
+    return in_order(rows, names) if names else rows
 
 
 def _delta_encoding(kind: PrimitiveType) -> str | None:
