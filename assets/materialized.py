@@ -8,7 +8,8 @@ import dagster as dg
 from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
 from assets.resources import Project
 from pipelines.config import Config
-from pipelines.materialize import MaterializeReport, count_day, materialize, tables_read
+from pipelines.materialize import MaterializeReport, count_day, materialize
+from pipelines.published_entries import tables_read
 
 DAYS_PER_RUN = 31
 """Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""

@@ -28,6 +28,7 @@ _PANELS = {
     "resync": "Change events to tables",
     "adopt": "Change events to tables",
     "materialize": "Change events to tables",
+    "publish": "Change events to tables",
     "simulate": "Change events to tables",
 }
 

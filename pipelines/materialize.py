@@ -7,10 +7,8 @@ needs of them is found by `published_query.py`, and `published_writer.py` writes
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from difflib import get_close_matches
 from typing import Any
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
@@ -18,10 +16,12 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
 from pipelines.direct_copy import copied_columns
 from pipelines.errors import ConfigError, PublishError
-from pipelines.mirror_views import MirrorRead, mirror_scans, mirror_views, read_of, snapshots_read
+from pipelines.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
+from pipelines.partition_rows import partition_field, query_result, require_columns
+from pipelines.published_entries import arguments, published_entry, published_query
 from pipelines.published_partition import PublishedPartition
-from pipelines.published_query import PublishedQuery, parse_query
-from pipelines.published_writer import CopiedRows, QueryRows, Rows, publish, spark_message
+from pipelines.published_query import PublishedQuery
+from pipelines.published_writer import CopiedRows, QueryRows, Rows, publish
 from pipelines.spark_place import project_session
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
@@ -125,7 +125,7 @@ def materialize(
     scans = {t: scan.where(conditions[t].sql) if t in conditions else scan for t, scan in scans.items()}
     exact = frozenset(table for table, condition in conditions.items() if condition.is_exact)
     spark = project_session(config.spark.at(master, remote))
-    with mirror_views(spark, scans, config.spark.reports) as (views, reports):
+    with views_of(spark, scans, config.spark.reports) as (views, reports):
         result = _result(spark, query, views, day=day, entry=entry)
         rows = _rows(spark, query, {t: s for t, s in scans.items() if t in exact}, result, day=day, entry=entry)
         written = publish(catalog, name, entry, rows, day=day, sources=snapshots_read(scans))
@@ -163,47 +163,6 @@ def count_day(config: Config, name: str, partition_key: str, snapshot_id: int) -
     return scan.where(f"`{column}` = date '{business_day(partition_key)}'").count()
 
 
-def tables_read(config: Config, name: str) -> tuple[str, ...]:
-    """The mirrors that the SQL of a published table names.
-
-    Raises:
-        ConfigError: an unknown name, or SQL that cannot run.
-    """
-    return published_query(config, name).tables
-
-
-def published_query(config: Config, name: str) -> PublishedQuery:
-    """The checked query of a published table.
-
-    Raises:
-        ConfigError: an unknown name, or SQL that cannot run.
-    """
-    entry = published_entry(config, name)
-    column = None if entry.partitioning is None else entry.partitioning.column
-    return parse_query(name, entry.sql, column, config.tables, entry.parameters)
-
-
-def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:
-    """What Spark binds to the parameters of the query, for one partition."""
-    given: dict[str, Any] = dict(entry.parameters)
-    if key is not None and entry.partitioning is not None and query.depends_on_partition:
-        given |= entry.partitioning.parameters(key)
-    return {name: value for name, value in given.items() if name in query.parameters}
-
-
-def published_entry(config: Config, name: str) -> PublishedConfig:
-    """The config of a published table.
-
-    Raises:
-        ConfigError: no such entry; names the nearest.
-    """
-    if name in config.published:
-        return config.published[name]
-    near = get_close_matches(name, sorted(config.published), n=1, cutoff=0.0)
-    hint = f"did you mean {near[0]}?" if near else "the config publishes nothing"
-    raise ConfigError(f"no published table {name!r}; {hint}")
-
-
 def _day_partition(name: str, entry: PublishedConfig) -> PublishedPartition:
     partition = entry.partitioning
     if partition is None or str(partition) != partition.column or partition.unit != "day":
@@ -228,23 +187,12 @@ def _result(
     spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], *, day: date, entry: PublishedConfig
 ) -> DataFrame:
     """The rows of the day."""
-    try:
-        frame = spark.sql(query.over_views(views), args=arguments(query, entry, day.isoformat()))
-    except (AnalysisException, ParseException) as error:
-        raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
-    types = {f.name: f.dataType.simpleString() for f in frame.schema.fields}
-    partition = _day_partition(query.name, entry).column
+    frame = query_result(spark, query, views, arguments(query, entry, day.isoformat()))
+    partition = _day_partition(query.name, entry)
     key = entry.key if entry.mode == "upsert" else ()
-    for column in (partition, *key, *entry.sort_by, *entry.options.bloom_filters):
-        if column not in types:
-            near = get_close_matches(column, list(types), n=1, cutoff=0.0)
-            raise ConfigError(f"published {query.name}: the result has no column {column!r}; did you mean {near[0]!r}?")
-    if types[partition] != "date":
-        raise ConfigError(
-            f"published {query.name}: partition column {partition!r} is {types[partition]}, not date: "
-            f"write cast(... as date) as {partition}"
-        )
-    return frame.where(col(f"`{partition}`") == lit(day))
+    require_columns(query.name, frame, (*key, *entry.sort_by, *entry.options.bloom_filters))
+    partition_field(query.name, frame, partition)
+    return frame.where(col(f"`{partition.column}`") == lit(day))
 
 
 def _rows(

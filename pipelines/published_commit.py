@@ -127,16 +127,7 @@ class Publication:
                     raise
 
     def _delta(self, table: Any) -> RowDelta:
-        delta = RowDelta(table)
-        evolution = evolve(delta.schema, self._columns, table.metadata.last_column_id)
-        if evolution.clashes:
-            clash = evolution.clashes[0]
-            raise ConfigError(
-                f"published {self._name}: column {clash.column!r} is {clash.table_type} in the table and "
-                f"{clash.feed_type} in the result: cast it, rename it, or drop the table"
-            )
-        if evolution.changed:
-            delta.evolve(evolution.schema)
+        delta = published_delta(self._name, table, self._columns)
         if self._key:
             try:
                 check_key(delta.schema, self._key)
@@ -147,22 +138,7 @@ class Publication:
         return delta
 
     def _require_days(self, delta: RowDelta) -> None:
-        """A day can be replaced only where it is a partition of its own, in all files."""
-        spec = delta.default_spec
-        fields = [
-            (f.transform, delta.schema.field(f.source_id).name) for f in spec.fields if f.source_id in delta.schema
-        ]
-        by = ", ".join(f"{transform}({column})" for transform, column in fields) or "nothing"
-        if fields != [("identity", self._partition)] or len(spec.fields) != 1:
-            raise ConfigError(
-                f"published {self._name}: the table is partitioned by {by}, not by {self._partition}, so that no day of it "
-                "can be replaced: publish to another table, or use mode: upsert"
-            )
-        if others := sorted(live_keys(delta.table, delta.schema, ()).spec_ids - {spec.spec_id}):
-            raise ConfigError(
-                f"published {self._name}: files of the table lie under earlier partition specs ({others}), so that no day "
-                "of it can be replaced: rewrite them under the current one"
-            )
+        require_partition(self._name, delta, ("identity", self._partition))
 
     def _deletes(self, delta: RowDelta) -> Iterator[WrittenFile]:
         """Equality deletes of what the table may hold of the keys just written, file by file."""
@@ -174,6 +150,53 @@ class Publication:
             keys = _keys_of(file, delta, self._key)
             for scoped in scope_deletes(delta, keys.filter(pa.array(live.may_hold(keys))), live, "allow"):
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+
+
+def published_delta(name: str, table: Any, columns: Sequence[NestedField]) -> RowDelta:
+    """A commit on a published table whose schema takes rows of `columns`.
+
+    Raises:
+        ConfigError: a column has another type in the table.
+    """
+    delta = RowDelta(table)
+    evolution = evolve(delta.schema, columns, table.metadata.last_column_id)
+    if evolution.clashes:
+        clash = evolution.clashes[0]
+        raise ConfigError(
+            f"published {name}: column {clash.column!r} is {clash.table_type} in the table and "
+            f"{clash.feed_type} in the result: cast it, rename it, or drop the table"
+        )
+    if evolution.changed:
+        delta.evolve(evolution.schema)
+    return delta
+
+
+def require_partition(name: str, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
+    """A partition can be replaced only where the table has it, in all files; (transform, column), None for no partition.
+
+    Raises:
+        ConfigError: the table or some of its files are partitioned otherwise.
+    """
+    spec = delta.default_spec
+    fields = [(f.transform, delta.schema.field(f.source_id).name) for f in spec.fields if f.source_id in delta.schema]
+    by = _partitioned_by(fields)
+    if fields != ([] if wanted is None else [wanted]) or len(spec.fields) != len(fields):
+        raise ConfigError(
+            f"published {name}: the table is partitioned by {by}, not by {_partitioned_by([wanted] if wanted else [])}, "
+            "so that no part of it can be replaced: publish to another table, drop this one, or use mode: upsert"
+        )
+    if others := sorted(live_keys(delta.table, delta.schema, ()).spec_ids - {spec.spec_id}):
+        raise ConfigError(
+            f"published {name}: files of the table lie under earlier partition specs ({others}), so that no part of it "
+            "can be replaced: rewrite them under the current one"
+        )
+
+
+def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:
+    return (
+        ", ".join(column if transform == "identity" else f"{transform}({column})" for transform, column in fields)
+        or "nothing"
+    )
 
 
 def _keys_of(file: WrittenFile, delta: RowDelta, key: Sequence[str]) -> pa.Table:

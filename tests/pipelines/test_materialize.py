@@ -15,7 +15,8 @@ from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.commit import RowDelta
 from pipelines.config import Config, parse
 from pipelines.errors import ConfigError, PublishError
-from pipelines.materialize import MaterializeReport, count_day, materialize, tables_read
+from pipelines.materialize import MaterializeReport, count_day, materialize
+from pipelines.published_entries import tables_read
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_deletes, write_rows
 from scan_core import open_table

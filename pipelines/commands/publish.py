@@ -1,0 +1,90 @@
+"""`nevermore publish`: bring a published table up to date."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.refresh_report import PublishReport
+
+MOST_SHOWN = 20
+"""Partitions of which the reason is shown; --json has all."""
+
+
+def publish(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Tables under `published` in the config; all of them by default."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="Make this partition, whatever changed: 2026-01-31, 2026-01-31T13, 2026-01, 2026, a value, or FIRST..LAST. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Make all partitions, whatever changed.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
+    ] = False,
+    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    master: Annotated[
+        str | None,
+        typer.Option(
+            "--master",
+            help="Where Spark runs, as for spark-submit; default: as the config says, or local[*].",
+            show_default=False,
+        ),
+    ] = None,
+    remote: Annotated[
+        str | None,
+        typer.Option("--remote", help="A Spark Connect server instead, sc://host:15002.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
+) -> None:
+    """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each."""
+    from pipelines.catalog import check_catalog
+    from pipelines.config import load
+    from pipelines.errors import ConfigError
+    from pipelines.published_refresh import publish as make
+
+    settings = load(config)
+    check_catalog(settings)
+    chosen = names or [name for name, entry in settings.published.items() if entry.mode == "replace"]
+    if not chosen:
+        raise ConfigError(f"{config} publishes nothing; add an entry under published")
+    if partition and len(chosen) > 1:
+        raise ConfigError("--partition is of one table; name it")
+    for name in chosen:
+        report = make(
+            settings, name, partitions=partition or (), is_full=full, is_dry=explain, master=master, remote=remote
+        )
+        if as_json:
+            import orjson
+
+            typer.echo(orjson.dumps(report.as_dict()))
+        else:
+            typer.echo(_told(report, with_reasons=explain))
+
+
+def _told(report: "PublishReport", *, with_reasons: bool) -> str:
+    if report.is_unchanged:
+        return f"{report.name}: up to date, {report.reason}"
+    what = "all partitions" if report.partitions is None else f"{len(report.partitions)} partitions"
+    if report.partitions is not None and len(report.partitions) == 1:
+        what = f"partition {report.partitions[0]}"
+    if report.is_dry:
+        told = f"{report.name}: would make {what} ({report.reason})"
+    else:
+        told = (
+            f"{report.name}: made {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files, "
+            f"snapshot {report.snapshot_id}"
+        )
+    changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]
+    if not with_reasons:
+        return told
+    reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
+    more = [f"  and {len(reasons) - MOST_SHOWN} more"] if len(reasons) > MOST_SHOWN else []
+    return "\n".join([told, *changed, *reasons[:MOST_SHOWN], *more])
