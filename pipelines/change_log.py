@@ -4,7 +4,7 @@ Ordinals rise by one over the table's life, in application order. The position a
 commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from pipelines.catalog import (
     current_schema,
     find_table,
     metadata_location,
-    open_current,
     refresh,
     storage_of,
 )
@@ -28,14 +27,11 @@ from pipelines.change_run import Changes
 from pipelines.commit import Committed, RowDelta, retry_conflicts
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import WrittenFile
-from pipelines.row_shape import without_extensions
+from pipelines.logged_changes import ORDINAL, atomic_runs
 from pipelines.schema_evolution import evolve, iceberg_fields
 from pipelines.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type
 
-ORDINAL = "ordinal"
-FIRST_ROWS = 10_000
-"""Read back first, while it is not known how wide they are."""
 _FIXED_COLUMNS = pa.schema(
     [
         pa.field(ORDINAL, pa.int64()),
@@ -250,64 +246,13 @@ class ChangeLog:
             )
         return table
 
-    def last_truncate(self) -> int:
-        """The ordinal of the last truncate, 0 if there is none: what came before it leads to nothing."""
-        if self.table is None:
-            return 0
-        found = open_current(self.table).scan().select(ORDINAL).where("op = 't'").to_table()
-        return int(pc.max(found.column(ORDINAL)).as_py() or 0)
-
     def end_of_batch(self, after: int, most_rows: int) -> int:
         """The ordinal where the next batch of a mirror ends: at most so many changes, but no part of what is atomic."""
         end = min(after + most_rows, self.last_ordinal)
-        for first, last in self._atomic_runs(after):
+        for first, last in atomic_runs(self.table, after):
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last
         return end
-
-    def _atomic_runs(self, after: int) -> list[tuple[int, int]]:
-        """First and last ordinal of what was appended atomically after an ordinal, as far as snapshots tell, in order."""
-        found: list[tuple[int, int]] = []
-        newer: tuple[int, bool] | None = None
-        for snapshot in () if self.table is None else positions.ancestors(self.table):
-            told = snapshot.summary.additional_properties if snapshot.summary else {}
-            if (ordinal := told.get(positions.LAST_ORDINAL)) is None:
-                continue
-            if newer is not None and newer[1] and newer[0] > int(ordinal):
-                found.append((int(ordinal) + 1, newer[0]))
-            newer = int(ordinal), positions.ATOMIC in told
-            if newer[0] <= after:
-                return found[::-1]
-        if newer is not None and newer[1]:
-            found.append((1, newer[0]))
-        return found[::-1]
-
-    def read(self, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
-        """Changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
-        if self.table is None or self.schema is None:
-            return
-        step = FIRST_ROWS
-        while after < end:
-            last = min(after + step, end)
-            scan = open_current(self.table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
-            rows = without_extensions(scan.to_table().sort_by(ORDINAL))
-            yield rows
-            # What has been read tells how many of such changes memory takes next time.
-            step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
-            after = last
-
-    def last_offsets(self, files: Sequence[str]) -> dict[str, int]:
-        """The highest offset logged of each of these source files; files without any are left out."""
-        if self.table is None or not files:
-            return {}
-        from scan_core import col
-
-        scan = open_current(self.table).scan().select("source_file", "source_offset")
-        found = scan.where(col("source_file").is_in(list(files))).to_table()
-        last = found.group_by("source_file").aggregate([("source_offset", "max")])
-        return dict(
-            zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True)
-        )
 
 
 def _truncate(like: ChangeBatch) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
 from pipelines.change_batch import ORDER, ChangeBatch, change_schema
-from pipelines.change_log import ORDINAL, ChangeLog
+from pipelines.change_log import ChangeLog
 from pipelines.change_run import Changes
 from pipelines.config import TableConfig
 from pipelines.errors import ConfigError, SchemaConflictError
@@ -20,6 +20,7 @@ from pipelines.formats.column_types import widened
 from pipelines.formats.feed import POSITION
 from pipelines.key_codes import encode_keys
 from pipelines.key_set import KeySet
+from pipelines.logged_changes import ORDINAL
 from pipelines.row_shape import without_extensions
 from pipelines.touched_keys import keys_touched
 from scan_core.expr.nodes import col

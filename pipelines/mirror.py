@@ -21,6 +21,7 @@ from pipelines.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.config import TableConfig, partition_field
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.file_metrics import FileContent, WrittenFile
+from pipelines.logged_changes import read_changes
 from pipelines.mirror_batch import prepare
 from pipelines.quarantine import FEW_CHANGES, check_ratio
 from pipelines.schema_evolution import iceberg_fields
@@ -123,7 +124,7 @@ class Mirror:
         if appended is not None and appended.changes is not None and appended.first <= done + 1:
             tables = sliced(appended.changes.tables(), done + 1 - appended.first, end - done)
         else:
-            tables = _complete(log, done, end, log.read(done, end, limit), self.name)
+            tables = _complete(log, done, end, read_changes(log.table, done, end, limit), self.name)
         return ChangeRun.of(up_to_truncate(tables) if self.config.soft_delete else tables, limit)
 
     def _apply(self, changes: ChangeRun, reached: int, log: ChangeLog, reject: Callable[[Rejected], None]) -> Applied:

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
 from pipelines.change_batch import Rejected
-from pipelines.change_log import ORDINAL, ChangeLog
+from pipelines.change_log import ChangeLog
 from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.key_set import KeySet
+from pipelines.logged_changes import ORDINAL, read_changes
 from pipelines.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.touched_keys import keys_touched
@@ -85,7 +86,7 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
     touched: list[pa.Table] = []
     num_changes = commits = 0
     limit = table_config.memory_limit_bytes // BATCH_SHARE
-    for changes in log.read(first - 1, applied, limit):
+    for changes in read_changes(log.table, first - 1, applied, limit):
         within = changes.filter(pc.less_equal(changes.column(ORDINAL), last))
         touched += [keys_touched(within, mirror.key)] if within.num_rows else []
         later = changes.slice(within.num_rows)

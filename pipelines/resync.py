@@ -12,12 +12,13 @@ from typing import Any
 from pipelines import positions
 from pipelines.catalog import current_schema, find_table, identifier, open_current
 from pipelines.change_batch import Rejected
-from pipelines.change_log import ORDINAL, ChangeLog
+from pipelines.change_log import ChangeLog
 from pipelines.commit import RowDelta, everything, retry_conflicts
 from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, PositionLostError, SourceError
 from pipelines.file_metrics import WrittenFile
 from pipelines.ingest_report import TableReport
+from pipelines.logged_changes import ORDINAL, last_truncate
 from pipelines.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.schema_evolution import evolve
@@ -155,7 +156,7 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog) -> tuple[int, int]
 
 def _start(log: ChangeLog, config: TableConfig) -> int:
     """The ordinal up to which the changes lead to nothing: before the last truncate, unless it keeps flagged rows."""
-    return 0 if config.soft_delete else max(0, log.last_truncate() - 1)
+    return 0 if config.soft_delete else max(0, last_truncate(log.table) - 1)
 
 
 def _check_complete(log: ChangeLog, start: int) -> None:

@@ -16,6 +16,7 @@ from pipelines.change_run import BATCH_SHARE, ChangeRun
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
 from pipelines.late_changes import check_order, followed, order_text
+from pipelines.logged_changes import last_offsets
 from pipelines.mirror import Mirror, makes_rows
 from pipelines.pending_changes import PendingChanges
 from pipelines.quarantine import check_ratio, quarantine
@@ -83,7 +84,7 @@ class TableIngest:
 
     def lines_logged(self, files: Sequence[str]) -> dict[str, int]:
         """How many lines of these source files are in the change log."""
-        return self._log.last_offsets(files)
+        return last_offsets(self._log.table, files)
 
     def start(self, source_table: str | None = None) -> None:
         """Apply what an earlier run logged and did not get into the mirror.

@@ -316,6 +316,15 @@ def test_rule_29_mirror_catches_up_from_the_log_in_batches(tmp_path: Path) -> No
     assert pipeline.catch_up() == []
 
 
+def test_rule_29_mirror_never_shows_a_part_of_what_was_appended_atomically(tmp_path: Path) -> None:
+    log = ChangeLog(catalog_in(tmp_path), "change_log.shop_t")
+    for number, size in enumerate((1, 3, 2, 1, 1)):
+        changes = [change("c", row(10 * number + i)) for i in range(size)]
+        log.append(batch_of(changes, COLUMNS), f"run {number}", is_atomic=number < 3)
+    pipeline = Pipeline(tmp_path, COLUMNS, options={"commit_rows": 2})
+    assert [a.last_ordinal for a in pipeline.catch_up()] == [1, 4, 6, 8]
+
+
 def test_rule_29_changes_read_back_that_memory_does_not_take_are_one_commit_nevertheless(tmp_path: Path) -> None:
     text = "x" * 10_000
     changes = [
