@@ -74,6 +74,11 @@ class DeleteCache:
         future.set_result(built)
         return built
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether an entry is there, and need not be built."""
+        with self._lock:
+            return key in self._alive
+
     def clear(self) -> None:
         """Forget every entry."""
         with self._lock:

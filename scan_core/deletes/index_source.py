@@ -5,7 +5,8 @@ Which form it takes is decided by `equality.py`; what a cached one depends on is
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.deletes.delete_keys import DeleteKeys
@@ -25,6 +26,9 @@ from scan_core.native.compiled import may_use_numba
 from scan_core.schema import arrow_type
 from scan_core.snapshot import DeleteFile
 from scan_core.split import EqualityDeleteGroup, FileIOConfig, ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.runtime_filter.delete_narrowing import DeleteNarrowing
 
 _REMEMBERED_GROUPS = 256
 
@@ -52,6 +56,7 @@ class _KeySource:
         self._metrics = metrics
         self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
         self._use_numba = may_use_numba(context.options)
+        self._narrowing = None if not context.runtime_filters else self._narrowed_by()
 
     @property
     def cache_key(self) -> Hashable:
@@ -59,7 +64,18 @@ class _KeySource:
         covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
         kinds = tuple(map(str, self._kinds))
         files = _GROUP_KEYS.of(self._group, self._context)
-        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers
+        narrowed = () if self._narrowing is None else (self._narrowing.digest,)
+        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers, *narrowed
+
+    def _narrowed_by(self) -> "DeleteNarrowing | None":
+        """The semi join that leaves few of the keys, unless an index of all of them is there already."""
+        from scan_core.runtime_filter.delete_narrowing import narrowing_of
+
+        found = narrowing_of(self._group, self._kinds, self._context, use_numba=self._use_numba)
+        if found is None:
+            return None
+        plain = _KeySource(self._group, replace(self._context, runtime_filters=()), self._metrics)
+        return None if DELETE_CACHE.holds(plain.cache_key) else found
 
     @property
     def _covering(self) -> tuple[EqualityDeleteGroup, ...]:
@@ -89,6 +105,8 @@ class _KeySource:
         return self._uncovered(iterate_keys(self._group, self._context, self._metrics))
 
     def _uncovered(self, keys: Iterable[DeleteKeys]) -> Iterator[DeleteKeys]:
+        if self._narrowing is not None:
+            keys = self._narrowing.keys_left(keys, self._metrics)
         if not self._covering:
             return iter(keys)
         covers = [Cover(g.key_ids, equality_index(g, self._context, self._metrics)) for g in self._covering]

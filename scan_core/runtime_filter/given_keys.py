@@ -40,11 +40,11 @@ def key_table(keys: Any, names: Sequence[str]) -> pa.Table:
     if len(names) == 1:
         return _named([_array(keys if hasattr(keys, "dtype") else list(keys), names[0])], names)
     rows = list(keys)
-    widths = {len(row) if isinstance(row, tuple | list) else 1 for row in rows} or {len(names)}
-    if widths != {len(names)}:
+    if not rows:
+        return _named([pa.nulls(0) for _ in names], names)
+    if {len(row) if isinstance(row, tuple | list) else 1 for row in rows} != {len(names)}:
         raise OptionError(f"keys of the columns {', '.join(names)} must be tuples of {len(names)} values")
-    return _named([_array(list(part), name) for part, name in zip(zip(*rows, strict=True), names, strict=True)] or
-                  [pa.nulls(0) for _ in names], names)  # fmt: skip
+    return _named([_array(list(part), name) for part, name in zip(zip(*rows, strict=True), names, strict=True)], names)
 
 
 def distinct_keys(keys: pa.Table, columns: Sequence[KeyField], names: Sequence[str]) -> tuple[pa.Array, ...]:
