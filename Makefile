@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_DIR ?= demo
 
-.PHONY: help venv java demo ui test test-all lint format interop fuzz peers bench bench-check clean
+.PHONY: help venv java demo ui test test-all lint format interop spark-versions fuzz peers bench bench-check clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ interop: $(READY) java ## Compare with Iceberg Java: its reading of our tables, 
 interop-all: $(READY) java ## The same over 500 random tables written by Iceberg Java
 	@NEVERMORE_INTEROP_HISTORIES=500 tests/interop/run
 
+spark-versions: $(READY) java ## Run queries over both readers with PySpark 4.1, 4.2 and 4.3, classic and Connect
+	@tests/spark_versions/run
+
 fuzz: $(READY) ## Damage 100,000 small tables: each is read or refused, nothing else happens
 	@$(BIN)/python -m tests.fuzz --inputs 100000
 
@@ -61,7 +64,7 @@ peers: $(READY) ## Install the engines that the benchmarks run beside ours
 	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 
-BENCHMARKS := count_and_aggregate needle object_store bitmap_index select_star cold_start planning filters subfields ingest_decode ingest_to_mirror commit_cost against_engines
+BENCHMARKS := count_and_aggregate needle object_store bitmap_index select_star cold_start planning filters subfields ingest_decode ingest_to_mirror commit_cost spark_dataframe against_engines
 
 bench: $(READY) ## Measure everything beside the decode floor and the installed peers, write docs/benchmarks.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done

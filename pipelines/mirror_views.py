@@ -1,87 +1,99 @@
-"""What a publication reads: scans of mirrors at fixed snapshots, and temporary views of them in Spark.
+"""Every mirror of a config as a view of a Spark session, so that any SQL may name them. Imports pyspark.
 
-Imports pyspark.
+A view is called like its table: `shop.orders` is the view `orders` of a query over `shop` alone, or `shop_orders` where
+names would meet. Snapshots are pinned when the views are made: all queries see one state until they are made anew.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
-from uuid import uuid4
+from difflib import get_close_matches
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.catalog import find_table
-from pipelines.errors import PublishError
-from pipelines.published_query import PublishedQuery
-from scan_core.distribute.spark import dataframe, reports_of
-from scan_core.distribute.task_reports import TaskReports
-from scan_core.metrics import ScanMetrics
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import Config
+from pipelines.errors import ConfigError
+from scan_core.distribute.native_limits import NativeLimits
+from scan_core.distribute.reader_choice import Reader, ReaderChoice
+from scan_core.distribute.spark import choice_of, dataframe
 from scan_core.scan import Scan
 from scan_core.table import open_table
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorRead:
-    """What one table gave to a publication. `metrics` adds up planning and all tasks."""
+class MirrorView:
+    """A mirror as a view.
 
+    Attributes:
+        table: its name in the config.
+        view: its name in the session.
+        snapshot_id: what it shows; None for a mirror without snapshots.
+        frame: the same rows as a DataFrame; `reports_of` it tells what was read.
+        choice: the reader, and why it was chosen.
+    """
+
+    table: str
+    view: str
     snapshot_id: int | None
-    columns: tuple[str, ...]
-    where: str | None
-    metrics: ScanMetrics
+    frame: DataFrame
+    choice: ReaderChoice
 
 
-def mirror_scans(catalog: Any, query: PublishedQuery) -> dict[str, Scan]:
-    """A scan of each mirror with the columns that the query needs.
+def register_views(
+    spark: SparkSession,
+    config: Config,
+    tables: Collection[str] | None = None,
+    *,
+    reader: Reader = "auto",
+    narrow: Mapping[str, Callable[[Scan], Scan]] | None = None,
+    limits: NativeLimits | None = None,
+) -> dict[str, MirrorView]:
+    """Make a temporary view of each mirror that exists, replacing views of these names.
+
+    Args:
+        spark: a session, classic or Connect.
+        config: the project.
+        tables: names of some of its tables; None for all.
+        reader: see `dataframe`.
+        narrow: for some tables what to change of the scan, for example `lambda scan: scan.as_of(snapshot_id)`.
+        limits: see `dataframe`.
+
+    Returns:
+        The views, by the name of the table. A table that was never ingested has none.
 
     Raises:
-        PublishError: a mirror does not exist yet.
+        ConfigError: an unknown name of a table.
+        OptionError: "native" was asked of a table that Spark's reader would read differently.
     """
-    scans = {}
-    for name in query.tables:
+    wanted = tuple(config.tables if tables is None else tables)
+    for name in (*wanted, *(narrow or {})):
+        if name not in config.tables:
+            near = get_close_matches(name, sorted(config.tables), n=1, cutoff=0.0)
+            raise ConfigError(f"no table {name!r} in the config; did you mean {near[0]!r}?")
+    names = view_names(config.tables)
+    catalog = open_catalog(config)
+    views = {}
+    for name in wanted:
         mirror = find_table(catalog, name)
         if mirror is None:
-            raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
-        scans[name] = open_table(mirror).scan()
-    columns = query.columns({name: scan.schema for name, scan in scans.items()})
-    return {name: scan.select(*columns[name]) for name, scan in scans.items()}
+            continue
+        scan = open_table(mirror).scan()
+        scan = (narrow or {}).get(name, _unchanged)(scan)
+        snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
+        frame = dataframe(spark, scan, reader, limits=limits)
+        frame.createOrReplaceTempView(names[name])
+        views[name] = MirrorView(name, names[name], snapshot_id, frame, choice_of(frame))
+    return views
 
 
-@contextmanager
-def mirror_views(
-    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None
-) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
-    """Names of temporary views of the scans, and what their tasks will report.
-
-    By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
-    """
-    token = uuid4().hex[:12]
-    frames = {
-        table: dataframe(spark, scan, reader="python", metrics_dir=_fresh(reports_folder))
-        for table, scan in scans.items()
+def view_names(tables: Collection[str]) -> dict[str, str]:
+    """For each table the name of its view: its last part, with the parts before it where two tables share it."""
+    short = [name.rpartition(".")[2].lower() for name in tables]
+    return {
+        name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")
+        for name in tables
     }
-    names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
-    try:
-        for table, frame in frames.items():
-            frame.createTempView(names[table])
-        yield names, {table: reports_of(frame) for table, frame in frames.items()}
-    finally:
-        for view in names.values():
-            spark.catalog.dropTempView(view)
 
 
-def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
-    """The snapshots that are read, by table."""
-    return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
-
-
-def read_of(scan: Scan, metrics: ScanMetrics) -> MirrorRead:
-    """The facts of a scan that was read."""
-    where = " and ".join(str(p) for p in scan.predicates) or None
-    snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
-    return MirrorRead(snapshot_id, scan.columns or (), where, metrics)
-
-
-def _fresh(folder: str | None) -> str | None:
-    """A folder of its own for the reports of one read."""
-    return folder and f"{folder}/{uuid4().hex}"
+def _unchanged(scan: Scan) -> Scan:
+    return scan

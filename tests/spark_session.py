@@ -5,6 +5,7 @@ pytestmark = SPARK_TEST
 def test_something(spark: SparkSession) -> None: ...
 """
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
 SPARK_TEST = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 """Marks of tests with a session: all in one process of a parallel run."""
 
+REMOTE = "NEVERMORE_TEST_SPARK_REMOTE"
+"""Environment variable: the session is one of Connect; `local[2]` starts its server too."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> "SparkSession":
     """A session with two task slots; it runs until the process ends, as tools keep theirs."""
     from scan_core.distribute.spark_session import spark_session
 
-    return spark_session(
-        "nevermore-tests",
-        master="local[2]",
-        config={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short queries, few cores
-        },
-    )
+    config = {"spark.sql.shuffle.partitions": "2"}
+    remote = os.environ.get(REMOTE) or None
+    if remote is None:  # short queries, few cores
+        config["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return spark_session("nevermore-tests", master="local[2]", remote=remote, config=config)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_reading import why_not_columns
 from scan_core.distribute.pushed_filters import push_filters
 from scan_core.distribute.reader_choice import Reader, ReaderChoice
+from scan_core.distribute.report_gathering import fetching
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark_join import explain_join, join  # noqa: F401  part of this surface
 from scan_core.distribute.spark_native import MOST_READINGS, native_dataframe, readings_of
@@ -36,6 +37,8 @@ T = TypeVar("T")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
+_slots: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
+"""Tasks that the server of a Connect session runs at once, asked once."""
 _choices: "WeakKeyDictionary[DataFrame, ReaderChoice]" = WeakKeyDictionary()
 
 
@@ -61,8 +64,8 @@ def dataframe(
         filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
             What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
             session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
-        metrics_dir: where tasks report what they read, see `reports_of`; on a cluster a folder that driver and
-            workers share. Default: a temporary folder, removed when this process ends.
+        metrics_dir: where tasks report what they read, see `reports_of`: a folder of each host, or one that driver and
+            workers share. Default: a temporary folder, removed on this host when this process ends.
         limits: how much of its work the native reader does on the driver, and what it may hold in memory.
 
     Raises:
@@ -80,15 +83,18 @@ def dataframe(
         scan, left = pushed.scan, tuple(pushed.left)
     schema = spark_schema(scan.schema)
     register(spark)
-    reports = TaskReports.in_folder(metrics_dir)
     plan = scan.plan()
     parallelism = _parallelism(spark)
+    reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
     found = "it was not asked for" if reader == "python" else _native(spark, plan, limits, parallelism, metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
         choice = ReaderChoice(reader, "python", found)
+        reports.write_plan(
+            plan.metrics, num_splits=0
+        )  # where Spark plans again on this host, it says the same and more
         options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
         frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
     else:
@@ -161,4 +167,6 @@ def _parallelism(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkAttributeError:  # Connect has no context: what the server would use for a range tells the same
-        return int(spark.range(0, 1_000_000).select(spark_partition_id()).distinct().count())
+        if spark not in _slots:
+            _slots[spark] = int(spark.range(0, 1_000_000).select(spark_partition_id()).distinct().count())
+        return _slots[spark]

@@ -52,6 +52,7 @@ class SplitPartition(InputPartition):  # type: ignore[misc]
     """One split, as bytes that only its task unpacks."""
 
     index: int
+    num_splits: int
     split: bytes
 
 
@@ -75,7 +76,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
             TaskReports(self._metrics_dir).write_plan(plan.metrics, len(splits))
         packed = pack_splits(splits)
         self._shared = packed.shared
-        self._partitions = [SplitPartition(index, split) for index, split in enumerate(packed.splits)]
+        self._partitions = [SplitPartition(index, len(splits), split) for index, split in enumerate(packed.splits)]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_partitions": []}
@@ -98,7 +99,9 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         finally:
             task = TaskContext.get()
             if self._metrics_dir is not None and task is not None:
-                TaskReports(self._metrics_dir).write_task(task.stageId(), partition.index, metrics)
+                TaskReports(self._metrics_dir).write_task(
+                    task.stageId(), partition.index, metrics, partition.num_splits
+                )
 
 
 def _require_same_types(table: st.StructType, declared: st.StructType) -> None:

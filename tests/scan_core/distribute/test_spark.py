@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 import scan_core
 from scan_core import Scan, ScanOptions, Table
@@ -118,61 +117,6 @@ def test_a_limit_counts_rows_that_filters_left_to_spark_keep(ansi_spark: SparkSe
     assert frame.count() == 2
     with pytest.raises(OptionError, match="not one text"):
         dataframe(ansi_spark, table.scan(), filters="id > 5")
-
-
-@pytest.mark.parametrize(
-    ("use", "expected"),
-    [
-        (lambda d: d.filter("qty = 3").count(), 28),
-        (lambda d: (d.filter("qty = 3").count(), d.count(), d.filter("qty = 4").count(), d.count())[1::2], (363, 363)),
-        (lambda d: d.alias("a").join(d.alias("b"), "id").count(), 363),
-        (lambda d: d.filter("id < 100").join(d.filter("id >= 50"), "id").count(), 45),
-        (lambda d: d.filter("id < 50").union(d.filter("id >= 50")).count(), 363),
-        (lambda d: d.unionAll(d).count(), 726),
-        (lambda d: d.filter("id < 50").join(d, "id", "left").count(), 48),
-        (lambda d: d.filter("id < 50").join(d.filter("id < 10"), "id", "full_outer").count(), 48),
-        (lambda d: d.join(d.filter("qty = 3"), "id", "left_anti").count(), 335),
-        (lambda d: d.filter(d.id.isin(0, 10, 30)).count(), 2),
-        (lambda d: d.groupBy("name").agg(f.sum("qty")).filter("name = 'n1'").count(), 1),
-        (lambda d: d.limit(3).count(), 3),
-    ],
-    ids=[
-        "count after filter", "filter count filter count", "self-join", "self-join of two filters", "union", "union all",
-        "outer self-join", "full outer self-join", "anti-join", "isin", "having", "limit",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("reader", ["python", "native"])
-def test_one_dataframe_used_in_several_ways_is_right_in_each(
-    spark: SparkSession,
-    table: Table,
-    use: Any,
-    expected: Any,
-    reader: Any,
-) -> None:
-    frame = dataframe(spark, table.scan(), reader=reader)
-    assert use(frame) == expected
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("select count(*) from t", 363),
-        ("select count(*) from t a join t b on a.id = b.id and a.qty = 3 and b.qty > 0", 28),
-        ("with x as (select * from t where qty = 3) select count(*) from x, x y where x.id = y.id", 28),
-        ("select count(*) from t where id in (select id from t where qty = 3)", 28),
-        ("select count(*) from t where not exists (select 1 from t u where u.id = t.id and u.qty = 3)", 335),
-        ("select count(*) from (select id from t where qty = 3 union select id from t where qty = 4)", 56),
-        ("select (select max(id) from t where qty = 3) - (select max(id) from t)", -6),
-    ],
-)
-def test_a_view_over_the_data_source_is_right_in_any_query(
-    spark: SparkSession,
-    table: Table,
-    sql: str,
-    expected: int,
-) -> None:
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING nevermore OPTIONS (path '{table.metadata_path}')")
-    assert spark.sql(sql).collect()[0][0] == expected
 
 
 def test_a_view_takes_columns_predicate_and_snapshot_as_options(
