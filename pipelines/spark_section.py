@@ -20,7 +20,7 @@ class SparkConfig(Section):
         remote: a Spark Connect server instead, `sc://host:15002`.
         conf: settings of Spark, by their names.
         package: how our code reaches the workers of a cluster: `auto` builds and ships an archive with each session, `installed` ships nothing, a path names an archive that `nevermore spark-package` has built.
-        reports: folder that driver and workers share, where tasks report what they read; without one, reports of other machines are missing.
+        reports: folder that driver and workers share, where tasks report what they read; without one the driver fetches the reports from each host.
     """
 
     master: str | None = None
