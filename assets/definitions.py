@@ -11,11 +11,12 @@ import dagster as dg
 
 from assets.automation import ingest_schedule, publish_schedules
 from assets.change_log import change_log_assets
-from assets.jobs import daily_job, ingest_job
+from assets.jobs import ingest_job, jobs_by_time
 from assets.keys import mirror_key
 from assets.materialized import published_asset
 from assets.mirror import mirror_asset
-from assets.partitions import business_days
+from assets.partitions import partitions_of
+from assets.publish_job import publish_after_ingest, publish_job
 from assets.resources import Project
 from checks.asset_checks import mirror_asset_checks
 from pipelines.catalog import open_catalog
@@ -32,18 +33,19 @@ def project_definitions(config: Config) -> dg.Definitions:
     """Assets, checks, jobs and schedules of one project; of patterns for tables those that are known by now."""
     if config.patterns:
         config = expanded(config, open_catalog(config)).model_copy(update={"patterns": {}})
-    days = business_days(config.published.values())
+    refresh = publish_job(config)
     assets = [
         *(change_log_assets(tables, config) for tables in sources(config)),
         *(mirror_asset(table, config) for table in config.tables),
-        *(published_asset(name, config, days) for name in config.published),
+        *(published_asset(name, config, partitions_of(name, config.published)) for name in config.published),
     ]
     checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[ingest_job, daily_job] if config.published else [ingest_job],
+        jobs=[ingest_job, *jobs_by_time(config.published), *([refresh] if refresh else [])],
         schedules=[ingest_schedule, *publish_schedules(config.published)],
+        sensors=[publish_after_ingest(refresh)] if refresh else [],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
         resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},
     )

@@ -1,40 +1,42 @@
-"""Published tables as assets: one per entry of `published`, partitioned by business day."""
+"""Published tables as assets: one per entry of `published`, partitioned as its config says, or not at all."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
 from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
+from assets.published_reports import count_made, published_metadata, refresh_metadata
 from assets.resources import Project
 from pipelines.config import Config
-from pipelines.materialize import MaterializeReport, count_day, materialize
+from pipelines.materialize import count_day, materialize
 from pipelines.published_entries import tables_read
+from pipelines.published_refresh import publish
 
 DAYS_PER_RUN = 31
 """Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""
 COMPLETE_CHECK = "published_rows_are_complete"
 
+_Made = tuple[int, int, dict[str, dg.MetadataValue]]
+"""Rows written, rows found, metadata."""
 
-def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinition) -> dg.AssetsDefinition:
+
+def published_asset(name: str, config: Config, partitions: dg.PartitionsDefinition | None) -> dg.AssetsDefinition:
     """The asset of one published table.
 
     Its check runs inside: a failed check fails the day, where a separate check on a last asset would leave a backfill
     green.
     """
     key = published_key(name)
+    entry = config.published[name]
 
     def published(
         context: dg.AssetExecutionContext, project: Project
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
-        current = project.config()
-        reports = []
-        for day in context.partition_keys:
-            reports.append(materialize(current, name, day, master=project.spark_master))
-            context.log.info("%s of %s: %s rows", name, day, reports[-1].rows)
-        found = sum(count_day(current, name, report.partition_key, report.snapshot_id) for report in reports)
-        written = sum(report.rows for report in reports)
-        is_all = current.published[name].mode == "replace"  # otherwise earlier rows of the day stay
+        keys = list(context.partition_keys) if partitions is not None else []
+        written, found, metadata = _make(name, project, keys)
+        context.log.info("%s: %s rows", name, written)
+        is_all = project.config().published[name].mode == "replace"  # otherwise earlier rows of the day stay
         verdict = dg.AssetCheckResult(
             passed=found == written if is_all else found >= written,
             check_name=COMPLETE_CHECK,
@@ -44,19 +46,20 @@ def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinitio
             yield verdict
             raise dg.Failure(
                 f"{name}: tasks wrote {written} rows, the table holds {found}",
-                metadata={"days": ", ".join(context.partition_keys)},
+                metadata={"partitions": ", ".join(keys) or "all"},
                 allow_retries=False,
             )
-        yield dg.MaterializeResult(metadata=published_metadata(reports))
+        yield dg.MaterializeResult(metadata=metadata)
         yield verdict
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # backfill policies are in beta, and without an alternative
+        policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
         return dg.asset(
             key=key,
             deps=[mirror_key(table) for table in tables_read(config, name)],
-            partitions_def=days,
-            backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN),
+            partitions_def=partitions,
+            backfill_policy=None if partitions is None else policy,
             check_specs=[
                 dg.AssetCheckSpec(
                     COMPLETE_CHECK,
@@ -67,26 +70,23 @@ def published_asset(name: str, config: Config, days: dg.DailyPartitionsDefinitio
             group_name=PUBLISHED_GROUP,
             kinds={"iceberg", "spark"},
             pool=table_pool(name),
-            description=f"Re-made day by day from mirrors.\n\n```sql\n{config.published[name].sql.strip()}\n```",
+            description=f"{_how(entry.partition)}\n\n```sql\n{entry.sql.strip()}\n```",
         )(published)
 
 
-def published_metadata(reports: list[MaterializeReport]) -> dict[str, dg.MetadataValue]:
-    """Metadata of one materialization, which may cover several days."""
-    last = reports[-1]
-    metrics = [report.metrics for report in reports]
-    values: dict[str, dg.MetadataValue] = {
-        "dagster/partition_row_count": dg.IntMetadataValue(sum(report.rows for report in reports)),
-        "rows removed by deletes": dg.IntMetadataValue(sum(report.rows_removed_by_deletes for report in reports)),
-        "rows read": dg.IntMetadataValue(sum(m.rows_out for m in metrics)),
-        "data files": dg.IntMetadataValue(sum(report.data_files for report in reports)),
-        "bytes written": dg.IntMetadataValue(sum(report.bytes_written for report in reports)),
-        "bytes read": dg.IntMetadataValue(sum(m.bytes_read for m in metrics)),
-        "bytes skipped": dg.IntMetadataValue(sum(m.bytes_skipped for m in metrics)),
-        "snapshot id": dg.TextMetadataValue(str(last.snapshot_id)),
-    }
-    if len(reports) > 1:
-        values["rows by day"] = dg.JsonMetadataValue({report.partition_key: report.rows for report in reports})
-    for table, read in last.reads.items():
-        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
-    return values
+def _how(partition: str | None) -> str:
+    return "Made from mirrors as a whole." if partition is None else f"Re-made by {partition} from mirrors."
+
+
+def _make(name: str, project: Project, keys: Sequence[str]) -> _Made:
+    """Days of a date column one by one, as their mode says; all else in one snapshot."""
+    config = project.config()
+    partition = config.published[name].partitioning
+    if partition is not None and partition.unit == "day" and partition.transform == "identity":
+        days = [materialize(config, name, day, master=project.spark_master) for day in keys]
+        found = sum(count_day(config, name, report.partition_key, report.snapshot_id) for report in days)
+        return sum(report.rows for report in days), found, published_metadata(days)
+    report = publish(config, name, partitions=keys, master=project.spark_master)
+    if report.is_unchanged:
+        return 0, 0, refresh_metadata(report)
+    return report.rows, count_made(config, report), refresh_metadata(report)

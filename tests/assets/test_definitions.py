@@ -11,8 +11,11 @@ import pytest
 import yaml
 
 from assets import definitions
-from assets.jobs import DAILY_JOB, INGEST_JOB
+from assets.automation import last_key
+from assets.jobs import DAILY_JOB, INGEST_JOB, PUBLISH_JOB
+from assets.publish_job import SENSOR
 from pipelines.errors import ConfigError
+from pipelines.published_partition import Unit
 from tests.conftest import REPOSITORY
 from tests.shop_project import ShopProject
 
@@ -141,3 +144,60 @@ def test_workspace_names_a_module_that_loads_in_a_process_of_its_own(project: Sh
     )
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == "7"
+
+
+_MORE = {
+    "shop.hourly": {"partition": "hour(at)", "start": "2026-01-01T05", "sql": "select at, id from shop.orders"},
+    "shop.monthly": {"partition": "month(day)", "start": "2025-11", "sql": "select day, id from shop.orders", "incremental": True},
+    "shop.yearly": {"partition": "year(day)", "sql": "select day, id from shop.orders"},
+    "shop.by_name": {"partition": "value(name)", "values": ["Ada", "Bob"], "sql": "select name, id from shop.customers"},
+    "shop.by_id": {"partition": "value(id)", "incremental": "auto", "sql": "select id, name from shop.customers"},
+    "shop.whole": {"sql": "select count(*) as n from shop.orders"},
+}  # fmt: skip
+
+
+def _with_more(project: ShopProject) -> dg.Definitions:
+    document = yaml.safe_load(project.path.read_text())
+    document["published"] |= _MORE
+    project.path.write_text(yaml.safe_dump(document))
+    return project.definitions
+
+
+def test_published_tables_have_the_partitions_of_their_config(project: ShopProject) -> None:
+    graph = _with_more(project).resolve_asset_graph()
+    found = {name: graph.get(dg.AssetKey(["published", "shop", name.split(".")[1]])).partitions_def for name in _MORE}
+    firsts = {
+        name: definition.get_first_partition_key()
+        for name, definition in found.items()
+        if isinstance(definition, dg.TimeWindowPartitionsDefinition)
+    }
+    assert firsts == {"shop.hourly": "2026-01-01T05", "shop.monthly": "2025-11", "shop.yearly": "2024"}
+    assert found["shop.by_name"] == dg.StaticPartitionsDefinition(["Ada", "Bob"])
+    assert isinstance(found["shop.by_id"], dg.DynamicPartitionsDefinition)
+    assert found["shop.whole"] is None
+
+
+def test_each_unit_of_time_has_its_job_and_schedule_and_one_job_publishes_after_ingests(project: ShopProject) -> None:
+    defs = _with_more(project)
+    dg.Definitions.validate_loadable(defs)
+    names = {job.name for job in defs.jobs or []}
+    assert names == {INGEST_JOB, "hourly_job", DAILY_JOB, "monthly_job", "yearly_job", PUBLISH_JOB}
+    schedules = {s.name: s.cron_schedule for s in defs.schedules or []}
+    assert schedules["hourly_schedule"] == "10 * * * *"
+    steps = {node.name for node in defs.resolve_job_def(PUBLISH_JOB).nodes}
+    assert steps == {"publish_shop_monthly", "publish_shop_by_id", "publish_shop_whole"}
+    (sensor,) = defs.sensors or []
+    assert (sensor.name, sensor.default_status) == (SENSOR, dg.DefaultSensorStatus.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("unit", "key"), [("hour", "2026-02-28T23"), ("day", "2026-02-28"), ("month", "2026-02"), ("year", "2025")]
+)
+def test_schedules_make_the_partition_that_is_over(unit: Unit, key: str) -> None:
+    assert last_key(unit, dt.datetime(2026, 3, 1, 0, 10, tzinfo=dt.UTC)) == key
+
+
+def test_bad_sql_is_found_when_definitions_load(project: ShopProject) -> None:
+    project.path.write_text(project.path.read_text().replace("from shop.orders", "from shop.order"))
+    with pytest.raises(ConfigError, match=r"published shop.daily: no table shop.order; did you mean shop.orders\?"):
+        _ = project.definitions

@@ -104,6 +104,7 @@ def days(report: PublishReport) -> list[int]:
     return sorted(int(key[-2:]) for key in report.partitions)
 
 
+@pytest.mark.slow
 def test_nothing_new_makes_nothing_and_adds_no_snapshot(config: Config) -> None:
     before = find_table(open_catalog(config), NAME)
     report = publish(config, NAME)
@@ -138,6 +139,7 @@ def test_a_changed_row_of_a_joined_table_makes_the_partitions_that_it_meets(conf
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_a_change_of_columns_that_the_sql_does_not_read_makes_no_partition_but_moves_on(config: Config) -> None:
     rows = orders((2, 2, 2, 20))
     apply(config, "shop.orders", rows.set_column(4, "note", pa.array(["changed"])), deleted=[2])
@@ -146,6 +148,7 @@ def test_a_change_of_columns_that_the_sql_does_not_read_makes_no_partition_but_m
     assert publish(config, NAME).is_unchanged
 
 
+@pytest.mark.slow
 def test_a_partition_made_alone_is_made_again_and_the_others_by_what_changed_since_they_were(config: Config) -> None:
     apply(config, "shop.orders", orders((6, 1, 2, 1)))
     assert days(publish(config, NAME, partitions=["2026-01-02"])) == [2]
@@ -158,11 +161,13 @@ def test_a_partition_made_alone_is_made_again_and_the_others_by_what_changed_sin
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_all_is_made_again_when_the_sql_changes(config: Config, tmp_path: Path) -> None:
     report = publish(make_config(tmp_path, BY_CITY.replace("sum(", "max(")), NAME)
     assert (report.partitions, report.reason) == (None, "the SQL, its parameters or its settings changed")
 
 
+@pytest.mark.slow
 def test_all_is_made_again_when_a_snapshot_has_expired_and_the_reason_is_told(config: Config) -> None:
     apply(config, "shop.orders", orders((8, 1, 1, 1)))
     mirror = find_table(open_catalog(config), "shop.orders")
@@ -175,6 +180,7 @@ def test_all_is_made_again_when_a_snapshot_has_expired_and_the_reason_is_told(co
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_all_is_made_again_when_a_mirror_was_made_anew(config: Config) -> None:
     open_catalog(config).drop_table("shop.customers")
     apply(config, "shop.customers", customers((1, "Oslo")))
@@ -182,6 +188,7 @@ def test_all_is_made_again_when_a_mirror_was_made_anew(config: Config) -> None:
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_all_is_made_again_when_columns_that_the_sql_reads_change(config: Config) -> None:
     table = find_table(open_catalog(config), "shop.customers")
     assert table is not None
@@ -197,6 +204,7 @@ def test_all_is_made_again_when_columns_that_the_sql_reads_change(config: Config
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_all_is_made_again_after_somebody_else_wrote_to_the_published_table(config: Config) -> None:
     table = find_table(open_catalog(config), NAME)
     assert table is not None
@@ -206,6 +214,7 @@ def test_all_is_made_again_after_somebody_else_wrote_to_the_published_table(conf
     assert report.reason == f"snapshot {foreign} was made by something else"
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_the_partitions_and_makes_nothing(config: Config) -> None:
     apply(config, "shop.orders", orders((5, 2, 2, 5)))
     before = published(config)
@@ -215,6 +224,7 @@ def test_a_dry_run_names_the_partitions_and_makes_nothing(config: Config) -> Non
     assert days(publish(config, NAME)) == [2]
 
 
+@pytest.mark.slow
 def test_a_run_that_another_overtakes_plans_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     apply(config, "shop.orders", orders((5, 2, 2, 5)))
     original, calls = published_refresh.commit_refresh, []
@@ -232,6 +242,7 @@ def test_a_run_that_another_overtakes_plans_again(config: Config, monkeypatch: p
     assert_is_what_all_gives(config)
 
 
+@pytest.mark.slow
 def test_a_failing_job_publishes_nothing_and_the_next_run_makes_it(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +260,7 @@ def test_a_failing_job_publishes_nothing_and_the_next_run_makes_it(
     assert days(publish(config, NAME)) == [2]
 
 
+@pytest.mark.slow
 def test_a_table_without_partitions_is_made_whole_when_a_mirror_changed(config: Config, tmp_path: Path) -> None:
     whole = make_config(
         tmp_path, "select count(*) as n, max(amount) as most from shop.orders", partition=None, incremental=None
@@ -262,6 +274,7 @@ def test_a_table_without_partitions_is_made_whole_when_a_mirror_changed(config: 
     assert published(whole) == [(5, 40)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "sql", "made"),
     [
@@ -284,6 +297,7 @@ def test_partitions_of_every_kind(config: Config, tmp_path: Path, partition: str
     assert_is_what_all_gives(kind)
 
 
+@pytest.mark.slow
 def test_sql_that_asks_for_its_partition_is_run_for_each_and_for_those_that_changed(
     config: Config, tmp_path: Path
 ) -> None:
@@ -305,6 +319,7 @@ def test_sql_that_asks_for_its_partition_is_run_for_each_and_for_those_that_chan
     assert_is_what_all_gives(asking)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "entry", "message"),
     [
@@ -326,6 +341,7 @@ def test_what_cannot_be_published_is_refused_in_words(
     assert published(config) == before
 
 
+@pytest.mark.slow
 def test_a_failing_task_says_why_in_one_line(config: Config, tmp_path: Path) -> None:
     failing = "select cast(at as date) as day, cast(concat('x', note) as int) as n from shop.orders"
     with pytest.raises(PublishError, match=r"the Spark job failed: .*CAST_INVALID_INPUT") as error:

@@ -1,0 +1,100 @@
+"""What runs of published tables report: metadata of materializations, and whether the table holds what was written."""
+
+import dagster as dg
+from sqlglot import exp
+
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import Config
+from pipelines.materialize import MaterializeReport
+from pipelines.published_entries import published_entry
+from pipelines.published_partition import NULL_KEY
+from pipelines.refresh_report import PublishReport
+from pipelines.slice_conditions import scan_condition
+from scan_core.metrics import ScanMetrics
+from scan_core.scan import Scan
+from scan_core.table import open_table
+
+MOST_TOLD = 50
+"""Partitions whose reason is shown on a materialization."""
+
+
+def published_metadata(reports: list[MaterializeReport]) -> dict[str, dg.MetadataValue]:
+    """Metadata of one materialization, which may cover several days."""
+    last = reports[-1]
+    values = _metadata(
+        sum((report.metrics for report in reports), ScanMetrics()),
+        rows=sum(report.rows for report in reports),
+        data_files=sum(report.data_files for report in reports),
+        bytes_written=sum(report.bytes_written for report in reports),
+        snapshot_id=last.snapshot_id,
+    )
+    if len(reports) > 1:
+        values["rows by day"] = dg.JsonMetadataValue({report.partition_key: report.rows for report in reports})
+    for table, read in last.reads.items():
+        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
+    return values
+
+
+def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
+    """Metadata of one run of `publish`: what was made, why, and from what."""
+    values = _metadata(
+        report.metrics,
+        rows=report.rows,
+        data_files=report.data_files,
+        bytes_written=report.bytes_written,
+        snapshot_id=report.snapshot_id,
+    )
+    values["reason"] = dg.TextMetadataValue(report.reason)
+    values["partitions made"] = (
+        dg.TextMetadataValue("all") if report.partitions is None else dg.IntMetadataValue(len(report.partitions))
+    )
+    if report.why:
+        values["why"] = dg.JsonMetadataValue({key: list(why) for key, why in list(report.why.items())[:MOST_TOLD]})
+    for table, count in report.changed_rows.items():
+        values[f"changed rows of {table}"] = dg.IntMetadataValue(count)
+    for table, read in report.reads.items():
+        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
+    return values
+
+
+def count_made(config: Config, report: PublishReport) -> int:
+    """Rows of the partitions that a run made, read back through scan_core from its snapshot."""
+    table = find_table(open_catalog(config), report.name)
+    if table is None or report.snapshot_id is None:
+        return 0
+    scan = open_table(table).scan().as_of_snapshot(report.snapshot_id)
+    if report.partitions is None:
+        return scan.count()
+    return sum(_count_of(scan, config, report.name, key) for key in report.partitions)
+
+
+def _count_of(scan: Scan, config: Config, name: str, key: str) -> int:
+    partition = published_entry(config, name).partitioning
+    if partition is None:
+        return scan.count()
+    quoted = "`" + partition.column.replace("`", "``") + "`"
+    if key == NULL_KEY:
+        return scan.where(f"{quoted} is null").count()
+    kind = scan.schema.find(partition.column).type
+    physical = partition.physical(key, kind)
+    condition = scan_condition(exp.column(partition.column), scan.schema, partition, {physical})
+    if condition is None:  # values without a literal: what the manifests say of the partition
+        files = (task.data_file for task in scan.plan().tasks)
+        return sum(file.record_count for file in files if file.partition[0] == physical)
+    return scan.where(condition.sql).count()
+
+
+def _metadata(
+    metrics: ScanMetrics, *, rows: int, data_files: int, bytes_written: int, snapshot_id: int | None
+) -> dict[str, dg.MetadataValue]:
+    removed = metrics.rows_removed_by_position_deletes + metrics.rows_removed_by_equality_deletes
+    return {
+        "dagster/partition_row_count": dg.IntMetadataValue(rows),
+        "rows removed by deletes": dg.IntMetadataValue(removed),
+        "rows read": dg.IntMetadataValue(metrics.rows_out),
+        "data files": dg.IntMetadataValue(data_files),
+        "bytes written": dg.IntMetadataValue(bytes_written),
+        "bytes read": dg.IntMetadataValue(metrics.bytes_read),
+        "bytes skipped": dg.IntMetadataValue(metrics.bytes_skipped),
+        "snapshot id": dg.TextMetadataValue(str(snapshot_id)),
+    }

@@ -1,0 +1,77 @@
+"""The job that publishes after ingests: what it makes appears on the assets, partition by partition."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from assets.jobs import PUBLISH_JOB
+from assets.keys import published_key
+from assets.materialized import published_asset
+from pipelines.ingest import run_once
+from tests.shop_project import ShopProject, event, order
+from tests.spark_session import SPARK_TEST
+
+pytestmark = [*SPARK_TEST, pytest.mark.slow]
+
+
+@pytest.fixture
+def project(tmp_path: Path, spark: SparkSession) -> ShopProject:
+    project = ShopProject(tmp_path)
+    document = yaml.safe_load(project.path.read_text())
+    document["published"]["shop.daily"]["incremental"] = True
+    document["published"]["shop.whole"] = {"sql": "select count(*) as n from shop.orders"}
+    project.path.write_text(yaml.safe_dump(document))
+    project.land_orders()
+    project.land_people()
+    run_once(project.config)
+    return project
+
+
+def _run(project: ShopProject, instance: dg.DagsterInstance) -> dict[dg.AssetKey, list[str | None]]:
+    result = project.definitions.resolve_job_def(PUBLISH_JOB).execute_in_process(instance=instance)
+    assert result.success
+    made: dict[dg.AssetKey, list[str | None]] = {}
+    for found in result.all_events:
+        if found.event_type_value == "ASSET_MATERIALIZATION":
+            made.setdefault(found.asset_key, []).append(found.partition)  # type: ignore[arg-type]
+    return made
+
+
+def test_changed_partitions_and_whole_tables_are_made_after_an_ingest_and_nothing_without_changes(
+    project: ShopProject,
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert _run(project, instance) == {
+            published_key("shop.daily"): ["2026-01-01", "2026-01-02"], published_key("shop.whole"): [None]
+        }  # fmt: skip
+        assert _run(project, instance) == {}
+        project.land("orders", "3.jsonl", [event("c", "orders", after=order(8, 80.0, 2))])
+        run_once(project.config)
+        made = _run(project, instance)
+        assert made == {published_key("shop.daily"): ["2026-01-02"], published_key("shop.whole"): [None]}
+        assert instance.get_materialized_partitions(published_key("shop.daily")) == {"2026-01-01", "2026-01-02"}
+
+
+def test_a_whole_table_is_an_asset_that_can_be_made_by_hand(project: ShopProject) -> None:
+    asset = published_asset("shop.whole", project.config, None)
+    result = dg.materialize([asset], resources=project.definitions.resources)
+    (made,) = result.get_asset_materialization_events()
+    metadata = {name: value.value for name, value in made.materialization.metadata.items()}
+    assert (metadata["partitions made"], metadata["dagster/partition_row_count"]) == ("all", 1)
+    (check,) = result.get_asset_check_evaluations()
+    assert check.passed
+
+
+def test_a_backfill_of_other_units_makes_its_partitions_in_one_snapshot(project: ShopProject) -> None:
+    document = yaml.safe_load(project.path.read_text())
+    document["published"]["shop.monthly"] = {"partition": "month(day)", "start": "2025-12", "sql": "select day, id from shop.orders"}  # fmt: skip
+    project.path.write_text(yaml.safe_dump(document))
+    defs = project.definitions
+    tags = {"dagster/asset_partition_range_start": "2025-12", "dagster/asset_partition_range_end": "2026-01"}
+    result = defs.resolve_job_def("monthly_job").execute_in_process(tags=tags)
+    events = result.get_asset_materialization_events()
+    assert {e.partition for e in events} == {"2025-12", "2026-01"}
+    assert events[0].materialization.metadata["dagster/partition_row_count"].value == 6
