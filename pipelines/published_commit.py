@@ -11,7 +11,6 @@ from datetime import date
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines.catalog import create_table, find_table
 from pipelines.commit import Committed, RowDelta, partition_is, retry_conflicts
@@ -21,7 +20,7 @@ from pipelines.file_metrics import WrittenFile
 from pipelines.live_keys import live_keys
 from pipelines.schema_evolution import evolve
 from pipelines.table_writer import check_key, write_deletes
-from scan_core.location import parse_location
+from pipelines.written_keys import written_keys
 from scan_core.schema import NestedField
 
 Mode = Literal["replace", "append", "upsert"]
@@ -141,15 +140,15 @@ class Publication:
         require_partition(self._name, delta, ("identity", self._partition))
 
     def _deletes(self, delta: RowDelta) -> Iterator[WrittenFile]:
-        """Equality deletes of what the table may hold of the keys just written, file by file."""
+        """Equality deletes of what the table may hold of the keys just written, some rows at a time."""
         live = live_keys(delta.table, delta.schema, self._key)
         if live.num_files == 0:
             return
         key_ids = check_key(delta.schema, self._key)
         for file in self._files:
-            keys = _keys_of(file, delta, self._key)
-            for scoped in scope_deletes(delta, keys.filter(pa.array(live.may_hold(keys))), live, "allow"):
-                yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+            for keys in written_keys(file.path, delta.storage, self._key):
+                for scoped in scope_deletes(delta, keys.filter(pa.array(live.may_hold(keys))), live, "allow"):
+                    yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 
 def published_delta(name: str, table: Any, columns: Sequence[NestedField]) -> RowDelta:
@@ -197,13 +196,6 @@ def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:
         ", ".join(column if transform == "identity" else f"{transform}({column})" for transform, column in fields)
         or "nothing"
     )
-
-
-def _keys_of(file: WrittenFile, delta: RowDelta, key: Sequence[str]) -> pa.Table:
-    """The key columns of a file that this run has written."""
-    source = parse_location(file.path)
-    handle: Any = source.path if source.is_local else pa.BufferReader(delta.storage.read(file.path))
-    return pq.read_table(handle, columns=list(key), partitioning=None).replace_schema_metadata(None)
 
 
 def _appended(table: Any, day: str, state: str) -> Committed | None:

@@ -74,16 +74,17 @@ def publish(
     reports: list[TaskReport] = []
     written_to: list[RowDelta] = []
 
+    key = entry.key if entry.mode == "upsert" else ()
+
     def write(delta: RowDelta) -> tuple[WrittenFile, ...]:
         written_to.append(delta)
-        key = entry.key if entry.mode == "upsert" else ()
         layout = file_layout(entry.options)
         task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
         reports.append(rows.write(task))
         return reports[-1].files
 
     partition = str(entry.partition)
-    publication = Publication(catalog, name, rows.columns, partition=partition, mode=entry.mode, key=entry.key)
+    publication = Publication(catalog, name, rows.columns, partition=partition, mode=entry.mode, key=key)
     leftovers = 0
     try:
         published = publication.commit(day, sources, write, {})

@@ -36,6 +36,14 @@ class Storage:
             self._folders.add(folder)
         return pa.OSFile(location.path, "wb")
 
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A file, opened for reading at any place; the caller closes it."""
+        location = parse_location(path)
+        if location.is_local:
+            return pa.OSFile(location.path, "rb")
+        remote, inner = filesystem(location, self.io.properties)
+        return remote.open_input_file(inner)
+
     def write(self, path: str, data: bytes) -> None:
         """A new file with these bytes."""
         with self.open_output(path) as sink:

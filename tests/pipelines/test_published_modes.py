@@ -15,7 +15,7 @@ from pipelines import published_commit
 from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.commit import RowDelta
 from pipelines.config import Config, parse
-from pipelines.errors import CommitConflictError, ConfigError, PublishError
+from pipelines.errors import ConfigError, PublishError
 from pipelines.materialize import materialize
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.table_writer import write_deletes, write_rows
@@ -87,37 +87,6 @@ def test_rows_are_appended_once_per_state_of_the_mirrors(tmp_path: Path, spark: 
 
 
 @pytest.mark.slow
-def test_a_day_without_rows_is_remembered_as_appended(tmp_path: Path, spark: SparkSession) -> None:
-    config = config_of(tmp_path, mode="append")
-    land(config, {1: (1, 10.0)})
-    assert (materialize(config, NAME, SECOND).rows, materialize(config, NAME, SECOND).is_repeat) == (0, True)
-
-
-@pytest.mark.slow
-def test_what_expired_snapshots_appended_is_not_appended_again_and_what_was_rolled_back_is(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    config = config_of(tmp_path, mode="append")
-    land(config, {1: (1, 10.0), 3: (2, 30.0)})
-    first = materialize(config, NAME, FIRST)
-    materialize(config, NAME, SECOND)
-    table = find_table(open_catalog(config), NAME)
-    assert table is not None
-    table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
-    assert len(snapshots(config)) == 1
-    assert materialize(config, NAME, FIRST).is_repeat
-
-    land(config, {5: (2, 50.0)})
-    kept = snapshots(config)[-1].snapshot_id
-    assert materialize(config, NAME, SECOND).rows == 2
-    table = find_table(open_catalog(config), NAME)
-    assert table is not None
-    table.manage_snapshots().rollback_to_snapshot(kept).commit()
-    assert materialize(config, NAME, SECOND).rows == 2
-    assert [row[1] for row in rows_of(config)] == [1, 3, 3, 5]
-
-
-@pytest.mark.slow
 def test_of_two_runs_at_once_one_appends(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path, mode="append")
     land(config, {1: (1, 10.0)})
@@ -158,27 +127,6 @@ def test_rows_take_the_place_of_those_with_their_key_and_leave_others(tmp_path: 
     assert snapshots(config)[-1].summary.operation.value == "overwrite"
 
 
-@pytest.mark.slow
-def test_a_row_that_moves_to_another_day_leaves_its_old_one(tmp_path: Path, spark: SparkSession) -> None:
-    config = config_of(tmp_path, mode="upsert", key=["id"])
-    land(config, {1: (1, 10.0), 2: (1, 20.0)})
-    materialize(config, NAME, FIRST)
-    land(config, {1: (2, 12.0)}, deleted=(1,))
-    materialize(config, NAME, SECOND)
-    assert rows_of(config) == [(FIRST, 2, 20.0), (SECOND, 1, 12.0)]
-
-
-@pytest.mark.slow
-def test_a_key_with_the_day_in_it_is_deleted_in_that_day_alone(tmp_path: Path, spark: SparkSession) -> None:
-    config = config_of(tmp_path, mode="upsert", key=["day", "id"])
-    land(config, {1: (1, 10.0)})
-    materialize(config, NAME, FIRST)
-    land(config, {1: (2, 12.0)}, deleted=(1,))
-    materialize(config, NAME, SECOND)
-    materialize(config, NAME, SECOND)
-    assert rows_of(config) == [(FIRST, 1, 10.0), (SECOND, 1, 12.0)]
-
-
 def test_equal_keys_in_a_result_are_refused_and_nothing_is_left(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, f"{ROWS} union all {ROWS}", mode="upsert", key=["id"])
     land(config, {1: (1, 10.0)})
@@ -195,49 +143,6 @@ def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path, spark: SparkSession
         materialize(config, NAME, FIRST)
     with pytest.raises(ConfigError, match="the result has no column 'ident'; did you mean 'id'"):
         materialize(config_of(tmp_path, mode="upsert", key=["ident"]), NAME, FIRST)
-
-
-@pytest.mark.slow
-def test_deletes_of_an_attempt_that_lost_are_removed(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = config_of(tmp_path, mode="upsert", key=["id"])
-    land(config, {1: (1, 10.0)})
-    materialize(config, NAME, FIRST)
-    before = RowDelta.commit
-    conflicts = [CommitConflictError("another writer")]
-
-    def commit(delta: RowDelta, *arguments: Any, **options: Any) -> Any:
-        if conflicts:
-            raise conflicts.pop()
-        return before(delta, *arguments, **options)
-
-    monkeypatch.setattr(RowDelta, "commit", commit)
-    materialize(config, NAME, FIRST)
-    table = find_table(open_catalog(config), NAME)
-    assert table is not None
-    known = set(table.inspect.all_files()["file_path"].to_pylist())
-    assert {f"file://{p}" for p in (tmp_path / "warehouse").rglob("published/data/**/*.parquet")} == known
-    assert rows_of(config) == [(FIRST, 1, 10.0)]
-
-
-# -- replace -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_day_is_replaced_only_where_it_is_a_partition(tmp_path: Path, spark: SparkSession) -> None:
-    config = config_of(tmp_path)
-    land(config, {1: (1, 10.0)})
-    create_table(open_catalog(config), NAME, iceberg_fields(pa.schema([("day", pa.date32()), ("id", pa.int64())])))
-    with pytest.raises(ConfigError, match="the table is partitioned by nothing, not by day"):
-        materialize(config, NAME, FIRST)
-
-
-@pytest.mark.slow
-def test_a_table_that_was_upserted_can_be_replaced(tmp_path: Path, spark: SparkSession) -> None:
-    land(config_of(tmp_path), {1: (1, 10.0), 2: (1, 20.0)})
-    for mode in ("upsert", "upsert", "replace"):
-        materialize(config_of(tmp_path, mode=mode, key=["id"]), NAME, FIRST)
-        assert rows_of(config_of(tmp_path)) == [(FIRST, 1, 10.0), (FIRST, 2, 20.0)]
 
 
 # -- layout and copying ------------------------------------------------------------------------------------------------
@@ -260,7 +165,7 @@ def test_a_copy_by_the_readers_is_what_the_query_gives(
     land(config_of(tmp_path), {}, deleted=tuple(range(0, 300, 7)))
     read = []
     for direct_copy in (True, False):
-        config = config_of(tmp_path, sql, partition=partition, options={"direct_copy": direct_copy})
+        config = config_of(tmp_path, sql, partition=partition, key=["amount"], options={"direct_copy": direct_copy})
         report = materialize(config, NAME, SECOND)
         assert report.is_direct_copy == direct_copy
         assert report.rows_removed_by_deletes == 14
