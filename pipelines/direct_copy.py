@@ -4,7 +4,6 @@ No row goes through the JVM. What the copy gives is what the query would: rows o
 leaves, in the types that Spark would have given them. No pyspark here.
 """
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -17,10 +16,10 @@ from pipelines.published_query import PublishedQuery
 from pipelines.published_task import PublishTask, TaskReport
 from pipelines.rolling_writer import RollingWriter
 from scan_core.distribute.spark_batches import conform
+from scan_core.distribute.split_packing import unpack_split
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import is_missed
 from scan_core.read.split_reader import read_split
-from scan_core.split import Split
 
 _SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
 """Parts of a query that select columns and do nothing else; `kind` and `hint` must be empty."""
@@ -32,6 +31,7 @@ class CopyTask:
 
     Attributes:
         publish: how and where.
+        shared: what the splits share, as packed with them.
         source: what Spark would see of the columns that the splits give.
         sources: for each column of the result its place among those, None for the day.
         result: the columns of the result.
@@ -39,13 +39,14 @@ class CopyTask:
     """
 
     publish: PublishTask
+    shared: bytes
     source: pa.Schema
     sources: tuple[int | None, ...]
     result: pa.Schema
     day: date
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One report for all the pickled splits in `batches`."""
+        """One report for all the packed splits in `batches`."""
         metrics = ScanMetrics()
         task = self.publish
         with RollingWriter(task.target, task.spec, task.layout, task.run) as writer:
@@ -54,8 +55,8 @@ class CopyTask:
 
     def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for pickled in batch.column(0):
-                split: Split = pickle.loads(pickled.as_py())  # noqa: S301 - made by our own driver
+            for packed in batch.column(0):
+                split = unpack_split(self.shared, packed.as_py())
                 metrics.fallbacks += is_missed(split.context.options)
                 for rows in read_split(split, metrics):
                     yield self._conformed(rows)

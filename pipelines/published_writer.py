@@ -4,7 +4,6 @@ Imports pyspark. Rows come from a query, or from tasks that read and write by th
 commit does with the files is decided by `published_commit.py`.
 """
 
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -26,7 +25,10 @@ from pipelines.published_sections import PublishedOptions
 from pipelines.published_task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
 from pipelines.rolling_writer import FileLayout
 from pipelines.schema_evolution import iceberg_fields
+from scan_core.distribute.spark import parallelism_of
+from scan_core.distribute.spark_source import MIN_SPLIT_BYTES, SPLITS_PER_CORE
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
+from scan_core.distribute.split_packing import pack_splits
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.schema import NestedField
@@ -139,20 +141,22 @@ class CopiedRows:
             PublishError: the job failed.
         """
         plan = self._scan.plan()
-        splits = [pickle.dumps(split) for split in plan.splits()]
+        fair_bytes = -(-plan.total_bytes // (SPLITS_PER_CORE * parallelism_of(self._spark)))
+        packed = pack_splits(plan.splits(max(MIN_SPLIT_BYTES, min(task.layout.target_file_bytes, fair_bytes))))
         names = self._scan.schema.names
         copy = CopyTask(
             publish=task,
+            shared=packed.shared,
             source=arrow_schema_of(spark_schema(self._scan.schema)),
             sources=tuple(None if column is None else names.index(column) for column in self._copied),
             result=self._result,
             day=self._day,
         )
-        if not splits:
+        if not packed.splits:
             return TaskReport((), plan.metrics)
         # one split per task: of a single partition, round robin deals exactly one to each
-        frame = self._spark.createDataFrame(pa.table({"split": pa.array(splits, pa.binary())}))
-        report = _run(self._name, frame.coalesce(1).repartition(len(splits)), copy)
+        frame = self._spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
+        report = _run(self._name, frame.coalesce(1).repartition(len(packed.splits)), copy)
         return TaskReport(report.files, report.metrics + plan.metrics)
 
 

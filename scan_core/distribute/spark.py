@@ -84,7 +84,7 @@ def dataframe(
     schema = spark_schema(scan.schema)
     register(spark)
     plan = scan.plan()
-    parallelism = _parallelism(spark)
+    parallelism = parallelism_of(spark)
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
     found = "it was not asked for" if reader == "python" else _native(spark, plan, limits, parallelism, metrics)
@@ -116,7 +116,7 @@ def register(spark: SparkSession) -> None:
 
 def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
     """Why Spark's own reader would not give the rows of a scan; None if it would."""
-    found = _native(spark, scan.plan(), limits or NativeLimits(), _parallelism(spark), ScanMetrics())
+    found = _native(spark, scan.plan(), limits or NativeLimits(), parallelism_of(spark), ScanMetrics())
     return found if isinstance(found, str) else None
 
 
@@ -163,7 +163,8 @@ def _means_what_scans_mean(spark: SparkSession) -> bool:
     return zone in _UTC and str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
 
-def _parallelism(spark: SparkSession) -> int:
+def parallelism_of(spark: SparkSession) -> int:
+    """How many tasks a session runs at once."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkAttributeError:  # Connect has no context: what the server would use for a range tells the same
