@@ -6,14 +6,12 @@ and its Python workers.
 """
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.interop_session import ICEBERG, cpu_seconds, is_inside, run_inside
 from benchmarks.race import Answer, Goal, race, report
 
 if TYPE_CHECKING:
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 SHAPE = "dense_ints"
-_REPO = Path(__file__).parent.parent
-_ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-_INSIDE = "NEVERMORE_BENCHMARK_INSIDE"
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 QUERIES = {
     "count": "select count(*) from t",
@@ -69,7 +63,7 @@ def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, C
 
 def ask(spark: "SparkSession", read: "Callable[[str], DataFrame]", name: str) -> Answer:
     """Run one query over a new DataFrame; all columns are read to the end and dropped."""
-    wall, cpu = time.perf_counter(), _cpu_seconds()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     frame = read(name)
     if QUERIES[name] is None:
         frame.write.format("noop").mode("overwrite").save()
@@ -78,7 +72,7 @@ def ask(spark: "SparkSession", read: "Callable[[str], DataFrame]", name: str) ->
         frame.createOrReplaceTempView("t")
         rows = spark.sql(QUERIES[name]).collect()
         answer = sorted(map(str, rows)) if name == "needle" else [list(row) for row in rows]
-    return Answer(answer, time.perf_counter() - wall, _cpu_seconds() - cpu)
+    return Answer(answer, time.perf_counter() - wall, cpu_seconds() - cpu)
 
 
 def measure(rounds: int, names: list[str]) -> None:
@@ -93,7 +87,7 @@ def measure(rounds: int, names: list[str]) -> None:
     spark = spark_session(
         "spark_dataframe",
         master="local[2]",
-        config={"spark.jars.packages": _ICEBERG, "spark.driver.memory": "4g"},
+        config={"spark.jars.packages": ICEBERG, "spark.driver.memory": "4g"},
     )
     try:
         ways = candidates(spark, metadata, files)
@@ -117,64 +111,9 @@ def _rounded(value: Any) -> Any:
     return rounded(value)
 
 
-def _cpu_seconds() -> float:
-    """Of this process, the Java that it started, and the Python workers of that."""
-    own = os.times()
-    total = own.user + own.system
-    for pid in _descendants():
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(map(int, fields[11:15])) / _TICKS  # with children that have ended
-    return total
-
-
-def _descendants() -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents.setdefault(parent, []).append(int(folder.name))
-    found, queue = [], [os.getpid()]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        found += children
-        queue += children
-    return found
-
-
-def _run_inside_interop() -> None:
-    """Replace this process by the same one under the Python of Spark 4.1, which borrows all else from here."""
-    environment = _REPO / ".venv-interop"
-    python = environment / "bin" / "python"
-    if not python.exists():
-        print(f"spark_dataframe is left out: {python} is missing, make interop makes it", file=sys.stderr)
-        return
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    paths = [
-        environment / "lib" / version / "site-packages",
-        Path(sys.prefix) / "lib" / version / "site-packages",
-        _REPO,
-    ]
-    os.execve(  # noqa: S606 - no shell, our own module
-        python,
-        [str(python), "-W", "ignore", "-m", "benchmarks.spark_dataframe", *sys.argv[1:]],
-        {
-            **os.environ,
-            _INSIDE: "1",
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "PYSPARK_PYTHON": str(python),
-            "PYSPARK_DRIVER_PYTHON": str(python),
-        },
-    )
-
-
 if __name__ == "__main__":
-    if _INSIDE not in os.environ:
-        _run_inside_interop()
+    if not is_inside():
+        run_inside("benchmarks.spark_dataframe")
         raise SystemExit(0)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("queries", nargs="*", default=list(QUERIES))
