@@ -49,6 +49,7 @@ class ScanOptions:
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; False only looks rows up.
         adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
             filter, and its rows where somebody joins again.
+        split_row_groups: let several tasks of Spark share a row group larger than a split, each reading its own pages.
         lazy_columns: decode payload columns only where rows survive.
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
@@ -78,6 +79,7 @@ class ScanOptions:
     use_bloom_filters: bool = True
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True
+    split_row_groups: bool = True
     lazy_columns: bool = True
     adaptive_order: bool = True
     use_numba: bool = True

@@ -113,7 +113,7 @@ class FileScanTask:
 
     `equality_deletes` name only groups in which some file has a higher sequence number than the data file and bounds
     that meet it. `deletion_vector` excludes `position_deletes` (rule 6). `bitmap_indexes` are those of columns that the
-    predicate reads.
+    predicate reads. `row_share` (k, n) is part k of n of the rows of each of its row groups.
     """
 
     data_file: DataFile
@@ -123,6 +123,7 @@ class FileScanTask:
     position_deletes: tuple[DeleteFile, ...] = ()
     deletion_vector: DeleteFile | None = None
     bitmap_indexes: tuple[BitmapIndexBlob, ...] = ()
+    row_share: tuple[int, int] = (0, 1)
 
     def owns(self, byte_offset: int) -> bool:
         """Whether a row group that begins there belongs to this task.
@@ -136,7 +137,12 @@ class FileScanTask:
     @property
     def is_whole_file(self) -> bool:
         """Nothing of the file belongs to another task."""
-        return self.start == 0 and self.length >= self.data_file.file_size_bytes
+        return self.start == 0 and self.length >= self.data_file.file_size_bytes and self.row_share == (0, 1)
+
+    def rows_of(self, num_rows: int) -> range:
+        """The task's part of a row group of so many rows."""
+        number, of = self.row_share
+        return range(num_rows * number // of, num_rows * (number + 1) // of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from scan_core.distribute.index_sharing import with_shared_indexes
+from scan_core.distribute.row_shares import share_row_groups
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
@@ -69,9 +70,9 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         scan = options.scan().select(*schema.names)
         _require_same_types(spark_schema(scan.schema), schema)
         plan = scan.plan()
-        total_bytes = sum(task.length for task in plan.tasks)
-        fair_bytes = -(-total_bytes // (SPLITS_PER_CORE * options.parallelism))
-        splits = plan.splits(max(MIN_SPLIT_BYTES, min(plan.context.options.split_bytes, fair_bytes)))
+        fair_bytes = -(-plan.total_bytes // (SPLITS_PER_CORE * options.parallelism))
+        split_bytes = max(MIN_SPLIT_BYTES, min(plan.context.options.split_bytes, fair_bytes))
+        splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
         if self._metrics_dir is not None:
             TaskReports(self._metrics_dir).write_plan(plan.metrics, len(splits))
         packed = pack_splits(splits)

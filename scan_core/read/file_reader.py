@@ -150,6 +150,10 @@ class FileReader(Protocol):
         """Whether a range of rows of these columns costs about its share of the row group."""
         ...
 
+    def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """The same of a range that begins anywhere, without those in front of it."""
+        ...
+
     def close(self) -> None:
         """Release the file."""
         ...

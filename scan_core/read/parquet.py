@@ -188,6 +188,10 @@ class ParquetFileReader:
             self._pages.has_pages(row_group, i) or len(self._layout.ways[i]) == 1 for i in column_indices
         )
 
+    def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether all of them can be read by page."""
+        return self._reads_pages and all(self._pages.has_pages(row_group, i) for i in column_indices)
+
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the chunks of these columns."""
         chunks = self._footer.row_groups[row_group.index].chunks

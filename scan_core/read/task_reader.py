@@ -17,7 +17,7 @@ from scan_core.metrics import ScanMetrics
 from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.dead_rows import find_dead_rows, removed_by
 from scan_core.read.delete_pruning import DeletePruning
-from scan_core.read.file_reader import FileReader, Habits, ReadCounts, ReadsAhead
+from scan_core.read.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
@@ -102,7 +102,7 @@ class TaskReader:
             metrics,
         )
         self._wanted = self._step_columns()
-        metrics.data_files_read += task.start == 0
+        metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
 
     def plan_to_read(self, file_columns: Collection[int]) -> None:
         """Columns that will be read, so that what deletes and filters save can be told."""
@@ -119,7 +119,9 @@ class TaskReader:
         first_guess = () if is_filtered else self._payload
         waiting: tuple[LazyColumns, Sequence[RefineStep]] | None = None
         for columns, steps in self._open_row_groups():
-            if not self._ahead.expect_row_group(self._reader, columns.row_group, first_guess):
+            if self._task.row_share != (0, 1) or not self._ahead.expect_row_group(
+                self._reader, columns.row_group, first_guess
+            ):
                 yield columns, steps
                 continue
             if waiting is not None:
@@ -131,16 +133,18 @@ class TaskReader:
     def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
         """The row group as a whole, or cut into row ranges that the budget can hold."""
         group, wanted = columns.row_group, sorted(self._wanted)
+        mine = self._share(group)
         if not self._context.options.lazy_columns or not self._reader.reads_ranges(group, wanted):
-            yield columns, All(group.num_rows)
+            yield columns, _within(mine, group.num_rows)
             return
         everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
         share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
         stated = int(group.num_bytes * share)
-        pieces = budget.pieces(group.num_rows, stated)
-        for window in pieces:
+        pieces = budget.pieces(len(mine), stated * len(mine) // max(group.num_rows, 1))
+        for piece in pieces:
+            window = range(mine.start + piece.start, mine.start + piece.stop)
             view = columns.anew(window if len(pieces) > 1 else None)
-            yield view, from_ranges([(window.start, window.stop)], group.num_rows)
+            yield view, _within(window, group.num_rows)
             budget.record(stated * len(window) / group.num_rows, view.num_bytes)
 
     def refine(
@@ -185,7 +189,9 @@ class TaskReader:
         if isinstance(self._reader, ReadsAhead):
             self._reader.release(columns.row_group)
         counts, self._reader.counts = self._reader.counts, ReadCounts()
-        wanted = self._reader.compressed_bytes(columns.row_group, sorted(self._wanted | columns.reads.keys()))
+        group, mine = columns.row_group, self._share(columns.row_group)
+        wanted = self._reader.compressed_bytes(group, sorted(self._wanted | columns.reads.keys()))
+        wanted = wanted * len(mine) // max(group.num_rows, 1)
         read = (
             self._reader.compressed_bytes(columns.row_group, sorted(columns.reads.elements())) - counts.bytes_left_out
         )
@@ -203,22 +209,36 @@ class TaskReader:
         )
 
     def _open_row_groups(self) -> Iterator[tuple[LazyColumns, Sequence[RefineStep]]]:
+        is_first = self._task.row_share[0] == 0
         for row_group in self._reader.row_groups:
             if not self._task.owns(row_group.byte_offset):
                 continue
-            self._metrics.rows_in_files += row_group.num_rows
-            if row_group.num_rows == 0 or self._sample.leaves_out(row_group):
+            num_rows = len(self._share(row_group))
+            self._metrics.rows_in_files += num_rows
+            if num_rows == 0 or self._sample.leaves_out(row_group):
                 continue
             steps = self._predicate.undecided(row_group, self._reader.counts)
             if steps is None:
-                self._metrics.row_groups_pruned += 1
-                self._metrics.rows_removed_by_filter += row_group.num_rows
-                self._metrics.bytes_skipped += self._reader.compressed_bytes(row_group, sorted(self._wanted))
+                self._metrics.row_groups_pruned += is_first
+                self._metrics.rows_removed_by_filter += num_rows
+                num_bytes = self._reader.compressed_bytes(row_group, sorted(self._wanted))
+                self._metrics.bytes_skipped += num_bytes * num_rows // row_group.num_rows
                 continue
-            self._metrics.row_groups_read += 1
+            self._metrics.row_groups_read += is_first
             yield LazyColumns(self._reader, row_group), steps
+
+    def _share(self, row_group: RowGroup) -> range:
+        """The task's rows of a row group: where they cannot be read apart from the others, the first task has them all."""
+        number, of = self._task.row_share
+        if of > 1 and not self._reader.reads_apart(row_group, sorted(self._wanted)):
+            return range(row_group.num_rows if number == 0 else 0)
+        return self._task.rows_of(row_group.num_rows)
 
     def _step_columns(self) -> set[int]:
         sources = [*self._predicate.sources]
         sources += [source for step in self._delete_pruning.steps for source in step.sources]
         return {index for source in sources for index in file_columns_of(source)}
+
+
+def _within(rows: range, num_rows: int) -> RowSelection:
+    return All(num_rows) if len(rows) == num_rows else from_ranges([(rows.start, rows.stop)], num_rows)

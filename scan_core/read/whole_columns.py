@@ -46,3 +46,8 @@ class WholeColumns:
         """Never: a row costs as much as all of them."""
         del row_group, column_indices
         return False
+
+    def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Never."""
+        del row_group, column_indices
+        return False
