@@ -56,7 +56,7 @@ class PublishedConfig(Section):
         key: columns that identify a row of the result, for the checks and for `mode: upsert`.
         mode: what a run does with the rows of its day: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which rows are sorted within each file.
-        schedule: time of day at which Dagster makes yesterday.
+        schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
         checks: expectations on the table, read by the checks.
         options: how files are written.
     """

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pipelines.published_sections import PublishedOptions
+from pipelines.published_sections import PublishedConfig, PublishedOptions
 from pipelines.spark_section import SparkConfig
 from pipelines.table_section import FilesSource, TableConfig
 
@@ -38,7 +39,7 @@ def _default(name: str, field: Any) -> str:
     value = field.default_factory() if field.default_factory is not None else field.default
     if value is PydanticUndefined:
         return "required"
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}) or isinstance(value, BaseModel):
         return ""
     return f"`{UNITS.get(name, str(value).lower() if isinstance(value, bool) else value)}`"
 
@@ -48,6 +49,7 @@ def _default(name: str, field: Any) -> str:
     [
         (TableConfig, "ingesting.md"),
         (FilesSource, "ingesting.md"),
+        (PublishedConfig, "publishing.md"),
         (PublishedOptions, "spark.md"),
         (SparkConfig, "spark.md"),
     ],
