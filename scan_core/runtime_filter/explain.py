@@ -42,7 +42,8 @@ def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
             return "ranges of a column of which nothing is known"
         shown = ", ".join(f"{low!r} to {high!r}" for low, high in keys.ranges[:_MOST_RANGES])
         more = f" and {len(keys.ranges) - _MOST_RANGES} more" if len(keys.ranges) > _MOST_RANGES else ""
-        return f"{len(keys.ranges)} ranges by the statistics of the other side: {shown}{more}"
+        number = f"{len(keys.ranges)} range{'s' * (len(keys.ranges) != 1)}"
+        return f"{number} by the statistics of the other side: {shown}{more}"
     return f"{keys.num_keys} distinct keys, {_forms(keys, keys.lookup(context.options))}"
 
 
