@@ -36,10 +36,17 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Reading:
-    """How values are read: inference of undeclared columns, and the placeholders of values that were not sent."""
+    """How values are read.
+
+    Attributes:
+        inference: of undeclared columns.
+        placeholders: of values that were not sent.
+        by_rows: decode what is usual in one pass over the rows (`row_parsing.py`).
+    """
 
     inference: InferenceOptions
     placeholders: tuple[bytes, ...] = ()
+    by_rows: bool = True
 
 
 def assemble(
@@ -93,7 +100,7 @@ def _assemble_part(
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, ()).items():
         types.setdefault(name, of_key)
-    found = [typed(i, types, reading.placeholders) for i in images]
+    found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
     if feed.on_conflict == "new_column":
         found[:2], types = divert(
             images[:2],

@@ -5,15 +5,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.formats import double_kernels, row_kernels, temporal, text_kernels
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats import temporal, text_kernels
 from pipelines.formats.casting import cast_each
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.span_text import NUMBER_KINDS, TEXT_KINDS, Decoded, Mask, inverse, text, true_mask
 from pipelines.formats.value_type import ValueType
 
-LONGEST_EXACT_DOUBLE = 17
-"""Sign, point and 15 digits."""
 SAFE_DIGITS = 15
 """Integers of so many characters are doubles exactly."""
 SHORTEST_UNDERFLOW = 5
@@ -66,9 +64,13 @@ def typed_integers(column: SpanColumn, wanted: ValueType) -> Decoded:
 def whole_numbers(column: SpanColumn, *, truth: bool = False) -> tuple[NDArray[np.int64], Mask, Mask]:
     """(values, where there is one, where it is none): integers, whole numbers written otherwise, text of integers."""
     usable = column.of_kind(kernels.INT, *TEXT_KINDS)
-    values = np.empty(len(column), np.int64)
-    bad = np.zeros(len(column), np.bool_)
-    text_kernels.parse_integers(column.data, column.start, column.end, usable, values, bad)
+    ready = column.ready
+    if ready is not None and ready.what == row_kernels.INTEGER:
+        values, bad = ready.integers, ready.bad.copy()
+    else:
+        values = np.empty(len(column), np.int64)
+        bad = np.zeros(len(column), np.bool_)
+        text_kernels.parse_integers(column.data, column.start, column.end, usable, values, bad)
     if truth and column.kinds[[kernels.TRUE, kernels.FALSE]].any():
         logical = column.of_kind(kernels.TRUE, kernels.FALSE)
         values[logical] = column.kind[logical] == kernels.TRUE
@@ -104,10 +106,13 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
     or zero, are other numbers.
     """
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
-    values = np.empty(len(column), np.float64)
-    # Longer numbers have more digits than one exact multiplication can take.
-    slow = usable & (column.end - column.start > LONGEST_EXACT_DOUBLE)
-    text_kernels.parse_doubles(column.data, column.start, column.end, usable & ~slow, values, slow)
+    ready = column.ready
+    if ready is not None and ready.what == row_kernels.DOUBLE:
+        values, slow = ready.doubles, ready.bad.copy()
+    else:
+        values = np.empty(len(column), np.float64)
+        slow = np.zeros(len(column), np.bool_)
+        double_kernels.parse_doubles(column.data, column.start, column.end, usable, values.view(np.uint64), slow)
     bad = column.has_value & ~usable
     if slow.any():
         rows = np.flatnonzero(slow)

@@ -57,9 +57,12 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
             status,
             _scratch(),
         )
-        if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
-            status[row] = kernels.TOO_MANY
-            row += 1
+        if row < count:
+            if known.learn(documents.data[name_start:name_end].tobytes()):
+                known.learn_members(_loaded(documents, row))
+            else:
+                status[row] = kernels.TOO_MANY
+                row += 1
         if len(known) > capacity:
             start, end, kind = _grown(start), _grown(end), _grown(kind)
             capacity = len(start)
@@ -108,8 +111,12 @@ def scan_nested(
                 status,
                 _scratch(),
             )
-            if row < count and not known.learn(documents.data[name_start:name_end].tobytes()):
-                return None
+            if row < count:
+                if not known.learn(documents.data[name_start:name_end].tobytes()):
+                    return None
+                event = _loaded(documents, row)
+                for name in row_images if isinstance(event, dict) else ():
+                    known.learn_members(event.get(name))
         if len(known) <= capacity:
             break
         capacity *= 2
@@ -210,6 +217,12 @@ class _Names:
         self._add(raw, name)
         return True
 
+    def learn_members(self, value: Any) -> None:
+        """Know the names of a whole object at once, where it is one: the next unknown name costs another call."""
+        for name in value if isinstance(value, dict) else ():
+            if name not in self._columns and len(self._columns) < self._limit and name.isprintable():
+                self._add(json.dumps(name, ensure_ascii=False).encode()[1:-1], name)
+
     def _add(self, raw: bytes, name: str) -> None:
         self._raw.append(raw)
         self._slots.append(self._columns.setdefault(name, len(self._columns)))
@@ -226,6 +239,14 @@ def first_member_is(documents: Documents, *names: str) -> Mask:
     joined, offsets, _ = _Names(names, len(names)).tables()
     object_kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
     return found
+
+
+def _loaded(documents: Documents, row: int) -> Any:
+    """One document, None if it is broken: what stands in it is told by the kernels."""
+    try:
+        return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes())
+    except (ValueError, RecursionError):
+        return None
 
 
 def _scratch() -> Bytes:

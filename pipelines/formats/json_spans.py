@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats import row_kernels
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
@@ -64,13 +65,49 @@ def from_binary(array: pa.Array) -> Documents:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """What has been made of a column's values already (`row_parsing.py`).
+
+    Attributes:
+        what: TEXT, INTEGER or DOUBLE of `row_kernels`.
+        kinds: of the values that were decoded: all that the column has.
+        bits: of integers or doubles, 0 where there is none.
+        offsets: of each row's text.
+        text: of all rows.
+        bad: what is no such value, or none that the quick way finds.
+    """
+
+    what: int
+    kinds: tuple[int, ...]
+    bits: NDArray[np.uint64]
+    offsets: Places
+    text: Bytes
+    bad: Mask
+
+    @property
+    def integers(self) -> NDArray[np.int64]:
+        """The bits as integers."""
+        return self.bits.view(np.int64)
+
+    @property
+    def doubles(self) -> NDArray[np.float64]:
+        """The bits as doubles."""
+        return self.bits.view(np.float64)
+
+
+@dataclass(frozen=True)
 class SpanColumn:
-    """One member of many objects: `kind` is one of the kinds of `json_kernels`; strings are without their quotes."""
+    """One member of many objects: `kind` is one of the kinds of `json_kernels`; strings are without their quotes.
+
+    `ready` holds its values where they are decoded already, `counts` the number of rows of each kind where it is known.
+    """
 
     data: Bytes
     start: Places
     end: Places
     kind: Kinds
+    ready: Ready | None = None
+    counts: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -84,7 +121,7 @@ class SpanColumn:
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
         """Number of rows of each kind."""
-        return np.bincount(self.kind, minlength=kernels.ARRAY + 1)
+        return np.bincount(self.kind, minlength=kernels.ARRAY + 1) if self.counts is None else self.counts
 
     def of_kind(self, *kinds: int) -> Mask:
         """Rows of one of these kinds."""
@@ -139,12 +176,23 @@ class Members:
 
     def column(self, name: str) -> SpanColumn:
         """The member `name`, missing in every row if no row has it."""
-        if name not in self.names:
+        if name not in self._places:
             count = len(self.status)
             zeros = np.zeros(count, np.int32)
             return SpanColumn(self.data, zeros, zeros, np.zeros(count, np.int8))
-        at = self.names.index(name)
-        return SpanColumn(self.data, self.start[at], self.end[at], self.kind[at])
+        at = self._places[name]
+        return SpanColumn(self.data, self.start[at], self.end[at], self.kind[at], counts=self.kinds[at])
+
+    @cached_property
+    def kinds(self) -> NDArray[np.int64]:
+        """Number of rows of each kind: [column, kind]."""
+        counts = np.zeros((len(self.names), kernels.ARRAY + 1), np.int64)
+        row_kernels.count_kinds(self.kind, counts)
+        return counts
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.names)}
 
     def without_names(self, names: Collection[str]) -> "Members":
         """The same objects without these members."""

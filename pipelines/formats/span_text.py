@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.formats import binary_kernels, text_kernels
+from pipelines.formats import binary_kernels, row_kernels, text_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.value_type import Encoding
@@ -21,6 +21,10 @@ NUMBER_KINDS = (kernels.INT, kernels.FLOAT)
 def text(column: SpanColumn, wanted: Mask) -> Decoded:
     """The wanted spans as strings without escapes, NULL elsewhere; the mask marks lone surrogates."""
     count = len(column)
+    ready = column.ready
+    if ready is not None and ready.what == row_kernels.TEXT and np.array_equal(wanted, column.of_kind(*ready.kinds)):
+        valid = wanted & ~ready.bad if ready.bad.any() else wanted
+        return binary_array(pa.string(), ready.offsets, ready.text, valid), ready.bad.copy()
     offsets = np.empty(count + 1, np.int32)
     lengths = np.where(wanted, column.end - column.start, 0)
     data = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)

@@ -1,13 +1,13 @@
-"""Compiled kernels that turn spans of bytes into contiguous text, integers and doubles."""
+"""Compiled kernels that turn spans of bytes into contiguous text and integers."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917 - one compiled loop per kernel; Numba inlines no generators
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, Bytes, Kinds, Places
+from pipelines.formats.json_kernels import COMPILE, ESCAPED, INLINE, ONE, Bytes, Kinds, Places
 
 Mask = NDArray[np.bool_]
 
@@ -81,6 +81,16 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     return at
 
 
+@njit(**INLINE)
+def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -> int:
+    """Write data[p:q], unescaped if it is `escaped`, at out[at:]; returns the end, or -1 for a lone surrogate."""
+    if escaped:
+        return _unescape(data, p, q, out, at)
+    for k in range(q - p):
+        out[at + k] = data[p + k]
+    return at + q - p
+
+
 @njit(**COMPILE)
 def gather_text(
     data: Bytes, start: Places, end: Places, kind: Kinds, wanted: Mask, offsets: Places, out: Bytes, bad: Mask
@@ -90,18 +100,11 @@ def gather_text(
     offsets[0] = 0
     for row in range(len(start)):
         if wanted[row]:
-            p = np.int64(start[row])
-            q = np.int64(end[row])
-            if kind[row] == ESCAPED:
-                after = _unescape(data, p, q, out, at)
-                if after < 0:
-                    bad[row] = True
-                else:
-                    at = after
+            after = copy_text(data, np.int64(start[row]), np.int64(end[row]), kind[row] == ESCAPED, out, at)
+            if after < 0:
+                bad[row] = True
             else:
-                for k in range(q - p):
-                    out[at + k] = data[p + k]
-                at += q - p
+                at = after
         offsets[row + 1] = at
     return at
 
@@ -112,80 +115,35 @@ _LONGEST = np.uint64(19)
 _MAX = np.uint64(2**63 - 1)
 
 
+@njit(**INLINE)
+def integer_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
+    """(the decimal integer data[p:q], whether there is one that fits 64 bits)."""
+    negative = p < q and data[p] == 0x2D
+    if negative or (p < q and data[p] == 0x2B):
+        p += ONE
+    if p >= q or q - p > _LONGEST:
+        return np.int64(0), False
+    value = np.uint64(0)
+    while p < q:
+        digit = np.uint64(data[p]) - _ZERO
+        if digit > np.uint64(9):
+            return np.int64(0), False
+        value = value * _TEN + digit
+        p += ONE
+    if negative:
+        return np.int64(np.uint64(0) - value), value <= _MAX + ONE
+    return np.int64(value), value <= _MAX
+
+
 @njit(**COMPILE)
 def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
     """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
     for row in range(len(start)):
         out[row] = 0
-        if not wanted[row]:
-            continue
-        p = np.uint64(start[row])
-        q = np.uint64(end[row])
-        negative = p < q and data[p] == 0x2D
-        if negative or (p < q and data[p] == 0x2B):
-            p += ONE
-        if p >= q or q - p > _LONGEST:
-            bad[row] = True
-            continue
-        value = np.uint64(0)
-        while p < q:
-            digit = np.uint64(data[p]) - _ZERO
-            if digit > np.uint64(9):
-                bad[row] = True
-                break
-            value = value * _TEN + digit
-            p += ONE
-        if bad[row]:
-            continue
-        if negative and value <= _MAX + ONE:
-            out[row] = np.int64(np.uint64(0) - value)
-        elif not negative and value <= _MAX:
-            out[row] = np.int64(value)
-        else:
-            bad[row] = True
-
-
-_POWERS = 10.0 ** np.arange(23)
-
-
-@njit(**COMPILE)
-def parse_doubles(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.float64], slow: Mask) -> None:
-    """Doubles of the wanted spans where one multiplication is exact (Clinger's fast path); others are marked slow."""
-    for row in range(len(start)):
-        out[row] = 0.0
-        if not wanted[row]:
-            continue
-        p = np.int64(start[row])
-        q = np.int64(end[row])
-        negative = p < q and data[p] == 0x2D
-        if negative:
-            p += 1
-        mantissa = np.int64(0)
-        digits = 0
-        scale = 0
-        point = False
-        plain = p < q
-        for k in range(p, q):
-            c = np.int64(data[k])
-            if 0x30 <= c <= 0x39:
-                mantissa = mantissa * 10 + (c - 0x30)
-                if mantissa > 0:
-                    digits += 1
-                if digits > 15:
-                    plain = False
-                    break
-                if point:
-                    scale += 1
-            elif c == 0x2E and not point:
-                point = True
-            else:
-                plain = False
-                break
-        if not plain or scale > 22 or (point and q - p == 1):
-            slow[row] = True
-            continue
-        value = np.float64(mantissa) / _POWERS[scale]
-        out[row] = -value if negative else value
+        if wanted[row]:
+            value, fits = integer_of(data, np.uint64(start[row]), np.uint64(end[row]))
+            out[row] = value if fits else np.int64(0)
+            bad[row] |= not fits
 
 
 @njit(**COMPILE)

@@ -169,7 +169,8 @@ def _known(
         if not any(f.fingerprint == own.fingerprint for f in gone):
             tell(RE_DELIVERED)
         return None
-    for earlier in gone:
+    # Of a file that was renamed more than once, the ledger holds all former names: the one that was read farthest tells.
+    for earlier in sorted(gone, key=lambda f: f.kept_bytes, reverse=True):
         is_telling = earlier.kept_bytes >= DISTINCT_BYTES or earlier is position.named[-1]
         if is_telling and prints.continue_from(earlier):
             return _grown(own, earlier)  # renamed, and grown since

@@ -531,6 +531,17 @@ def test_file_that_cannot_be_read_stops_before_later_ones_or_is_rejected_as_a_wh
     assert reader.run(unreadable="quarantine") == []
 
 
+def test_file_that_is_renamed_and_grows_more_than_once_is_read_from_where_it_was_left(reader: Reader) -> None:
+    long = "".join(f'{{"n":{n},"text":"{"x" * 2000}"}}\n' for n in range(3)).splitlines(keepends=True)
+    reader.write("a", long[0])
+    assert len(reader.run()) == 1
+    for name, other, line in (("a", "b", long[1]), ("b", "c", long[2])):
+        (reader.folder / name).rename(reader.folder / other)
+        reader.write(other, line, "a")
+        assert [offset for _, offset, _ in reader.run()] == [long.index(line) + 1]
+    assert reader.run() == []
+
+
 def test_unreadable_files_are_named(reader: Reader) -> None:
     reader.write("a.parquet", b"PAR1 no parquet")
     with pytest.raises(SourceError, match=r"a\.parquet"):

@@ -1,0 +1,128 @@
+"""Compiled kernels that look at many columns at once, those that decode them in one pass over the rows.
+
+Documents lie one behind the other, so a pass per column fetches all of their bytes from memory once per column.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+# ruff: noqa: C901, PLR0917 - one compiled loop per kernel
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pipelines.formats.double_kernels import double_of
+from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, STRING, Bytes, Kinds, Places
+from pipelines.formats.text_kernels import copy_text, integer_of
+
+TEXT, INTEGER, DOUBLE = range(3)
+
+
+@njit(**COMPILE)
+def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
+    """Number of values of each kind: [column, kind]."""
+    for column in range(kind.shape[0]):
+        c = np.uint64(column)
+        for row in range(kind.shape[1]):
+            counts[c, np.uint64(kind[c, np.uint64(row)])] += 1
+
+
+@njit(**COMPILE)
+def find_patterns(
+    data: Bytes,
+    start: Places,
+    end: Places,
+    kind: Kinds,
+    patterns: Bytes,
+    pattern_offsets: Places,
+    pattern_kinds: Kinds,
+    found: NDArray[np.bool_],
+) -> None:
+    """Mark the columns in which a value of a pattern's kind is that pattern."""
+    longest = np.int32(0)
+    for k in range(len(pattern_kinds)):
+        longest = max(longest, pattern_offsets[k + 1] - pattern_offsets[k])
+    for column in range(kind.shape[0]):
+        c = np.uint64(column)
+        for row in range(kind.shape[1]):
+            r = np.uint64(row)
+            length = end[c, r] - start[c, r]
+            if kind[c, r] < STRING or length > longest:
+                continue
+            for k in range(len(pattern_kinds)):
+                first = pattern_offsets[k]
+                if kind[c, r] != pattern_kinds[k] or length != pattern_offsets[k + 1] - first:
+                    continue
+                same = True
+                for i in range(length):
+                    if data[start[c, r] + i] != patterns[first + i]:
+                        same = False
+                        break
+                if same:
+                    found[c] = True
+                    break
+            if found[c]:
+                break
+
+
+@njit(**COMPILE)
+def parse_rows(
+    data: Bytes,
+    start: Places,
+    end: Places,
+    kind: Kinds,
+    columns: NDArray[np.uint64],
+    what: Bytes,
+    kinds: NDArray[np.uint64],
+    base: NDArray[np.int64],
+    at: NDArray[np.int64],
+    out: Bytes,
+    offsets: Places,
+    numbers: NDArray[np.uint64],
+    bad: NDArray[np.bool_],
+) -> None:
+    """Decode the wanted columns.
+
+    Args:
+        data: bytes.
+        start: [column, row] begin of each value.
+        end: its end.
+        kind: its kind.
+        columns: which to decode.
+        what: TEXT, INTEGER or DOUBLE of each of them.
+        kinds: bits of the kinds of value to decode of each; others are zero or empty.
+        base: where the text of each begins in `out`.
+        at: scratch space of as many.
+        out: text of all, one column behind the other.
+        offsets: [wanted column, row] of its text, from 0.
+        numbers: [wanted column, row] integers, and the bits of doubles.
+        bad: [wanted column, row] no such value, or none that the quick way finds.
+    """
+    for k in range(len(columns)):
+        at[k] = base[k]
+    for row in range(start.shape[1]):
+        r = np.uint64(row)
+        for number in range(len(columns)):
+            k = np.uint64(number)
+            c = columns[k]
+            wanted = (kinds[k] >> np.uint64(kind[c, r])) & ONE
+            p, q = np.uint64(start[c, r]), np.uint64(end[c, r])
+            if what[k] == TEXT:
+                offsets[k, r] = at[k] - base[k]
+                if wanted:
+                    after = copy_text(data, np.int64(p), np.int64(q), kind[c, r] == ESCAPED, out, at[k])
+                    if after < 0:
+                        bad[k, r] = True
+                    else:
+                        at[k] = after
+            elif wanted and what[k] == INTEGER:
+                value, fits = integer_of(data, p, q)
+                numbers[k, r] = np.uint64(value) if fits else np.uint64(0)
+                bad[k, r] = not fits
+            elif wanted:
+                bits, certain = double_of(data, p, q)
+                numbers[k, r] = bits
+                bad[k, r] = not certain
+    rows = np.uint64(start.shape[1])
+    for number in range(len(columns)):
+        k = np.uint64(number)
+        offsets[k, rows] = at[k] - base[k]
