@@ -12,6 +12,8 @@ from scan_core.schema import PrimitiveType, Type
 
 _MICROS_PER_DAY = 86_400_000_000
 _INTEGERS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+NARROW = frozenset({"int", "date"})
+"""Types of 32 bits."""
 TICKS_PER_DAY = {
     "timestamp": _MICROS_PER_DAY,
     "timestamptz": _MICROS_PER_DAY,
@@ -98,12 +100,13 @@ def unscaled_value(value: decimal.Decimal, scale: int) -> int:
 
 
 def _decode_integer(data: bytes, name: str) -> int | None:
-    if len(data) == 8:
-        return int(struct.unpack("<q", data)[0])
-    if len(data) != 4:
+    if len(data) not in {4, 8}:
         return None
-    value = int(struct.unpack("<i", data)[0])
-    return value * TICKS_PER_DAY.get(name, 1)  # a timestamp of 4 bytes was written as date
+    value = int.from_bytes(data, "little", signed=True)
+    if len(data) == 4:
+        value *= TICKS_PER_DAY.get(name, 1)  # a timestamp of 4 bytes was written as date
+    bits = 31 if name in NARROW else 63
+    return value if -(1 << bits) <= value < 1 << bits else None
 
 
 def _decode_float(data: bytes) -> float | None:

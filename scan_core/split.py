@@ -4,8 +4,11 @@ A worker that unpickles a Split needs no metadata, no manifests and no catalog. 
 are in one ScanContext; what belongs to one data file in its FileScanTask.
 """
 
+import pickle
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from scan_core.options import ScanOptions
@@ -16,6 +19,9 @@ from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
     from scan_core.runtime_filter.request import RuntimeFilter
+
+
+_REMEMBERED_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class ScanContext:
     runtime_filters: tuple["RuntimeFilter", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EqualityDeleteGroup:
     """Equality-delete files of one key set and one scope: a worker builds one index from them (rule 18).
 
@@ -78,10 +84,24 @@ class EqualityDeleteGroup:
     files: tuple[DeleteFile, ...]
     covered_by: tuple["EqualityDeleteGroup", ...] = ()
 
+    @cached_property
+    def _packed(self) -> bytes:
+        """What is pickled into every task that names the group, made once; paths of a table are much alike."""
+        return zlib.compress(pickle.dumps((self.key_ids, self.files, self.covered_by), pickle.HIGHEST_PROTOCOL), 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self._packed,)
+
     @property
     def max_sequence_number(self) -> int:
         """Of all its files."""
         return max(f.data_sequence_number for f in self.files)
+
+
+@lru_cache(maxsize=_REMEMBERED_GROUPS)
+def _unpacked(packed: bytes) -> EqualityDeleteGroup:
+    """The same object for all tasks of a worker, which then looks at its files once."""
+    return EqualityDeleteGroup(*pickle.loads(zlib.decompress(packed)))  # noqa: S301 - a part of what is being unpickled
 
 
 @dataclass(frozen=True, slots=True)

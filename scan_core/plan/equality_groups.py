@@ -14,6 +14,7 @@ import numpy as np
 from scan_core.plan.delete_keys import key_ids_of
 from scan_core.plan.file_set import FileSet, Indices
 from scan_core.plan.key_bounds import Booleans, KeyBounds, disjoint
+from scan_core.plan.key_clusters import LEAST_FILES, key_clusters
 from scan_core.schema import NestedField, PrimitiveType
 from scan_core.snapshot import DataFile, DeleteFile, PartitionSpec
 from scan_core.split import EqualityDeleteGroup
@@ -78,6 +79,8 @@ def assign_equality_deletes(
     scopes: list[Scope] = []
     combinations = _Combinations(result.combination_of)
     matcher = _Matcher(data, deletes, field_paths, prune=prune)
+    has_one_key = len({key_ids for _, key_ids in by_group}) == 1  # covering groups must be whole
+    may_split = {g for g, members in by_group.items() if prune and has_one_key and len(members) > 2 * LEAST_FILES}
     for (scope, key_ids), members in by_group.items():
         chosen = np.array(members, np.int64)
         indices = data.indices(scope)
@@ -85,9 +88,13 @@ def assign_equality_deletes(
         result.out_of_bounds.extend(deletes[i] for i in chosen[~used].tolist())
         if not used.any():
             continue
-        combinations.add(len(result.groups), indices[touched])
-        scopes.append(scope)
-        result.groups.append(EqualityDeleteGroup(key_ids, _oldest_first(deletes, chosen[used])))
+        clusters = [(chosen[used], indices[touched])]
+        if (scope, key_ids) in may_split:
+            clusters = matcher.clusters(*clusters[0], key_ids)
+        for files, touched_files in clusters:
+            combinations.add(len(result.groups), touched_files)
+            scopes.append(scope)
+            result.groups.append(EqualityDeleteGroup(key_ids, _oldest_first(deletes, files)))
     if prune:
         _state_covers(result.groups, scopes)
     result.combinations = [tuple(result.groups[n] for n in numbers) for numbers in combinations.known]
@@ -190,6 +197,16 @@ class _Matcher:
                 used |= meets
                 touched[at] = meets.any()
         return touched, used
+
+    def clusters(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> list[tuple[Indices, Indices]]:
+        """The deletes and the data files they touch, in parts that have nothing to do with each other."""
+        pairs = [
+            (self._of_deletes(i, chosen), self._data.bounds(indices, i, self._type_of(i), nan_matters=False))
+            for i in key_ids
+        ]
+        of_delete, of_data = key_clusters(pairs, len(chosen))
+        numbers = np.unique(of_delete).tolist()
+        return [(chosen[of_delete == n], indices[of_data == n]) for n in numbers]
 
     def _of_data(self, field_id: int, indices: Indices) -> KeyBounds:
         if len(indices) < len(self._data):

@@ -15,7 +15,7 @@ from scan_core.manifest_columns import LOWER, NANS, NULLS, UPPER, VALUES, EntryC
 from scan_core.native.compiled import load
 from scan_core.rows.buffers import boolean_array, numbers, true_flags, validity
 from scan_core.schema import PrimitiveType
-from scan_core.single_value import TICKS_PER_DAY, unscaled_value
+from scan_core.single_value import NARROW, TICKS_PER_DAY, unscaled_value
 
 Flags = npt.NDArray[np.bool_]
 
@@ -23,6 +23,7 @@ TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})
 INTEGRAL = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _MOST_DECIMAL_BYTES = 32
+_INT64 = np.iinfo(np.int64)
 _MOST_ROWS = 1 << 60
 """Sums of counts up to it fit into 64 bits."""
 
@@ -178,13 +179,15 @@ def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType
     values = np.zeros(len(four), dtypes[1])
     values[eight] = _fixed(data, spans.starts[eight], 8).view(dtypes[1]).reshape(-1)
     values[four] = _fixed(data, spans.starts[four], 4).view(dtypes[0]).reshape(-1)
-    known, is_odd = four | eight, np.zeros(len(four), np.bool_)
+    known = four | eight
     if name in FLOATING:
         known &= ~np.isnan(values)
+    elif name in NARROW:
+        known &= values.astype(np.int32) == values
     elif (per_day := TICKS_PER_DAY.get(name)) is not None:
-        is_odd = four & (np.abs(values) > (1 << 62) // per_day)
-        values[four & ~is_odd] *= per_day
-    return Bounds(_array(values, known, kind), is_odd)
+        known &= eight | (np.abs(values) <= _INT64.max // per_day)
+        values[four & known] *= per_day
+    return Bounds(_array(values, known, kind), np.zeros(len(known), np.bool_))
 
 
 def _decimals(data: Any, spans: Spans) -> Bounds:
@@ -212,6 +215,7 @@ def _text(block: bytes, spans: Spans, name: str) -> Bounds:
     parts = [block[start : start + length] for start, length in places]
     if name == "string" and not _is_text(b"\n".join(parts)):  # a separator inside a character would break it
         known &= np.fromiter(map(_is_text, parts), np.bool_, len(parts))
+        parts = [part if is_known else b"" for part, is_known in zip(parts, known.tolist(), strict=True)]
     return Bounds(_binary_array(parts, known), np.zeros(len(parts), np.bool_))
 
 

@@ -79,6 +79,9 @@ def test_rule_13_bounds_from_before_a_promotion_are_promoted(data: bytes, kind: 
         (b"\1\1", "boolean"),
         (b"", "unknown"),
         (b"x", "variant"),
+        (struct.pack("<q", 2**31), "int"),
+        (struct.pack("<q", -(2**31) - 1), "date"),
+        (struct.pack("<i", 2**31 - 1), "timestamp_ns"),
     ],
 )
 def test_rule_20_what_does_not_decode_is_unknown(data: bytes | None, kind: str) -> None:

@@ -1,0 +1,189 @@
+"""Files decided together fare as files decided one by one, whatever their statistics, partitions and the filter."""
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scan_core.expr.bind import bind
+from scan_core.manifest_files import data_file_at
+from scan_core.metadata import TableMetadata
+from scan_core.native import compiled
+from scan_core.options import ScanOptions
+from scan_core.partition import normalise_value
+from scan_core.plan.file_pruner import FilePruner
+from scan_core.plan.file_set import ColumnPart, ObjectPart
+from scan_core.plan.key_bounds import key_bounds, key_bounds_of_columns
+from scan_core.plan.trace import PlanTrace
+from scan_core.prune.columns import match_columns
+from scan_core.schema import PrimitiveType
+from scan_core.single_value import encode_bound
+from scan_core.snapshot import PartitionField, PartitionSpec
+from scan_core.split import FileIOConfig, ScanContext
+from scan_core.transforms import parse_transform
+from tests.entry_columns import Entry, entry_columns
+from tests.random_predicates import SCHEMA, Sql, predicates
+
+_SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
+_NAMES = ("i", "l", "f", "d", "dec", "s", "dt", "ts", "b", "tz", "bin", "big", "s2")
+_IDS = {name: SCHEMA.find(name).field_id for name in _NAMES}
+_TYPES: dict[int, PrimitiveType] = {i: SCHEMA.find(name).type for name, i in _IDS.items()}  # type: ignore[misc]
+_TYPES |= {11: PrimitiveType("int"), 12: PrimitiveType("string")}
+_SPECS = [
+    (),
+    (("i", "identity"),),
+    (("s", "identity"), ("l", "bucket[3]")),
+    (("s", "truncate[2]"),),
+    (("s", "bucket[4]"),),
+    (("i", "truncate[3]"), ("dec", "truncate[100]")),
+    (("ts", "day"), ("dt", "month")),
+    (("d", "identity"), ("b", "identity")),
+    (("i", "void"), ("i", "bucket[2]")),
+]
+_DAY = 86_400_000_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels() -> None:
+    compiled.load()
+
+
+def values_of(kind: PrimitiveType) -> st.SearchStrategy[Any]:
+    match kind.name:
+        case "int":
+            return st.integers(-5, 12) | st.sampled_from([-(2**31), 2**31 - 1])
+        case "long":
+            return st.integers(-5, 12) | st.sampled_from([-(2**63), 2**63 - 1])
+        case "date":
+            return st.integers(18_250, 18_300) | st.sampled_from([-(2**31), 2**31 - 1])
+        case "timestamp" | "timestamptz":
+            return st.integers(18_250, 18_300).map(lambda day: day * _DAY) | st.sampled_from([-(2**63), 2**63 - 1])
+        case "float" | "double":
+            return st.sampled_from([-1.5, -0.0, 0.0, 1.0, 2.5, float("inf"), float("-inf")])
+        case "decimal":
+            return st.integers(-500, 500).map(lambda n: Decimal(n).scaleb(-kind.parameters[1]))
+        case "boolean":
+            return st.booleans()
+        case "binary":
+            return st.binary(max_size=20) | st.just(b"\xff" * 16)
+        case _:
+            ends = st.sampled_from(["", "a", "z", "\x7f", "é", "\U0010ffff"])
+            return st.text("ab", max_size=3) | ends | st.builds(lambda end: "a" * 15 + end, ends)
+
+
+@st.composite
+def entries(draw: st.DrawFn, num_partitions: int) -> Entry:
+    entry: dict[str, dict[int, Any]] = {"lower": {}, "upper": {}, "nulls": {}, "nans": {}, "values": {}}
+    for field_id in draw(st.permutations(list(_TYPES))):
+        kind = _TYPES[field_id]
+        found = sorted(draw(st.lists(values_of(kind), min_size=2, max_size=2)))
+        for name, value in zip(("lower", "upper"), found, strict=True):
+            if draw(st.integers(0, 5)):
+                entry[name][field_id] = encode_bound(value, kind)
+        if not draw(st.integers(0, 15)):
+            entry["lower"][field_id] = draw(st.binary(max_size=9))
+        if not draw(st.integers(0, 15)):  # the width before a promotion, or NaN
+            entry["upper"][field_id] = draw(st.binary(min_size=4, max_size=4) | st.just(b"\0\0\0\0\0\0\xf8\x7f"))
+        for name in ("nulls", "nans", "values"):
+            if draw(st.integers(0, 3)):
+                entry[name][field_id] = draw(st.sampled_from([0, 0, 5, 10]) | st.just(2**63 - 1))
+    return Entry(**entry, record_count=10, partition=draw(st.integers(0, num_partitions - 1)))
+
+
+def spec_of(fields: tuple[tuple[str, str], ...]) -> PartitionSpec:
+    return PartitionSpec(0, tuple(PartitionField(1000 + i, _IDS[n], f"p{i}", t) for i, (n, t) in enumerate(fields)))
+
+
+@st.composite
+def partitions(draw: st.DrawFn, fields: tuple[tuple[str, str], ...]) -> tuple[Any, ...]:
+    found = []
+    for name, text in fields:
+        source, transform = _TYPES[_IDS[name]], parse_transform(text)
+        value: Any = None
+        if draw(st.integers(0, 5)) and transform.kind != "void":
+            match transform.kind:
+                case "bucket":
+                    value = draw(st.integers(0, 3))
+                case "day":
+                    value = draw(st.integers(18_250, 18_300))
+                case "month":
+                    value = draw(st.integers(598, 602))
+                case _:
+                    value = draw(values_of(source))
+        found.append(normalise_value(value, transform.result_type(source)))
+    return tuple(found)
+
+
+def pruner(where: str, spec: PartitionSpec, options: ScanOptions) -> FilePruner:
+    predicate = bind(where, SCHEMA)
+    context = ScanContext("t", SCHEMA, predicate, {}, {0: spec}, None, FileIOConfig(), options)
+    metadata = TableMetadata.__new__(TableMetadata)
+    object.__setattr__(metadata, "schemas", {SCHEMA.schema_id: SCHEMA})
+    object.__setattr__(metadata, "specs", {0: spec})
+    return FilePruner(metadata, context)
+
+
+@_SETTINGS
+@given(st.data(), predicates())
+def test_files_pruned_together_are_those_pruned_one_by_one(data: st.DataObject, where: Sql) -> None:
+    fields = data.draw(st.sampled_from(_SPECS))
+    known = data.draw(st.lists(partitions(fields), min_size=1, max_size=3))
+    columns = entry_columns(data.draw(st.lists(entries(len(known)), min_size=1, max_size=6)), known)
+    options = ScanOptions(prune_partitions=data.draw(st.booleans()), prune_files=data.draw(st.integers(0, 5)) > 0)
+    rows = np.arange(len(columns))
+    one_by_one, together = PlanTrace(), PlanTrace()
+    objects = ObjectPart([data_file_at(columns, row) for row in rows.tolist()])
+    kept = pruner(where.spark, spec_of(fields), options).prune(objects, one_by_one)
+    found = pruner(where.spark, spec_of(fields), options).prune(ColumnPart(columns, rows, None), together)
+    assert [found.file(i).path for i in range(len(found))] == [kept.file(i).path for i in range(len(kept))]
+    assert together == one_by_one
+    assert list(together.data_files) == list(one_by_one.data_files)
+
+
+@_SETTINGS
+@given(st.data(), st.sampled_from(sorted(_TYPES)), st.booleans())
+def test_key_bounds_of_columns_are_those_of_files(data: st.DataObject, field_id: int, nan_matters: bool) -> None:  # noqa: FBT001  drawn
+    columns = entry_columns(data.draw(st.lists(entries(1), min_size=1, max_size=6)))
+    files = [data_file_at(columns, row) for row in range(len(columns))]
+    expected = key_bounds(files, field_id, _TYPES[field_id], nan_matters=nan_matters)
+    found = key_bounds_of_columns(
+        columns, np.arange(len(columns)), files.__getitem__, field_id, _TYPES[field_id], nan_matters=nan_matters
+    )
+    known = expected.known
+    assert found.known.tolist() == known.tolist()
+    assert found.lower[known].tolist() == expected.lower[known].tolist()
+    assert found.upper[known].tolist() == expected.upper[known].tolist()
+    assert found.may_have_null.tolist() == expected.may_have_null.tolist()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "i < 5 and i >= 2",
+        "i between 1 and 3 or l in (1, 2)",
+        "not (i = 5) and i is not null",
+        "s like 'ab%'",
+        "s = 'abc' and s2 <> 'x'",
+        "d > 1.5 and f <= 2",
+        "dec >= 1.25",
+        "dt = date '2020-01-15'",
+        "ts between timestamp '2020-01-01' and timestamp '2020-02-01'",
+        "b",
+        "st.a = 1",
+        "bin < X'00FF'",
+    ],
+)
+def test_common_filters_need_no_look_at_single_files(where: str) -> None:
+    plain = [{i: encode_bound(v, _TYPES[i]) for i, v in values.items()} for values in (_LOW, _HIGH)]
+    columns = entry_columns([Entry(lower=plain[0], upper=plain[1]), Entry()])
+    found = match_columns(bind(where, SCHEMA), columns, np.arange(2), {}, SCHEMA)
+    assert not found.is_open.any()
+
+
+_LOW: dict[int, Any] = {1: 1, 2: 1, 3: 0.5, 4: 0.5, 5: Decimal("1.00"), 6: "aa", 7: 18_262, 8: 18_262 * _DAY}
+_LOW |= {9: False, 11: 1, 18: "b", 20: b"a"}
+_HIGH: dict[int, Any] = {1: 9, 2: 9, 3: 2.5, 4: 2.5, 5: Decimal("3.00"), 6: "zz", 7: 18_270, 8: 18_270 * _DAY}
+_HIGH |= {9: True, 11: 5, 18: "c", 20: b"z"}
