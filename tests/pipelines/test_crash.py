@@ -82,7 +82,7 @@ class Shop:
         """The exit code of an ingest that is killed when it reaches a point for the n-th time, if it does."""
         process = FORKS.Process(target=ingest, args=(str(self.config), f"{point}:{times}"))
         process.start()
-        process.join(120)
+        process.join(600)
         assert process.exitcode in {0, 3, crash_points.EXIT_CODE}
         return process.exitcode
 
