@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from pipelines.sources.byte_hash import ByteHash
 from pipelines.sources.file_listing import ListedFile, open_file
-from pipelines.sources.file_position import FINGERPRINT_BYTES, ReadFile
+from pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, ReadFile
 
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2
@@ -26,13 +27,16 @@ class Fingerprints:
         return self.beginnings.get(known.kept_bytes) == known.fingerprint
 
 
-def fingerprints_of(file: ListedFile, lengths: Iterable[int], filesystem: Any = None) -> Fingerprints:
+def fingerprints_of(
+    file: ListedFile, lengths: Iterable[int], filesystem: Any = None, algorithm: str = XXH64
+) -> Fingerprints:
     """The fingerprints of a file and of its beginnings of these lengths, as far as it is so long; in one pass."""
     with open_file(file, filesystem) as stream:
         tail = _read(stream, max(file.size - _END_BYTES, 0), file.size)
         kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
         found: dict[int, str] = {}
-        hashed, at = blake2b(digest_size=FINGERPRINT_BYTES), 0
+        hashed = ByteHash() if algorithm == XXH64 else blake2b(digest_size=FINGERPRINT_BYTES)
+        at = 0
         for border in sorted({kept, *(n for n in lengths if n <= file.size)}):
             while at < border:
                 block = _read(stream, at, min(border, at + _BLOCK_BYTES))
@@ -40,7 +44,7 @@ def fingerprints_of(file: ListedFile, lengths: Iterable[int], filesystem: Any = 
                     break  # cut off while we read: it is listed anew next time
                 hashed.update(block)
                 at += len(block)
-            found[border] = hashed.copy().hexdigest()
+            found[border] = hashed.hexdigest()
     whole = ReadFile(
         name=file.name,
         size=file.size,

@@ -16,12 +16,14 @@ from typing import Any
 from pipelines.errors import PositionLostError
 from pipelines.sources.file_listing import place
 
-VERSION = 1
 MAX_NAMED_FILES = 64
 """Files that may still grow are among the last; a name costs some 100 bytes in every position."""
 MAX_FINGERPRINTS = 4_096
 """8 bytes each: a re-delivery is recognised among so many files."""
 FINGERPRINT_BYTES = 8
+XXH64, BLAKE2B = "xxh64", "blake2b"
+_HASHES = {1: BLAKE2B, 2: XXH64}
+"""By what files are known in a position of each version: one that was begun with the slower hash keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """See the module; `claims` are the tables of the feed by the target that takes them."""
+    """See the module; `claims` are the tables of the feed by the target that takes them, `hash` makes fingerprints."""
 
     settled_ns: int = -1
     until_ns: int = -1
@@ -76,6 +78,7 @@ class FilePosition:
     fingerprints: tuple[str, ...] = ()
     listed: Digest = Digest()
     claims: Mapping[str, str] = field(default_factory=dict)
+    hash: str = XXH64
 
     @property
     def is_sweeping(self) -> bool:
@@ -123,7 +126,7 @@ class FilePosition:
         packed = b64encode(b"".join(bytes.fromhex(f) for f in self.fingerprints)).decode()
         document = {
             "source": "files",
-            "version": VERSION,
+            "version": next(version for version, name in _HASHES.items() if name == self.hash),
             "settled": self.settled_ns,
             "until": self.until_ns,
             "swept": self.swept,
@@ -144,9 +147,9 @@ class FilePosition:
         """
         try:
             document = json.loads(text)
-            if document["source"] != "files" or document["version"] != VERSION:
+            if document["source"] != "files" or document["version"] not in _HASHES:
                 raise PositionLostError(
-                    f"not a file position of version {VERSION}: {document['source']} version {document['version']}"
+                    f"not a file position of version 1 or 2: {document['source']} version {document['version']}"
                 )
             packed = b64decode(document["fingerprints"]).hex()
             step = 2 * FINGERPRINT_BYTES
@@ -159,6 +162,7 @@ class FilePosition:
                 fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
                 claims=dict(document.get("claims", {})),
+                hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise PositionLostError(f"unreadable file position {text[:80]!r}: {error}") from error

@@ -156,7 +156,7 @@ def _known(
     same_name = position.find(file.name)
     gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
-    prints = fingerprints_of(file, lengths, filesystem)
+    prints = fingerprints_of(file, lengths, filesystem, position.hash)
     own = prints.whole
     if same_name is not None:
         same = own.fingerprint == same_name.fingerprint and own.size == same_name.size

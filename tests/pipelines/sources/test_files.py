@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipelines.errors import ConfigError, PositionLostError, SourceError
 from pipelines.formats.wal2json import complete_events
 from pipelines.sources import file_position, files
 from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_position import FilePosition
+from pipelines.sources.file_position import BLAKE2B, FilePosition
 from pipelines.sources.files import discover
 
 Seen = list[tuple[str, int, Any]]
@@ -542,6 +543,21 @@ def test_file_that_is_renamed_and_grows_more_than_once_is_read_from_where_it_was
     assert reader.run() == []
 
 
+def test_position_of_the_first_version_knows_its_files_again(reader: Reader) -> None:
+    reader.position = replace(FilePosition(), hash=BLAKE2B).to_json()
+    assert json.loads(reader.position)["version"] == 1
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    assert numbers(reader.run()) == [1, 2, 3]
+    assert json.loads(reader.position)["version"] == 1
+    reader.write("a", lines(4), "a")
+    (reader.folder / "b").rename(reader.folder / "c")
+    assert numbers(reader.run()) == [4]
+    fresh = Reader(reader.folder)
+    fresh.run()
+    assert json.loads(fresh.position or "")["version"] == 2
+
+
 def test_unreadable_files_are_named(reader: Reader) -> None:
     reader.write("a.parquet", b"PAR1 no parquet")
     with pytest.raises(SourceError, match=r"a\.parquet"):
@@ -555,7 +571,7 @@ def test_options_are_checked() -> None:
     assert (own.comments, rest) == (("#",), {"tombstones": "delete"})
 
 
-@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":2}', '{"source":"kafka","version":1}'])
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":3}', '{"source":"kafka","version":1}'])
 def test_foreign_positions_are_refused(text: str) -> None:
     with pytest.raises(PositionLostError):
         FilePosition.from_json(text)
