@@ -18,7 +18,7 @@ class ConnectServer:
 
     def __init__(self, folder: Path, path: Sequence[Path | str] = ()) -> None:
         self._folder = folder
-        self._environment = clean_environment(path)
+        self._environment = clean_environment(path) | {"SPARK_DAEMON_MEMORY": "1g"}  # what spark-submit gives a server
         self._port = free_port()
         self._process: ServerProcess | None = None
         self.url = f"sc://127.0.0.1:{self._port}"
