@@ -94,6 +94,10 @@ class PublishedQuery:
         """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
         if (function := self.unrepeatable) is not None:
             return self._unknown(f"{function} gives no certain answer for the same rows")
+        return self._slices(schemas, partition)
+
+    def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """What partitions are made of within one run, whatever its functions would say in another."""
         tree = self._qualified(schemas)
         flat = None if tree is None else inlined(tree)
         if flat is None:
@@ -123,7 +127,7 @@ class PublishedQuery:
             values: of the Iceberg partition field.
         """
         by_table: dict[str, list[Reach]] = {}
-        for reach in self.reaches(schemas, partition):
+        for reach in self._slices(schemas, partition):
             by_table.setdefault(reach.table, []).append(reach)
         found = {}
         for table, view in self.view_names.items():

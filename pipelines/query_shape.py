@@ -56,6 +56,8 @@ class SelectShape:
 
     def _obstacle(self) -> str | None:
         """Why the shape cannot be judged at all."""
+        if self.select.args.get("sample"):
+            return "a sample"
         for source in self.sources.values():
             if source.join is not None and (source.join.args.get("method") or source.join.args.get("using")):
                 return "a join without ON"

@@ -48,6 +48,7 @@ def publish(
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
+    from pipelines.published_entries import published_query
     from pipelines.published_refresh import publish as make
 
     settings = load(config)
@@ -57,6 +58,8 @@ def publish(
         raise ConfigError(f"{config} publishes nothing; add an entry under published")
     if partition and len(chosen) > 1:
         raise ConfigError("--partition is of one table; name it")
+    for name in chosen:
+        published_query(settings, name)  # all mistakes are told before Spark starts
     for name in chosen:
         report = make(
             settings, name, partitions=partition or (), is_full=full, is_dry=explain, master=master, remote=remote

@@ -124,6 +124,7 @@ def test_a_date_column_and_a_time_without_zone_become_conditions_of_their_type()
     "sql",
     [
         "with a as (select due as day from shop.orders) select day from a",
+        "select due as day, rand() as r, my_function(id) as f from shop.orders where ordered_at < now()",
         "select day from (select due as day, Note from shop.orders where id > 3) x where Note is not null",
         "select due as day from shop.orders union all select due from shop.orders",
         "select due as day, row_number() over (partition by due order by id) as n from shop.orders",
@@ -182,8 +183,7 @@ def test_only_conditions_that_leave_nothing_else_count_as_exact() -> None:
         "select due as day, count(*) from shop.orders group by rollup (due)",
         "select due as day from shop.orders tablesample (10 percent)",
         "select due + 1 as day from shop.orders",
-        "select due as day, rand() as r from shop.orders",
-        "select due as day, my_function(id) as r from shop.orders",
+        "select date_add(due, cast(rand() * 2 as int)) as day from shop.orders",
         "with recursive a as (select due as day from shop.orders union all select day from a) select day from a",
     ],
 )
@@ -207,3 +207,35 @@ def test_a_parameter_that_does_not_exist_is_refused(sql: str, message: str) -> N
 def test_a_table_without_partitions_has_no_parameter_of_that_name() -> None:
     with pytest.raises(ConfigError, match=":partition means nothing, for the table has no partition"):
         parse_query("shop.all", "select id from shop.orders where due = :partition", None, _SCHEMAS)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("select due as day, rand() as r from shop.orders", "rand() gives no certain answer"),
+        ("select due as day from shop.orders where ordered_at < now()", "now() gives no certain answer"),
+        ("select due as day, my_function(id) as r from shop.orders", "my_function() gives no certain answer"),
+        ("select due as day, row_number() over (order by id) as n from shop.orders", "a window goes beyond the partition"),
+        ("select due as day from shop.orders limit 5", "a limit"),
+        ("select count(*) as day from shop.orders", "computed from several rows"),
+        ("select due as day, x.n from shop.orders cross join (select count(*) as n from shop.customers) x", "joined without an equality"),
+        ("select due as day, (select max(id) from shop.customers) as m from shop.orders", "not tied to the partition"),
+    ],
+)  # fmt: skip
+def test_changes_that_cannot_be_traced_have_a_reason(sql: str, reason: str) -> None:
+    unknown = [reach.reason for reach in _query(sql).reaches(_SCHEMAS, _BY_DAY) if reach.values is None]
+    assert unknown
+    assert reason in unknown[0]
+
+
+def test_a_chain_of_joins_is_followed_from_the_changed_table_to_the_partition() -> None:
+    sql = (
+        "select o.due as day, count(*) as n from shop.orders o join shop.customers c on c.id = o.customer_id "
+        "left join shop.customers d on d.id = c.id group by o.due"
+    )
+    values = [reach.values for reach in _query(sql).reaches(_SCHEMAS, _BY_DAY)]
+    assert [value.sql() for value in values if value is not None][2] == (
+        "SELECT DISTINCT o.due AS k0 FROM nevermore_t1 AS o JOIN (SELECT DISTINCT c.id AS k0 FROM nevermore_t0 AS c JOIN "
+        "(SELECT DISTINCT d.id AS k0 FROM nevermore_t0_changed AS d) AS _keys ON c.id = _keys.k0) AS _keys "
+        "ON o.customer_id = _keys.k0"
+    )

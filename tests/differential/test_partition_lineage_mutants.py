@@ -1,0 +1,91 @@
+"""Each rule of the lineage, broken on purpose, lets a partition that changed go unnamed: the comparison with DuckDB fails."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlglot import exp
+
+from pipelines import partition_lineage, query_links, query_shape, slice_queries, slice_rules
+from tests.differential.test_partition_lineage import check
+
+MOST_SEEDS = 900
+
+
+def _no_nullable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(query_shape.SelectShape, "_nullable", lambda _: frozenset())
+
+
+def _no_window_rule(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(slice_rules, "_is_made_of", lambda *_: True)
+
+
+def _limits_are_fine(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., str | None] = slice_rules.why_not_sliced
+
+    def without_limits(shape: Any, expressions: Any) -> str | None:
+        found = original(shape, expressions)
+        return None if found is not None and "limit" in found else found
+
+    patch.setattr(partition_lineage, "why_not_sliced", without_limits)
+
+
+def _rollups_are_fine(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., str | None] = slice_rules.why_not_sliced
+
+    def without_rollups(shape: Any, expressions: Any) -> str | None:
+        found = original(shape, expressions)
+        return None if found is not None and "rollup" in found else found
+
+    patch.setattr(partition_lineage, "why_not_sliced", without_rollups)
+
+
+def _any_condition_is_an_equality(patch: pytest.MonkeyPatch) -> None:
+    def of_every_comparison(condition: Any) -> list[Any]:
+        found = [] if condition is None else [condition, *condition.find_all(exp.EQ)]
+        return [(c.left.unnest(), c.right.unnest()) for c in found if isinstance(c, exp.EQ)]
+
+    patch.setattr(query_shape, "equalities", of_every_comparison)
+
+
+def _joined_tables_reach_nothing(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., Any] = slice_queries.through
+
+    def nowhere(*arguments: Any) -> Any:
+        reach = original(*arguments)
+        return slice_queries.Reach(reach.table, reach.values.where("1 = 0"), None, reach.final)
+
+    patch.setattr(partition_lineage, "through", nowhere)
+
+
+def _not_in_counts_as_in(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., Any] = query_links.conjuncts
+
+    def with_negated(condition: Any) -> list[Any]:
+        found = original(condition)
+        return [*found, *(c.this for c in found if isinstance(c, exp.Not))]
+
+    patch.setattr(query_links, "conjuncts", with_negated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        _no_nullable,
+        _no_window_rule,
+        _limits_are_fine,
+        _rollups_are_fine,
+        _any_condition_is_an_equality,
+        _joined_tables_reach_nothing,
+        _not_in_counts_as_in,
+    ],
+)
+def test_a_broken_rule_is_found(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    for seed in range(MOST_SEEDS):
+        try:
+            check(seed)
+        except AssertionError:
+            return
+    pytest.fail(f"{MOST_SEEDS} random queries did not notice")
