@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
+from time import monotonic
 from typing import Any, Protocol
 
 from pipelines.errors import ConfigError, SourceError
 
 MAX_KEPT_SCHEMAS = 1_000
 """A schema has some kilobytes; feeds have one per table and version."""
+UNKNOWN_SECONDS = 60.0
+"""A schema that the registry does not know is asked for again after so long: replicas lag, people register late."""
 TIMEOUT_SECONDS = 10.0
 RETRIES = 4
 _BACKOFF_SECONDS = 0.2
@@ -92,18 +96,34 @@ class SchemaFolder:
 
 
 class SchemaRegistry:
-    """A client of a schema registry."""
+    """A client of a schema registry, for any number of threads: they ask one after the other, and each schema once."""
 
     def __init__(self, config: RegistryConfig) -> None:
         self._config = config
+        self._lock = Lock()
         self._kept: OrderedDict[int, str] = OrderedDict()
+        self._unknown: OrderedDict[int, float] = OrderedDict()
         self._session: Any | None = None
 
     def document(self, schema_id: int) -> str:
         """See `Schemas`."""
-        if schema_id in self._kept:
-            self._kept.move_to_end(schema_id)
-            return self._kept[schema_id]
+        with self._lock:
+            if schema_id in self._kept:
+                self._kept.move_to_end(schema_id)
+                return self._kept[schema_id]
+            asked = self._unknown.get(schema_id)
+            if asked is not None and monotonic() - asked < UNKNOWN_SECONDS:
+                raise UnknownSchemaError(f"no schema {schema_id}: the registry {self._config.url} does not know it")
+            try:
+                return self._asked(schema_id)
+            except UnknownSchemaError:
+                # Every batch with events of a lost schema would ask again.
+                self._unknown[schema_id] = monotonic()
+                if len(self._unknown) > MAX_KEPT_SCHEMAS:
+                    self._unknown.popitem(last=False)
+                raise
+
+    def _asked(self, schema_id: int) -> str:
         found = self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
         kind = found.get("schemaType") or "AVRO"
         if kind != "AVRO":

@@ -73,6 +73,30 @@ def client(server: Server, **options: Any) -> SchemaRegistry:
 RECORD = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}
 
 
+def test_unknown_schema_is_asked_for_again_only_after_a_while(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = client(server)
+    for _ in range(3):
+        with pytest.raises(UnknownSchemaError, match="no schema 8"):
+            registry.document(8)
+    assert server.asked["/schemas/ids/8"] == 1
+    monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)
+    server.answers["/schemas/ids/8"] = {"schema": json.dumps(RECORD)}
+    assert json.loads(registry.document(8)) == RECORD
+
+
+def test_threads_ask_for_each_schema_once(server: Server) -> None:
+    server.answers |= {f"/schemas/ids/{n}": {"schema": json.dumps(RECORD)} for n in range(5)}
+    registry = client(server)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda n=n: found.append(registry.document(n % 5))) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert set(server.asked.values()) == {1}
+
+
 def test_schema_is_asked_for_once(server: Server) -> None:
     server.answers["/schemas/ids/7"] = {"schema": json.dumps(RECORD)}
     registry = client(server)
