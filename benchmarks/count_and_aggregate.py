@@ -54,5 +54,12 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or ["no_deletes", "dense_ints", "sparse_ints", "two_strings", "thousand_files"]:
+    for shape in sys.argv[1:] or [
+        "no_deletes",
+        "dense_ints",
+        "sparse_ints",
+        "two_strings",
+        "thousand_files",
+        "partitioned_2000",
+    ]:
         measure(shape)

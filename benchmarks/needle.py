@@ -12,23 +12,22 @@ import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.peers import raw_files, running
 from benchmarks.race import Goal, race, report
-from benchmarks.shapes import DATA, build
+from benchmarks.shapes import DATA, ROWS, build
 from scan_core import ScanOptions
 
 WHERE = "s1 = 'city-77' and v0 < 10"
 FILTER_COLUMNS = ("s1", "v0")
+TABLE_ROWS = {"dense_ints": ROWS, "wide_120": 2_000_000}
 PEERS = ("datafusion", "duckdb", "polars")
 
 
-def measure(name: str) -> None:
+def measure(name: str, rows: int) -> None:
     """Print the needle on one shape: with and without the page-level switches, beside the peers."""
-    table = build(name)
+    table = build(name, rows)
     scan = scan_core.open_table(table.metadata_location).scan().where(WHERE)
-    picked = scan.with_options(ScanOptions(pick_values=True))
     by_chunks = scan.with_options(ScanOptions(prune_pages=False))
     candidates: dict[str, Callable[[], Any]] = {
         "nevermore": lambda: scan.to_table().num_rows,
-        "values picked out of pages": lambda: picked.to_table().num_rows,
         "whole chunks decoded": lambda: by_chunks.to_table().num_rows,
         "D": lambda: decode_floor(table, FILTER_COLUMNS, ["s1"]),
     }
@@ -45,5 +44,5 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    for shape in sys.argv[1:] or ["dense_ints"]:
-        measure(shape)
+    for shape in sys.argv[1:] or TABLE_ROWS:
+        measure(shape, TABLE_ROWS.get(shape, ROWS))

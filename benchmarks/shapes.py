@@ -28,7 +28,10 @@ _COLORS = np.array(["black", "white", "red", "green", "blue", "grey", "pink", "g
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One table: `columns` beside the keys, keys made by `keys`, deletes in `delete_files` files over `delete_commits`."""
+    """One table: `columns` beside the keys, keys made by `keys`, deletes in `delete_files` files over `delete_commits`.
+
+    `absent_keys` are deleted beside those of rows, and are of none.
+    """
 
     name: str
     key: tuple[str, ...] = ("id",)
@@ -37,6 +40,7 @@ class Shape:
     delete_commits: int = 1
     wide_columns: int = 0
     partitions: int = 0
+    absent_keys: int = 0
 
 
 SHAPES = {
@@ -48,6 +52,7 @@ SHAPES = {
         Shape("thousand_files", delete_files=1_000, delete_commits=1_000),
         Shape("two_strings", key=("k1", "k2"), delete_files=10),
         Shape("wide_120", delete_files=10, wide_columns=102),
+        Shape("ten_million_deletes", sparse=True, delete_files=20, absent_keys=9_000_000),
         Shape("partitioned_2000", key=("id", "bucket"), delete_files=10, partitions=2_000),
     )
 }
@@ -128,17 +133,17 @@ def _deleted_keys(shape: Shape, rows: int) -> list[list[pa.Table]]:
     if not shape.delete_files:
         return []
     chosen = np.sort(np.random.default_rng(11).choice(rows, rows * DELETED // ROWS, replace=False)).astype(np.int64)
+    chosen = np.concatenate([chosen, np.arange(rows, rows + shape.absent_keys * rows // ROWS)])
     np.random.default_rng(12).shuffle(chosen)
     files = []
     for part in np.array_split(chosen, shape.delete_files):
-        columns: dict[str, Any] = {
-            "id": ids(part, sparse=shape.sparse),
-            "k1": np.char.add("user-", part.astype(np.str_)),
-            "k2": np.char.add("region-", (part % 200).astype(np.str_)),
+        columns: dict[str, Callable[[np.ndarray], Any]] = {
+            "id": lambda n: ids(n, sparse=shape.sparse),
+            "k1": lambda n: np.char.add("user-", n.astype(np.str_)),
+            "k2": lambda n: np.char.add("region-", (n % 200).astype(np.str_)),
+            "bucket": lambda n: n * shape.partitions // rows,
         }
-        if shape.partitions:
-            columns["bucket"] = part * shape.partitions // rows
-        files.append(pa.table({name: pa.array(columns[name]) for name in shape.key}))
+        files.append(pa.table({name: pa.array(columns[name](part)) for name in shape.key}))
     per_commit = max(1, len(files) // shape.delete_commits)
     return [files[i : i + per_commit] for i in range(0, len(files), per_commit)]
 

@@ -21,6 +21,8 @@ from scan_core.split import Split
 if TYPE_CHECKING:
     from scan_core.scan import Scan
 
+_QUEUED_PARTIALS = 10_000
+"""Some bytes each: nobody waits for earlier row groups to be combined."""
 _ADDABLE = frozenset({"int", "long", "float", "double", "decimal"})
 
 
@@ -30,7 +32,7 @@ def run_aggregates(scan: "Scan", wanted: Sequence[tuple[str, str]]) -> tuple[Any
     narrow = scan.select(*names)
     calls = [_call(narrow, function, name, names) for function, name in wanted]
     answers: list[Partial] = [0 if call.function == "count" else None for call in calls]
-    for found in scan.run(narrow.plan(), partial(_aggregate_one, calls=calls)):
+    for found in scan.run(narrow.plan(), partial(_aggregate_one, calls=calls), queued=_QUEUED_PARTIALS):
         answers = [combine(call.function, a, b) for call, a, b in zip(calls, answers, found, strict=True)]
     kinds = narrow.arrow_schema.types
     return tuple(_public(a, call, kinds) for a, call in zip(answers, calls, strict=True))

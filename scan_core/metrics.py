@@ -30,8 +30,8 @@ class ScanMetrics:
     row_groups_pruned_by_dictionaries: int = 0
     bloom_filters_read: int = 0
     bloom_bytes_read: int = 0
+    delete_probes_spared_by_bloom_filters: int = 0
     pages_read: int = 0
-    pages_picked: int = 0
     pages_skipped: int = 0
     rows_in_files: int = 0
     rows_removed_by_sampling: int = 0

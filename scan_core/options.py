@@ -40,12 +40,11 @@ class ScanOptions:
         prune_files: use file bounds against the predicate.
         prune_row_groups: use row-group statistics against the predicate.
         prune_pages: use the page index against predicate and deletes, and read only pages with surviving rows.
-        pick_values: of few surviving rows take single values out of pages, without decoding the others; off, as decoding
-            whole pages was faster wherever it was measured.
         prune_deletes: use bounds to skip deletes that cannot touch a file.
         use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
         prune_dictionaries: let dictionary pages exclude row groups that hold no value asked for.
-        use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for.
+        use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for, and spare
+            those that hold none of a few deleted keys the probe.
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; False only looks rows up.
         adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
             filter, and its rows where somebody joins again.
@@ -72,7 +71,6 @@ class ScanOptions:
     prune_files: bool = True
     prune_row_groups: bool = True
     prune_pages: bool = True
-    pick_values: bool = False
     prune_deletes: bool = True
     use_bitmap_indexes: bool = True
     prune_dictionaries: bool = True

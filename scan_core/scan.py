@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
-from scan_core.distribute.local import run_splits
+from scan_core.distribute.local import QUEUED_BATCHES, run_splits
 from scan_core.errors import OptionError
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan, plan_scan
@@ -153,9 +153,17 @@ class Scan(ScanRequest):
             batches.close()
 
     def run(
-        self, plan: ScanPlan, read: Callable[[Split, ScanMetrics, FilesAhead], Iterator[T]], *, keep_order: bool = True
+        self,
+        plan: ScanPlan,
+        read: Callable[[Split, ScanMetrics, FilesAhead], Iterator[T]],
+        *,
+        keep_order: bool = True,
+        queued: int = QUEUED_BATCHES,
     ) -> Generator[T, None, None]:
-        """What `read` yields for each split of a plan, in this process; `metrics` tells of it afterwards."""
+        """What `read` yields for each split of a plan, in this process; `metrics` tells of it afterwards.
+
+        `keep_order` and `queued` are those of `run_splits`.
+        """
         metrics = ScanMetrics()
         with FilesAhead(self.options) as ahead:
             results = run_splits(
@@ -164,6 +172,7 @@ class Scan(ScanRequest):
                 metrics,
                 self.options.parallelism,
                 keep_order=keep_order,
+                queued=queued,
                 expect=ahead.expect,
             )
             try:

@@ -4,6 +4,7 @@ Entries are immutable and shared by all threads; the cache is bounded in bytes a
 What is still in use by a scan stays shared even after it was forgotten.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -86,6 +87,11 @@ class DeleteCache:
             self._alive.clear()
             self._bytes = 0
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock or builds anything: the threads that did were left behind."""
+        self._lock = threading.Lock()
+        self._building = {}
+
     def _keep(self, key: Hashable, entry: Sized, limit_bytes: int) -> None:
         """The newest entry stays even if it alone exceeds the limit: the next task of its scan needs it."""
         if limit_bytes == 0:
@@ -99,3 +105,4 @@ class DeleteCache:
 
 DELETE_CACHE = DeleteCache()
 """The cache of this process."""
+os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)

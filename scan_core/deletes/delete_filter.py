@@ -5,6 +5,7 @@ Loading and indexing happen on the first use in a process and are shared between
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from scan_core.deletes.equality import (
     find_deleted,
     threshold_of,
 )
+from scan_core.deletes.few_keys import few_values
 from scan_core.deletes.index_source import equality_index, file_key
 from scan_core.deletes.positions import (
     PositionDeleteFile,
@@ -68,6 +70,10 @@ class EqualityFilter:
             if isinstance(lower, int) and isinstance(upper, int) and self.index.covers(lower, upper, self.threshold):
                 return Match.ALWAYS
         return Match.MAYBE
+
+    def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
+        """All values of a key column that lie within the statistics of a row group; None unless they are few and known."""
+        return few_values(self.index, column, self.threshold, statistics)
 
 
 @dataclass(frozen=True, slots=True)

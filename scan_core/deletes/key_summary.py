@@ -19,7 +19,8 @@ from scan_core.native.machine_code import Kernels
 from scan_core.read.file_reader import ColumnStatistics
 
 MAX_BUCKETS = 65_536
-_SIGN = 1 << 63
+SIGN_BIT = 1 << 63
+"""Added to signed numbers, so that their order is that of unsigned ones."""
 _MASK = (1 << 64) - 1
 _EXACT = Context(prec=76)
 
@@ -120,7 +121,7 @@ def summarise_table(
     any_in = occupied[:whole].reshape(-1, width).max(axis=1) > 0 if whole else np.zeros(0, np.bool_)
     if whole < len(occupied):
         any_in = np.append(any_in, occupied[whole:].any())
-    return KeySummary(kind, has_null, lower + _SIGN, shift, np.flatnonzero(any_in).astype(np.uint64))
+    return KeySummary(kind, has_null, lower + SIGN_BIT, shift, np.flatnonzero(any_in).astype(np.uint64))
 
 
 def prefix_of(value: Any, kind: pa.DataType) -> int | None:
@@ -129,13 +130,13 @@ def prefix_of(value: Any, kind: pa.DataType) -> int | None:
         if not isinstance(value, Decimal):
             return None
         unscaled = int(value.scaleb(kind.scale, _EXACT).to_integral_value(ROUND_FLOOR, _EXACT))
-        return (unscaled + _SIGN if kind.precision <= 18 else (unscaled >> 64) + _SIGN) & _MASK
+        return (unscaled + SIGN_BIT if kind.precision <= 18 else (unscaled >> 64) + SIGN_BIT) & _MASK
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, bytes):
         return int.from_bytes(value[:8].ljust(8, b"\0"), "big")
     if isinstance(value, int):
-        return min(max(value + _SIGN, 0), _MASK)
+        return min(max(value + SIGN_BIT, 0), _MASK)
     return None
 
 
@@ -160,4 +161,4 @@ def _prefixes(column: KeyColumn, kind: pa.DataType, kernels: Kernels | None) -> 
     is_binary = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
     words = column.words[0 if is_binary else -1]
     words = words if flags is None else words[~flags]
-    return words.byteswap() if is_binary else words ^ np.uint64(_SIGN)
+    return words.byteswap() if is_binary else words ^ np.uint64(SIGN_BIT)

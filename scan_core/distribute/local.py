@@ -15,7 +15,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 ReadSplit = Callable[[S, ScanMetrics], Iterator[T]]
 
-_QUEUED_RESULTS = 2
+QUEUED_BATCHES = 2
 """Batches that may wait per split: one being handed over, one ready."""
 _SPLITS_AHEAD = 2
 """Splits beyond one per thread that may be begun before the first of them is consumed."""
@@ -28,6 +28,7 @@ def run_splits(
     parallelism: int,
     *,
     keep_order: bool = True,
+    queued: int = QUEUED_BATCHES,
     expect: Callable[[S], None] | None = None,
 ) -> Generator[T, None, None]:
     """What `read` yields for each split.
@@ -38,6 +39,7 @@ def run_splits(
         metrics: receives the sum of the splits' metrics as their last results are consumed.
         parallelism: threads; 1 reads in the calling thread.
         keep_order: results come in the order of the splits; otherwise as soon as there are any.
+        queued: results that may wait per split, so that its thread goes on.
         expect: told of each split shortly before it is read, so that it can be prepared meanwhile.
 
     Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
@@ -48,7 +50,7 @@ def run_splits(
         yield from _one_by_one(splits, read, metrics, expect)
         return
     num_threads = min(parallelism, len(splits))
-    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads)
+    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads, queued)
     try:
         pool.start()
         yield from pool.results(metrics)
@@ -72,7 +74,7 @@ def _one_by_one(
 class _Channel(Generic[T]):
     """Results on their way from `writers` threads to the consumer, no more than `capacity` at a time."""
 
-    def __init__(self, capacity: int = _QUEUED_RESULTS, writers: int = 1) -> None:
+    def __init__(self, capacity: int, writers: int = 1) -> None:
         self._items: deque[T] = deque()
         self._changed = Condition(Lock())
         self._capacity = capacity
@@ -124,9 +126,10 @@ class _Pool(Generic[S, T]):
     """Threads that take splits in order."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
     ) -> None:
         self._splits = splits
+        self._queued = queued
         self._read = read
         self._expect = expect
         self._lock = Lock()
@@ -184,9 +187,9 @@ class _OrderedPool(_Pool[S, T]):
     """One channel per split, consumed in the order of the splits."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
     ) -> None:
-        super().__init__(splits, read, expect, num_threads)
+        super().__init__(splits, read, expect, num_threads, queued)
         self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
         self._channels: dict[int, tuple[_Channel[T], ScanMetrics]] = {}
         self._begun = Condition(self._lock)
@@ -220,7 +223,7 @@ class _OrderedPool(_Pool[S, T]):
             with self._begun:
                 if (index := self._take()) is None:
                     return
-                channel, own = self._channels[index] = _Channel(), ScanMetrics()
+                channel, own = self._channels[index] = _Channel(self._queued), ScanMetrics()
                 self._begun.notify_all()
             channel.close(self._run(index, channel, own))
 
@@ -229,10 +232,10 @@ class _UnorderedPool(_Pool[S, T]):
     """One channel for all threads."""
 
     def __init__(
-        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
     ) -> None:
-        super().__init__(splits, read, expect, num_threads)
-        self._channel: _Channel[T] = _Channel(_QUEUED_RESULTS * num_threads, num_threads)
+        super().__init__(splits, read, expect, num_threads, queued)
+        self._channel: _Channel[T] = _Channel(queued * num_threads, num_threads)
         self._counted: deque[ScanMetrics] = deque()
 
     def results(self, metrics: ScanMetrics) -> Iterator[T]:

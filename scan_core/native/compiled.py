@@ -4,6 +4,7 @@ NumPy does the work until it has spent as much time as loading would cost; from 
 the process, the kernels do. Results do not depend on the choice. `load` is for workers that live long.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +32,14 @@ class _State:
 
 
 _STATE = _State()
+
+
+def _unlock() -> None:
+    """In a forked process the thread that held the lock does not exist, and would never release it."""
+    _STATE.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def may_use_numba(options: ScanOptions) -> bool:

@@ -1,10 +1,12 @@
 """Columns of a row group decoded from top to bottom, one window of rows after the other, in little memory.
 
 A row group that is too large to be decoded at once is read in windows. Reading the pages of each window by themselves
-would decode the dictionary of a chunk again for every one; here pyarrow goes through a chunk once, holding one page.
+would decode the dictionary of a chunk again for every one; here pyarrow goes through a chunk once, holding one page. Columns
+of a window are decoded in several threads: where rows come in order other workers wait for this row group.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -23,10 +25,12 @@ _MOST_SKIPPED_WINDOWS = 2
 class ChunkStreams:
     """The streams of an open file, one for each column of the row group being read."""
 
-    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout, parallelism: int = 1) -> None:
         self._path = path
         self._source = source
         self._layout = layout
+        self._parallelism = parallelism
+        self._pool: ThreadPoolExecutor | None = None
         self._row_group = -1
         self._streams: dict[int, _Stream] = {}
 
@@ -44,21 +48,34 @@ class ChunkStreams:
         """
         if self._row_group != row_group.index:
             self._streams, self._row_group = {}, row_group.index
-        found = {}
-        for column in columns:
-            name = self._layout.fields[column].name
-            with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
-                stream = self._streams.get(column)
-                if stream is None or stream.position > window.start:
-                    stream = self._streams[column] = _Stream(self._open(row_group, column, len(window)))
-                found[column] = check_codes(stream.read(window))
-                if window.stop == row_group.num_rows:
-                    del self._streams[column]
-        return found
+        if self._parallelism == 1 or len(columns) < 2:
+            return {column: self._read_one(row_group, column, window) for column in columns}
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._parallelism, "scan-column")
+        widest_first = sorted(columns, key=lambda i: -self._num_bytes(row_group, i))
+        arrays = self._pool.map(lambda column: self._read_one(row_group, column, window), widest_first)
+        return dict(zip(widest_first, arrays, strict=True))
 
     def close(self) -> None:
         """Let go of what is held for windows to come."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
         self._streams.clear()
+
+    def _num_bytes(self, row_group: RowGroup, column: int) -> int:
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
+        return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.leaves[column])
+
+    def _read_one(self, row_group: RowGroup, column: int, window: range) -> pa.Array:
+        name = self._layout.fields[column].name
+        with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
+            stream = self._streams.get(column)
+            if stream is None or stream.position > window.start:
+                stream = self._streams[column] = _Stream(self._open(row_group, column, len(window)))
+            found = check_codes(stream.read(window))
+            if window.stop == row_group.num_rows:
+                del self._streams[column]
+            return found
 
     def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
         is_local = not isinstance(self._source, RemoteFile)

@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
 from scan_core.prune.match import Match
-from scan_core.read.file_reader import ColumnStatistics, RowGroup
+from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.page_pruning import Paging, has_gaps
+from scan_core.read.predicate_pruning import count_bloom_filters
 from scan_core.read.row_filter import DeleteStep, RefineStep
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 from scan_core.schema import Type
+
+_TRIED_ROW_GROUPS = 4
+"""Of a file, after which Bloom filters that excluded nothing are not read any more."""
 
 
 class DeletePruning:
@@ -41,13 +45,19 @@ class DeletePruning:
         self._options = options
         self._metrics = metrics
         self._paging: dict[object, Paging] = {}
+        self._asked: dict[object, tuple[int, int]] = {}
 
     def statistics_of(self, row_group: RowGroup) -> Callable[[int], ColumnStatistics | None] | None:
         """Of key columns; None where deletes are not to be pruned."""
         return self._statistics.of(row_group, self._types) if self._options.prune_deletes else None
 
-    def that_touch(self, row_group: RowGroup) -> list[DeleteStep] | None:
-        """The delete sets that can remove rows of this row group; None if one removes them all."""
+    def that_touch(self, row_group: RowGroup, counts: ReadCounts) -> list[DeleteStep] | None:
+        """The delete sets that can remove rows of this row group; None if one removes them all.
+
+        Args:
+            row_group: of the file.
+            counts: of its reader, which say what was read to tell.
+        """
         if not self._options.prune_deletes:
             return list(self.steps)
         found: list[DeleteStep] = []
@@ -59,7 +69,32 @@ class DeletePruning:
                 case Match.ALWAYS:
                     return None
                 case Match.MAYBE:
-                    found.append(step)
+                    if not self._is_excluded_by_bloom_filter(step, row_group, counts):
+                        found.append(step)
+        return found
+
+    def _is_excluded_by_bloom_filter(self, step: DeleteStep, row_group: RowGroup, counts: ReadCounts) -> bool:
+        """Whether the values of one key column, few within the row group's bounds, are all in no row of it."""
+        tried, excluded = self._asked.get(step.key, (0, 0))
+        if not self._options.use_bloom_filters or (tried >= _TRIED_ROW_GROUPS and not excluded):
+            return False
+        statistics_of = self._statistics.of(row_group, self._types)
+        tests = self._statistics.bloom_filters(row_group, self._types)
+        found, asked = False, False
+        for column, field_id in enumerate(step.deletes.key_ids):
+            if not self._statistics.has_bloom_filter(row_group, field_id):
+                continue
+            values = step.deletes.few_values(column, statistics_of(field_id))
+            if values is None or (test := tests(field_id)) is None:
+                continue
+            asked = True
+            if all(map(test, values)):
+                found = True
+                break
+        count_bloom_filters(self._metrics, counts)
+        if asked:
+            self._asked[step.key] = tried + 1, excluded + found
+            self._metrics.delete_probes_spared_by_bloom_filters += found
         return found
 
     def by_page(

@@ -68,12 +68,11 @@ class Habits:
 class ReadCounts:
     """What a reader left out below the level of column chunks, and where it could not.
 
-    `bytes_left_out` were neither read nor decoded, though their chunk was asked for; `pages_picked` are those of
-    `pages_read` of which single values were taken. `whole` and `paged` are columns read in these ways.
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for. `whole` and `paged` are columns
+    read in these ways.
     """
 
     pages_read: int = 0
-    pages_picked: int = 0
     pages_left_out: int = 0
     bloom_filters_read: int = 0
     bloom_bytes_read: int = 0
@@ -136,6 +135,10 @@ class FileReader(Protocol):
 
         None where the file has no such test, or one that costs more to read than the column.
         """
+        ...
+
+    def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
+        """Whether the file states such a test; nothing is read to tell."""
         ...
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:

@@ -51,6 +51,11 @@ class FileStatistics:
         """Tests by Bloom filters whether a value of these types is certainly not in a row group, by field id."""
         return self._tests(row_group, types, self._reader.exclusion_test)
 
+    def has_bloom_filter(self, row_group: RowGroup, field_id: int) -> bool:
+        """Whether the file states one for a column; nothing is read to tell."""
+        index = self._projection.index_of(field_id)
+        return index is not None and self._reader.has_exclusion_test(row_group, index)
+
     def dictionaries(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ExclusionTest | None]:
         """The same by dictionary pages."""
         return self._tests(row_group, types, self._reader.dictionary_test)

@@ -15,7 +15,7 @@ def open_file(
     size: int | None = None,
     *,
     reads_pages: bool = True,
-    picks_values: bool = True,
+    parallelism: int = 1,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -25,7 +25,7 @@ def open_file(
         io: how to open paths.
         size: bytes, where the caller knows; saves a request on object stores.
         reads_pages: decode only the pages that hold selected rows, where the file tells which do.
-        picks_values: of few rows take single values out of such pages, where they lie at known places.
+        parallelism: threads that may decode columns of a window of rows at a time.
 
     Raises:
         MissingFileError: no such file.
@@ -36,7 +36,7 @@ def open_file(
         case FileFormat.PARQUET:
             from scan_core.read.parquet import open_parquet
 
-            return open_parquet(path, io, reads_pages=reads_pages, picks_values=picks_values)
+            return open_parquet(path, io, reads_pages=reads_pages, parallelism=parallelism)
         case FileFormat.ORC:
             from scan_core.read.orc import open_orc
 

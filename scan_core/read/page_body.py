@@ -1,17 +1,16 @@
-"""One page of a column chunk: its header as facts, its checksum, and its bytes out of compression.
+"""Headers of pages as facts, and dictionary pages out of compression, their checksum compared.
 
 What the header states is checked against the bytes that are there. Codecs whose decoder does not tell how much it
 wrote are left to pyarrow's own page reader.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
 
-from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE
+from scan_core.read.footer import DICTIONARY_PAGE
 from scan_core.read.thrift import Struct, ThriftError, read_struct
 
 _HEADER_BYTES = 512
@@ -21,17 +20,6 @@ READABLE_CODECS = frozenset({_UNCOMPRESSED, _SNAPPY, _ZSTD})
 _MOST_BYTES = 1 << 30
 
 Raw = bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class PageBody:
-    """A page out of compression: its definition levels, and its values, which begin at `content[values]`."""
-
-    num_values: int
-    encoding: int
-    levels: bytes
-    content: Raw
-    values: int
 
 
 def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | None:
@@ -45,20 +33,6 @@ def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | N
     return None
 
 
-def read_data_page(data: Raw, position: int, length: int, codec: int, *, has_levels: bool) -> PageBody | None:
-    """A data page of a column that is not repeated; None if its header contradicts its bytes or is of another kind."""
-    found = page_header(data, position, length)
-    if found is None:
-        return None
-    header, begin = found
-    body = data[begin : position + length]
-    if header.get(3) != len(body) or not _is_intact(header, body):
-        return None
-    if header.get(1) == DATA_PAGE:
-        return _version_1(header, body, codec, has_levels=has_levels)
-    return _version_2(header, body, codec) if header.get(1) == DATA_PAGE_V2 else None
-
-
 def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
     """The plain-encoded values of a dictionary page and their number; None if it is none."""
     found = page_header(data, 0, len(data))
@@ -70,42 +44,6 @@ def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
         return None
     content, count = _decompressed(body, header.get(2), codec), details.get(1)
     return None if content is None or not isinstance(count, int) or count < 0 else (content, count)
-
-
-def dictionary_size(data: Raw) -> int:
-    """How many values a dictionary page holds by its own header."""
-    found = page_header(data, 0, len(data))
-    details = found[0].get(7) if found is not None else None
-    count = details.get(1) if isinstance(details, dict) else None
-    return count if isinstance(count, int) else 0
-
-
-def _version_1(header: Struct, body: Raw, codec: int, *, has_levels: bool) -> PageBody | None:
-    details = header.get(5)
-    content = _decompressed(body, header.get(2), codec)
-    if content is None or not isinstance(details, dict):
-        return None
-    begin = end = 0
-    if has_levels:
-        begin, end = 4, 4 + int.from_bytes(content[:4], "little")
-    return _page(details.get(1), details.get(2), bytes(content[begin:end]), content, end)
-
-
-def _version_2(header: Struct, body: Raw, codec: int) -> PageBody | None:
-    details, size = header.get(8), header.get(2)
-    if not isinstance(details, dict) or not isinstance(size, int):
-        return None
-    end = details.get(5)
-    if not isinstance(end, int) or details.get(6) != 0 or not 0 <= end <= min(len(body), size):
-        return None
-    content = _decompressed(body[end:], size - end, codec if details.get(7, True) else _UNCOMPRESSED)
-    return None if content is None else _page(details.get(1), details.get(4), bytes(body[:end]), content, 0)
-
-
-def _page(num_values: Any, encoding: Any, levels: bytes, content: Raw, values: int) -> PageBody | None:
-    if not isinstance(num_values, int) or not isinstance(encoding, int) or num_values <= 0 or values > len(content):
-        return None
-    return PageBody(num_values, encoding, levels, content, values)
 
 
 def _is_intact(header: Struct, body: Raw) -> bool:

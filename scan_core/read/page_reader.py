@@ -47,33 +47,6 @@ def decode_pages(
     return column if len(column) == num_rows else None
 
 
-def decode_page(
-    chunk: Chunk, leaf: Leaf, dictionary: Raw, body: bytes, facts: tuple[int, int, int], *, as_dictionary: bool
-) -> pa.Array:
-    """The values, none of them NULL, of a page made by hand.
-
-    Args:
-        chunk: the column chunk whose dictionary it uses.
-        leaf: its leaf column.
-        dictionary: the dictionary page, which may be empty.
-        body: levels and values, not compressed.
-        facts: number of values, length of the levels, encoding of the values.
-        as_dictionary: read strings as a dictionary.
-    """
-    count, levels, encoding = facts
-    details = {
-        1: I32Value(count),
-        2: I32Value(0),
-        3: I32Value(count),
-        4: I32Value(encoding),
-        5: I32Value(levels),
-        6: I32Value(0),
-        7: False,
-    }
-    header = write_struct({1: I32Value(DATA_PAGE_V2), 2: I32Value(len(body)), 3: I32Value(len(body)), 8: details})
-    return _decoded(chunk, leaf, (dictionary, [header, body]), (count, count), as_dictionary=as_dictionary)
-
-
 def pick_rows(
     array: pa.Array, rows: Positions, page_of_row: Positions, pages: Positions, locations: PageLocations
 ) -> pa.Array:

@@ -1,7 +1,7 @@
 """Column chunks of one Parquet file read by page: which pages hold the rows wanted, and what the page index says.
 
-Bytes of all columns are fetched together. Few rows of many are picked out of their pages (`page_values.py`), others
-decoded page by page (`page_reader.py`); a column whose pages would be most of its chunk is left to the caller.
+Bytes of all columns are fetched together and decoded page by page (`page_reader.py`); a column whose pages would be most
+of its chunk is left to the caller.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,7 @@ from scan_core.read.byte_ranges import ByteSource, Range
 from scan_core.read.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk, Leaf
 from scan_core.read.page_index import PageLocations, Positions, parse_column_index, parse_offset_index
-from scan_core.read.page_reader import decode_page, decode_pages, pick_rows
-from scan_core.read.page_values import WantedPage, encode_page, is_pickable, is_sparse, pick, to_array
+from scan_core.read.page_reader import decode_pages, pick_rows
 from scan_core.read.parquet_layout import ParquetLayout
 from scan_core.read.struct_members import descended
 
@@ -37,7 +36,6 @@ class _Wanted:
     locations: PageLocations
     page_of_row: Positions
     pages: Positions
-    picks: bool
     keeps_dictionary: bool
 
     @property
@@ -46,20 +44,14 @@ class _Wanted:
         before = int(self.locations.offsets[0]) - self.chunk.start
         return (self.chunk.start, before) if before else None
 
-    @property
-    def needs_dictionary(self) -> bool:
-        """False if only pages behind those that use the dictionary are wanted."""
-        return not self.picks or int(self.pages[0]) < _pages_with_dictionary(self.chunk, self.locations)
-
 
 class PagedChunks:
     """The pages of an open file."""
 
-    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout, *, picks_values: bool) -> None:
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
         self._path = path
         self._ranges = source
         self._layout = layout
-        self._picks_values = picks_values
         self._locations: dict[tuple[int, int], PageLocations | None] = {}
         self._statistics: dict[tuple[int, int], PageStatistics | None] = {}
 
@@ -85,7 +77,7 @@ class PagedChunks:
         for item, (dictionary, pages, num_bytes) in zip(wanted, self._fetch(wanted), strict=True):
             name = self._layout.fields[item.column].name
             with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
-                array = self._decode(item, rows, dictionary, pages, counts)
+                array = self._decode(item, rows, dictionary, pages)
             if array is None:
                 counts.fallbacks += 1
                 continue
@@ -128,20 +120,15 @@ class PagedChunks:
         page_of_row = locations.pages_of(rows)
         pages = np.unique(page_of_row)
         keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
-        picks = (
-            self._picks_values
-            and is_sparse(len(rows), int(locations.row_counts[pages].sum()))
-            and is_pickable(chunk, facts, keeps_dictionary=keeps_dictionary)
-        )
-        if not picks and locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
+        if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
             return None
-        return _Wanted(column, chunk, facts, locations, page_of_row, pages, picks, keeps_dictionary)
+        return _Wanted(column, chunk, facts, locations, page_of_row, pages, keeps_dictionary)
 
     def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
-        """Of each column the dictionary page, if it is needed, its data pages, and how many bytes that is."""
+        """Of each column the dictionary page, if it has one, its data pages, and how many bytes that is."""
         ranges: list[Range] = []
         for item in wanted:
-            if item.needs_dictionary and item.dictionary is not None:
+            if item.dictionary is not None:
                 ranges.append(item.dictionary)
             ranges += zip(
                 item.locations.offsets[item.pages].tolist(), item.locations.lengths[item.pages].tolist(), strict=True
@@ -150,8 +137,7 @@ class PagedChunks:
             found = iter(self._ranges.read(ranges))
         parts: list[tuple[memoryview | None, list[memoryview], int]] = []
         for item in wanted:
-            has_dictionary = item.needs_dictionary and item.dictionary is not None
-            dictionary = next(found) if has_dictionary else None
+            dictionary = None if item.dictionary is None else next(found)
             pages = [next(found) for _ in item.pages]
             parts.append((dictionary, pages, len(dictionary or b"") + sum(len(p) for p in pages)))
         return parts
@@ -162,16 +148,8 @@ class PagedChunks:
         rows: Positions,
         dictionary: memoryview | None,
         pages: Sequence[memoryview],
-        counts: ReadCounts,
     ) -> pa.Array | None:
         """The rows of a column; None if its pages do not hold the rows that the index states."""
-        if item.picks:
-            if (array := self._picked(item, rows, dictionary, pages)) is not None:
-                counts.pages_picked += len(pages)
-                return array
-            counts.fallbacks += 1
-        if dictionary is None and item.dictionary is not None:
-            dictionary = self._ranges.read([item.dictionary])[0]
         found = decode_pages(
             item.chunk,
             item.leaf,
@@ -183,36 +161,6 @@ class PagedChunks:
             return None
         found = descended(found, (0,) * (len(self._layout.ways[item.column]) - 1))
         return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
-
-    def _picked(
-        self, item: _Wanted, rows: Positions, dictionary: memoryview | None, pages: Sequence[memoryview]
-    ) -> pa.Array | None:
-        inside = rows - item.locations.first_rows[item.page_of_row]
-        edges = [*np.searchsorted(item.page_of_row, item.pages).tolist(), len(rows)]
-        counts = item.locations.row_counts[item.pages].tolist()
-        found = pick(
-            [
-                WantedPage(data, count, inside[edges[k] : edges[k + 1]])
-                for k, (data, count) in enumerate(zip(pages, counts, strict=True))
-            ],
-            dictionary or b"",
-            item.chunk,
-            item.leaf,
-        )
-        if found is None:
-            return None
-        if (array := to_array(found, self._layout.fields[item.column].type, item.leaf)) is not None:
-            return array
-        body, levels, encoding = encode_page(found, item.leaf)
-        values = decode_page(
-            item.chunk,
-            item.leaf,
-            (dictionary or b"") if found.codes is not None else b"",
-            body,
-            (found.count, levels, encoding),
-            as_dictionary=item.keeps_dictionary,
-        )
-        return self._typed(item.column, found.arranged(values))
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
         """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
@@ -247,14 +195,3 @@ class PagedChunks:
         found = parse_column_index(data, self._layout.footer.leaves[leaf], field_type, locations)
         counts.fallbacks += found is None
         return None if found is None else PageStatistics(locations.first_rows, found)
-
-
-def _pages_with_dictionary(chunk: Chunk, locations: PageLocations) -> int:
-    """How many pages at the chunk's beginning may use its dictionary, as far as the footer tells."""
-    kinds = chunk.metadata.get(13)
-    if not isinstance(kinds, list) or not all(isinstance(k, dict) for k in kinds):
-        return locations.num_pages
-    pages = [(k.get(2), k.get(3)) for k in kinds if k.get(1) in {0, 3}]
-    if sum(count for _, count in pages if isinstance(count, int)) != locations.num_pages:
-        return locations.num_pages
-    return sum(count for encoding, count in pages if encoding in {2, 8} and isinstance(count, int))

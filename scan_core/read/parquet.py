@@ -41,16 +41,14 @@ _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
 """A file written later than that may be written again without its time telling so."""
 
 
-def open_parquet(
-    path: str, io: FileIOConfig, *, reads_pages: bool = True, picks_values: bool = True
-) -> "ParquetFileReader":
+def open_parquet(path: str, io: FileIOConfig, *, reads_pages: bool = True, parallelism: int = 1) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
 
     Args:
         path: as the manifest writes it.
         io: how to open it.
         reads_pages: decode only the pages that hold selected rows, where the file has a page index.
-        picks_values: of few rows take single values out of such pages.
+        parallelism: threads that may decode columns of a window of rows at a time.
 
     Raises:
         MissingFileError: no such file.
@@ -66,7 +64,7 @@ def open_parquet(
             layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
         else:
             layout = read_layout(source, path)
-        return ParquetFileReader(path, source, layout, reads_pages=reads_pages, picks_values=picks_values)
+        return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:
         source.close()
         raise
@@ -82,7 +80,7 @@ class ParquetFileReader:
         layout: ParquetLayout,
         *,
         reads_pages: bool = True,
-        picks_values: bool = True,
+        parallelism: int = 1,
     ) -> None:
         self.path = path
         self._source = source
@@ -92,8 +90,8 @@ class ParquetFileReader:
         self._leaves = self._layout.leaves
         self._ranges = dict(zip(self._layout.ways, self._leaves, strict=True))
         self._reads_pages = reads_pages
-        self._pages = PagedChunks(path, source, layout, picks_values=picks_values)
-        self._streams = ChunkStreams(path, source, layout)
+        self._pages = PagedChunks(path, source, layout)
+        self._streams = ChunkStreams(path, source, layout, parallelism)
         self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
         self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
@@ -151,6 +149,10 @@ class ParquetFileReader:
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """Of the pages of a primitive column; bounds in the file's type."""
         return self._pages.statistics(row_group, column_index, self.counts)
+
+    def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
+        """Whether the footer names a Bloom filter of the column chunk."""
+        return self._chunk(row_group, column_index).bloom_filter is not None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""

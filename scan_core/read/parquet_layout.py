@@ -3,6 +3,7 @@
 Facts only: an entry holds no open file. Reading columns is the business of `parquet.py`.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,10 @@ class FooterCache:
                 self._num_chunks -= _num_chunks(dropped)
         return layout
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self._lock = Lock()
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
@@ -110,6 +115,7 @@ class FooterCache:
 
 
 FOOTERS = FooterCache(_REMEMBERED_CHUNKS)
+os.register_at_fork(after_in_child=FOOTERS.forget_threads)
 
 
 def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> ParquetLayout:

@@ -136,5 +136,5 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         context.io,
         file.file_size_bytes,
         reads_pages=options.prune_pages,
-        picks_values=options.pick_values,
+        parallelism=options.parallelism,
     )

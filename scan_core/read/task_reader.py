@@ -170,7 +170,7 @@ class TaskReader:
         selection = self._predicate.by_bitmaps(columns.row_group, selection)
         if not self._context.options.lazy_columns:
             columns.load(sorted(self._wanted), All(num_rows))
-        deletes = self._delete_pruning.that_touch(columns.row_group)
+        deletes = self._delete_pruning.that_touch(columns.row_group, self._reader.counts)
         if deletes is None:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)
             return nothing(num_rows)
@@ -198,7 +198,6 @@ class TaskReader:
         self._metrics.bytes_read += read
         self._metrics.bytes_skipped += max(wanted - read, 0)
         self._metrics.pages_read += counts.pages_read
-        self._metrics.pages_picked += counts.pages_picked
         self._metrics.pages_skipped += counts.pages_left_out
         self._metrics.fallbacks += counts.fallbacks
         self._metrics.bytes_read_ahead += counts.bytes_ahead

@@ -32,6 +32,11 @@ class WholeColumns:
         del row_group, column_index
         return None
 
+    def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
+        """There is none."""
+        del row_group, column_index
+        return False
+
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """None: there is no Bloom filter that is read."""
         del row_group, column_index

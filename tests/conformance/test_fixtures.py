@@ -20,7 +20,7 @@ every_snapshot = pytest.mark.parametrize(("name", "snapshot"), SNAPSHOTS)
 VARIANTS = {
     "one process": ScanOptions(parallelism=1),
     "plain": ScanOptions.without_optimisations(),
-    "threads": ScanOptions(parallelism=4, split_bytes=1024, pick_values=True, keep_order=False),
+    "threads": ScanOptions(parallelism=4, split_bytes=1024, keep_order=False),
     "small batches": ScanOptions(batch_rows=3),
     "little memory": ScanOptions(memory_limit_bytes=1),
     "no cache": ScanOptions(delete_cache_bytes=0),

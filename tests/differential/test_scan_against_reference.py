@@ -22,7 +22,7 @@ MANY_EXAMPLES = 1500
 OPTIONS = [
     ScanOptions(),
     ScanOptions.without_optimisations(),
-    ScanOptions(parallelism=3, split_bytes=1, batch_rows=2, pick_values=True, keep_order=False),
+    ScanOptions(parallelism=3, split_bytes=1, batch_rows=2, keep_order=False),
     ScanOptions(use_numba=False, memory_limit_bytes=1),
 ]
 quick = settings(

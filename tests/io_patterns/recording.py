@@ -36,11 +36,13 @@ class Recorder:
     latency_seconds: float = 0.0
     at_a_time: int = 0
     most_at_a_time: int = 0
+    overlapping: int = 0
 
     def clear(self) -> None:
         """Forget everything."""
         self.opened.clear()
         self.requests.clear()
+        self.overlapping = 0
 
     def of(self, *parts: str) -> list[Request]:
         """Requests for files whose path holds one of these parts."""
@@ -66,6 +68,7 @@ class RecordingFile:
         size = self._inner.size() - self._position if length is None or length < 0 else length
         recorder = self._recorder
         with recorder.lock:
+            recorder.overlapping += recorder.at_a_time > 0
             recorder.at_a_time += 1
             recorder.most_at_a_time = max(recorder.most_at_a_time, recorder.at_a_time)
         time.sleep(recorder.latency_seconds)

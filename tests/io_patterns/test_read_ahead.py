@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,12 +102,11 @@ def test_the_next_row_group_and_the_next_file_are_on_their_way_while_one_is_deco
 ) -> None:
     batches = scan.with_options(AHEAD).to_batches()
     next(batches)
-    first = recorder.of("-data")[0].path
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while len(recorder.of("-data")) < 1 + 2 + 1 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(recorder.of(first)) == 1 + 2, "footer, the first row group and the second"
-    assert len({r.path for r in recorder.of("-data")}) == 2
+    asked = Counter(r.path for r in recorder.of("-data"))
+    assert sorted(asked.values()) == [1, 1 + 2], "the next footer; a footer, the first row group and the second"
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     run_anew(scan, AHEAD, recorder)
     assert recorder.most_at_a_time >= 2
@@ -116,18 +116,13 @@ def test_the_next_row_group_and_the_next_file_are_on_their_way_while_one_is_deco
     assert recorder.most_at_a_time == 1
 
 
-def test_latency_is_hidden(scan: Scan, recorder: Recorder) -> None:
-    recorder.latency_seconds = 0.06
-    ratios = []
-    while not ratios or (ratios[-1] > 0.8 and len(ratios) < 3):  # other work on the machine may hide what is saved
-        taken = {}
-        for options in (PLAIN, AHEAD):
-            begin = time.perf_counter()
-            _, asked = run_anew(scan, options, recorder)
-            taken[options.read_ahead_bytes > 0] = time.perf_counter() - begin
-        ratios.append(taken[True] / taken[False])
+def test_requests_are_under_way_while_others_are_waited_for(scan: Scan, recorder: Recorder) -> None:
+    recorder.latency_seconds = 0.02
+    run_anew(scan, PLAIN, recorder)
+    assert recorder.overlapping == 0
+    _, asked = run_anew(scan, AHEAD, recorder)
     assert asked.metrics.bytes_read_ahead > 0.6 * asked.metrics.bytes_read
-    assert ratios[-1] < 0.8
+    assert recorder.overlapping > 0
 
 
 def test_no_more_than_the_option_allows_is_fetched_ahead(scan: Scan, recorder: Recorder) -> None:

@@ -55,10 +55,10 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_chunks, "_PAGED_SHARE_OF_BYTES", 1.0)
 
 
-def opened(content: bytes, *, reads_pages: bool = True, picks_values: bool = True) -> ParquetFileReader:
+def opened(content: bytes, *, reads_pages: bool = True) -> ParquetFileReader:
     source = ByteRanges(pa.BufferReader(content))
     layout = read_layout(source, "f.parquet")
-    return ParquetFileReader("f.parquet", source, layout, reads_pages=reads_pages, picks_values=picks_values)
+    return ParquetFileReader("f.parquet", source, layout, reads_pages=reads_pages)
 
 
 def written(**options: Any) -> bytes:
@@ -94,9 +94,8 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("density", [0.0005, 0.01, 0.3])
-@pytest.mark.parametrize("picks_values", [True, False])
-def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density: float, *, picks_values: bool) -> None:
-    paged = opened(LAYOUTS[layout], picks_values=picks_values)
+def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density: float) -> None:
+    paged = opened(LAYOUTS[layout])
     whole = opened(LAYOUTS[layout], reads_pages=False)
     rng = np.random.default_rng(int(density * 10_000))
     indices = list(range(len(COLUMNS)))
@@ -109,7 +108,6 @@ def test_selected_rows_by_page_equal_those_of_whole_chunks(layout: str, density:
     assert whole.counts.pages_read == 0
     assert paged.counts.fallbacks == 0
     assert density > 0.1 or paged.counts.pages_read >= len(PAGED) - 4
-    assert (paged.counts.pages_picked > 0) == (picks_values and density < 0.1 and layout != "checksums")
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scan_core.errors import MalformedTableError, ScanError
 from scan_core.read import paged_chunks
 from scan_core.read.byte_ranges import ByteRanges
-from scan_core.read.hybrid_runs import Lookups, expand_flags, walk_runs
 from scan_core.read.parquet import ParquetFileReader
 from scan_core.read.parquet_layout import read_layout
 from scan_core.read.remote_file import opened_source
@@ -41,9 +40,9 @@ def written(**options: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def opened(content: bytes, *, picks_values: bool = True) -> ParquetFileReader:
+def opened(content: bytes) -> ParquetFileReader:
     source = ByteRanges(pa.BufferReader(content))
-    return ParquetFileReader("f.parquet", source, read_layout(source, "f.parquet"), picks_values=picks_values)
+    return ParquetFileReader("f.parquet", source, read_layout(source, "f.parquet"))
 
 
 def read(reader: ParquetFileReader, mask: np.ndarray) -> list[list[Any]]:
@@ -60,24 +59,15 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(rows=st.sets(st.integers(0, ROWS - 1), min_size=1, max_size=40))
-def test_picked_values_are_those_of_the_table(content: str, rows: set[int]) -> None:
+def test_few_rows_of_many_pages_are_those_of_the_table(content: str, rows: set[int]) -> None:
     mask = np.zeros(ROWS, np.bool_)
     mask[list(rows)] = True
     reader = opened(CONTENTS[content])
     assert read(reader, mask) == [c.to_pylist() for c in TABLE.filter(pa.array(mask)).columns]
-    assert reader.counts.pages_picked > 0
+    assert reader.counts.pages_left_out > 0
     assert reader.counts.fallbacks == 0
-
-
-def test_few_rows_of_a_page_are_picked_and_many_decoded() -> None:
-    few, many = np.zeros(ROWS, np.bool_), np.zeros(ROWS, np.bool_)
-    few[::1_000], many[:2_000] = True, True
-    for mask, is_picked in ((few, True), (many, False)):
-        reader = opened(CONTENTS["plain"])
-        reader.read(reader.row_groups[0], [1], Mask(mask))
-        assert (reader.counts.pages_picked > 0) == is_picked
 
 
 def test_damage_that_a_checksum_shows_never_gives_a_value() -> None:
@@ -109,57 +99,6 @@ def test_codes_outside_of_the_dictionary_are_refused() -> None:
     for selection in (Mask(np.arange(1_000) > 995), All(1_000)):
         with pytest.raises(MalformedTableError, match="code 7 in a dictionary of 5 values"):
             damaged.read(damaged.row_groups[0], [0], selection)
-
-
-def encoded(values: list[int], width: int, pieces: list[bool]) -> bytes:
-    """Hybrid encoding: eight values at a time, bit-packed or, where they are all the same, as a run."""
-    out = bytearray()
-    for index in range(0, len(values), 8):
-        part = values[index : index + 8]
-        if pieces[index // 8] and len(set(part)) == 1 and len(part) == 8:
-            out += bytes([16]) + part[0].to_bytes((width + 7) // 8, "little")
-        else:
-            packed = sum(v << (i * width) for i, v in enumerate(part))
-            out += bytes([3]) + packed.to_bytes(width, "little")
-    return bytes(out)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_looked_up_codes_equal_the_encoded_ones(data: st.DataObject) -> None:
-    lookups, expected = Lookups(), []
-    for _ in range(data.draw(st.integers(1, 3))):
-        width = data.draw(st.integers(1, 32))
-        blocks = data.draw(
-            st.lists(
-                st.one_of(
-                    st.integers(0, (1 << width) - 1).map(lambda v: [v] * 8),
-                    st.lists(st.integers(0, (1 << width) - 1), min_size=8, max_size=8),
-                ),
-                min_size=1,
-                max_size=12,
-            )
-        )
-        values = [v for block in blocks for v in block]
-        content = encoded(values, width, data.draw(st.lists(st.booleans(), min_size=12, max_size=12)))
-        wanted = np.array(sorted(data.draw(st.sets(st.integers(0, len(values) - 1), min_size=1))), np.int64)
-        runs = walk_runs(content, 0, len(content), width, int(wanted[-1]))
-        assert runs is not None
-        lookups.add(content, runs, width, wanted)
-        expected += [values[i] for i in wanted]
-        assert walk_runs(content, 0, len(content), width, len(values)) is None
-        if width == 1:
-            whole = walk_runs(content, 0, len(content), 1, len(values) - 1)
-            assert whole is not None
-            flags = expand_flags(np.frombuffer(content, np.uint8), whole, len(values))
-            assert flags.tolist() == [v == 1 for v in values]
-    assert lookups.found().tolist() == expected
-
-
-@given(st.binary(max_size=60), st.integers(0, 40), st.integers(0, 500))
-def test_any_bytes_as_runs_end(data: bytes, width: int, last: int) -> None:
-    runs = walk_runs(data, 0, len(data), width, last)
-    assert runs is None or runs.starts[-1] <= last
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 10)), max_size=12))

@@ -1,0 +1,77 @@
+"""Row groups whose Bloom filters hold none of a few deleted keys are not probed: their keys are not even decoded."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scan_core
+from scan_core import Scan, ScanOptions
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
+
+COLUMNS = (Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "qty", "int"))
+ROWS, GROUP = 12_000, 2_000
+IDS = np.random.default_rng(3).permutation(ROWS) * 7
+NAMES = [f"name-{i}" for i in IDS]
+OFF = ScanOptions(use_bloom_filters=False)
+
+
+def table(path: Path, deletes: dict[str, list[Any]], ids: list[int], *, bloom: bool = True) -> Scan:
+    built = TableBuilder(path / "t", COLUMNS)
+    rows = {"id": IDS.tolist(), "name": NAMES, "qty": [int(i) % 9 for i in IDS]}
+    options: dict[str, Any] = {"row_group_size": GROUP, "use_dictionary": False}
+    if bloom:
+        options["bloom_filter_options"] = {"id": {"ndv": GROUP}, "name": {"ndv": GROUP}}
+    built.commit(built.data(rows, **options))
+    built.commit(built.equality_delete(deletes, ids=ids))
+    return scan_core.open_table(built.metadata_path).scan().with_options(ScanOptions(parallelism=1))
+
+
+CASES = {
+    "integers in order": ({"id": [int(IDS[5]), int(IDS[GROUP + 1])]}, [1]),
+    "integers far apart": ({"id": [int(IDS[5]), 1 << 60, -(1 << 60)]}, [1]),
+    "strings": ({"name": [NAMES[5], "name-none"]}, [2]),
+    "two columns": ({"id": [int(IDS[5]), int(IDS[-1])], "name": [NAMES[5], NAMES[-1]]}, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_row_groups_that_may_hold_a_key_are_probed(case: str, tmp_path: Path) -> None:
+    deletes, ids = CASES[case]
+    scan = table(tmp_path, deletes, ids)
+    plain = scan.with_options(OFF)
+    assert scan.to_table() == plain.to_table()
+    assert scan.count() == plain.count() < ROWS
+    assert scan.metrics.delete_probes_spared_by_bloom_filters >= 3
+    assert scan.metrics.bloom_bytes_read > 0
+    assert scan.metrics.bytes_read < plain.metrics.bytes_read
+    assert plain.metrics.bloom_filters_read == plain.metrics.delete_probes_spared_by_bloom_filters == 0
+
+
+def test_a_deleted_null_is_never_excluded(tmp_path: Path) -> None:
+    built = TableBuilder(tmp_path / "t", COLUMNS)
+    ids = [None if i == 77 else int(i) for i in range(GROUP)]
+    built.commit(
+        built.data({"id": ids, "name": NAMES[:GROUP], "qty": [1] * GROUP}, bloom_filter_options={"id": {"ndv": GROUP}})
+    )
+    built.commit(built.equality_delete({"id": [None]}, ids=[1]))
+    assert scan_core.open_table(built.metadata_path).scan().count() == GROUP - 1
+
+
+def test_files_without_bloom_filters_and_many_keys_are_probed(tmp_path: Path) -> None:
+    scan = table(tmp_path / "a", *CASES["integers far apart"], bloom=False)
+    assert scan.count() == ROWS - 1
+    assert scan.metrics.bloom_filters_read == 0
+    many = table(tmp_path / "b", {"id": [int(i) for i in IDS[:4_000]]}, [1])
+    assert many.count() == ROWS - 4_000
+    assert many.metrics.delete_probes_spared_by_bloom_filters == 0
+    assert many.metrics.bloom_filters_read == 0
+
+
+def test_filters_that_exclude_nothing_are_given_up(tmp_path: Path) -> None:
+    keys = [int(IDS[group * GROUP + 3]) for group in range(ROWS // GROUP)]
+    scan = table(tmp_path, {"id": keys}, [1])
+    assert scan.count() == ROWS - len(keys)
+    assert scan.metrics.bloom_filters_read == 4
