@@ -1,65 +1,82 @@
-"""How long does planning take: 1,001 manifests of one file each, and 100,000 data files in 20 manifests?
+"""How long does planning take: 1,001 manifests of one file each, 100,000 data files, 10,000 with as many delete files?
 
 D is fastavro with a cached schema, which decodes every record of the same manifests and does nothing with them. The
-large table is metadata alone, multiplied from that of `no_deletes`: planning opens no data file.
+large tables are metadata alone, multiplied from that of smaller ones: planning opens no data file.
 """
 
-import gc
 import json
+import pickle
 import resource
 import shutil
-import statistics
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fastavro
 
 import scan_core
-from benchmarks.results import Ratio, record
+from benchmarks.race import Goal, race, report
 from benchmarks.shapes import DATA, build
 from scan_core import manifest_cache
 from scan_core.avro.container import read_blocks, read_header
 from scan_core.file_io import read_bytes
 from scan_core.manifest_list import snapshot_manifests
+from scan_core.native.compiled import load
 
 FILES = 100_000
 MANIFESTS = 20
+DELETES = 10_000
 ROUNDS = 5
+NOTHING_CACHED = "plan, nothing cached"
+WITH_FILTER = "the same with a filter that leaves 1 %"
 
 
 def many_files() -> str:
     """Metadata file of a table with 100,000 data files, each with its own range of `id`."""
-    folder = DATA / f"planning_{FILES}"
-    target = folder / "metadata" / "v1.metadata.json"
+    return multiplied(f"planning_{FILES}", "no_deletes", {0: FILES})
+
+
+def many_deletes() -> str:
+    """Metadata file of a table with 10,000 data files, and one delete file for the range of each."""
+    return multiplied(f"planning_deletes_{DELETES}", "thousand_files", {0: DELETES, 1: DELETES})
+
+
+def multiplied(name: str, shape: str, wanted: dict[int, int]) -> str:
+    """Metadata file of a table whose manifests have so many entries by content, copied from those of another."""
+    target = DATA / name / "metadata" / "v1.metadata.json"
     if target.exists():
         return str(target)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(target.parent.parent, ignore_errors=True)
     target.parent.mkdir(parents=True)
-    source = build("no_deletes")
-    metadata_path = Path(source.metadata_location.removeprefix("file://"))
-    document = json.loads(metadata_path.read_text())
+    document = json.loads(Path(build(shape).metadata_location.removeprefix("file://")).read_text())
     (snapshot,) = [s for s in document["snapshots"] if s["snapshot-id"] == document["current-snapshot-id"]]
-    list_path = Path(snapshot["manifest-list"].removeprefix("file://"))
-    (entry,), list_header, list_schema = _records(list_path)
-    files, header, schema = _records(Path(entry["manifest_path"].removeprefix("file://")))
+    listed, list_header, list_schema = _records(Path(snapshot["manifest-list"].removeprefix("file://")))
     entries = []
-    per_manifest = FILES // MANIFESTS
-    for number in range(MANIFESTS):
-        path = target.parent / f"manifest-{number}.avro"
-        copies = [_copy(files[i % len(files)], number * per_manifest + i) for i in range(per_manifest)]
-        with path.open("wb") as out:
-            fastavro.writer(out, schema, copies, codec="deflate", metadata=header)
-        counts = {"manifest_path": str(path), "manifest_length": path.stat().st_size, "added_files_count": per_manifest}
-        entries.append(entry | counts)
+    for content, count in wanted.items():
+        entry = next(e for e in listed if e.get("content", 0) == content)
+        entries += _manifests(entry, target.parent, count)
     list_target = target.parent / "manifest-list.avro"
     with list_target.open("wb") as out:
         fastavro.writer(out, list_schema, entries, codec="deflate", metadata=list_header)
     snapshot["manifest-list"] = str(list_target)
     target.write_text(json.dumps(document))
     return str(target)
+
+
+def _manifests(entry: dict[str, Any], folder: Path, count: int) -> list[dict[str, Any]]:
+    files, header, schema = _records(Path(entry["manifest_path"].removeprefix("file://")))
+    each = count // MANIFESTS
+    entries = []
+    for number in range(MANIFESTS):
+        path = folder / f"manifest-{entry.get('content', 0)}-{number}.avro"
+        copies = [_copy(files[i % len(files)], number * each + i) for i in range(each)]
+        with path.open("wb") as out:
+            fastavro.writer(out, schema, copies, codec="deflate", metadata=header)
+        counts = {"manifest_path": str(path), "manifest_length": path.stat().st_size, "added_files_count": each}
+        entries.append(entry | counts)
+    return entries
 
 
 def _records(path: Path) -> tuple[list[Any], dict[str, str], Any]:
@@ -100,69 +117,76 @@ def decode_all(paths: list[str], io: Any, schemas: dict[bytes, Any]) -> int:
     return found
 
 
-def cpu_seconds(run: Callable[[], Any]) -> float:
-    """CPU time of one call."""
-    gc.collect()
-    start = time.process_time()
-    run()
-    return time.process_time() - start
+def plan_parts(scan: Any) -> Any:
+    """Plan without anything cached; the number of data files."""
+    manifest_cache.clear()
+    return len(scan.plan().tasks)
+
+
+def all_splits(scan: Any) -> Any:
+    """Plan without anything cached, and pickle every split, as a driver of tasks does; the number of data files."""
+    manifest_cache.clear()
+    splits = scan.plan().splits()
+    for split in splits:
+        pickle.dumps(split)
+    return sum(len(split.tasks) for split in splits)
 
 
 def measure(title: str, metadata: str, where: str, goal: float | None = None) -> None:
-    """Print how long a plan takes with nothing cached, with everything, and beside D."""
+    """Race a plan with nothing cached, with everything, and with a filter beside D."""
     table = scan_core.open_table(metadata)
-    snapshot = table.scan().snapshot
-    assert snapshot is not None
-    paths = [m.path for m in snapshot_manifests(snapshot, table.io)]
+    load()
+    scan = table.scan()
+    assert scan.snapshot is not None
+    paths = [m.path for m in snapshot_manifests(scan.snapshot, table.io)]
     schemas: dict[bytes, Any] = {}
-
-    def cold() -> Any:
-        manifest_cache.clear()
-        return table.scan().plan()
-
-    def filtered() -> Any:
-        manifest_cache.clear()
-        return table.scan().where(where).plan()
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    cold()
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-    runs: dict[str, Callable[[], Any]] = {
-        "plan, nothing cached": cold,
-        f"the same where {where}": filtered,
-        "plan, manifests cached": lambda: table.scan().plan(),
-        "open the table": lambda: scan_core.open_table(metadata),
-        "D: fastavro decodes the manifests": lambda: decode_all(paths, table.io, schemas),
+    filtered = scan.where(where)
+    plain = filtered.with_options(replace(scan.options, use_numba=False))
+    before = peak_mb()
+    plan_parts(scan)
+    print(f"\n{title}: the first plan grew the process by {peak_mb() - before} MB")
+    d = "D: fastavro decodes the manifests"
+    candidates: dict[str, Callable[[], Any]] = {
+        NOTHING_CACHED: lambda: plan_parts(scan),
+        d: lambda: decode_all(paths, table.io, schemas),
+        "plan, manifests cached": lambda: len(scan.plan().tasks),
+        WITH_FILTER: lambda: plan_parts(filtered),
+        "the same, manifests cached": lambda: len(filtered.plan().tasks),
+        "the same, file by file": lambda: plan_parts(plain),
+        "open the table": lambda: len(scan_core.open_table(metadata).metadata.snapshots),
     }
-    for run in runs.values():
-        run()
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(ROUNDS):
-        for name, run in runs.items():
-            taken[name].append(cpu_seconds(run))
-    floor = min(taken["D: fastavro decodes the manifests"])
-    print(f"\n### {title}: the first plan grew the process by {grown} MB\n")
-    print("| | min CPU ms | median | x D |\n|---|---|---|---|")
-    for name, seconds in taken.items():
-        middle = statistics.median(seconds)
-        print(f"| {name} | {min(seconds) * 1e3:.1f} | {middle * 1e3:.1f} | {min(seconds) / floor:.2f} |")
-    ratio = min(taken["plan, nothing cached"]) / floor
-    record(
-        Ratio(
-            f"planning, {title}",
-            "plan, nothing cached",
-            "D",
-            ratio,
-            ratio,
-            goal,
-            statistics.median(taken["plan, nothing cached"]),
-        )
-    )
+    goals = [
+        Goal(NOTHING_CACHED, d, goal),
+        Goal(WITH_FILTER, NOTHING_CACHED, 1.1),
+        Goal(WITH_FILTER, "the same, file by file"),
+    ]
+    timings = race(candidates, ROUNDS, same=False)
+    report(f"planning, {title}", timings, NOTHING_CACHED, goals)
+
+
+def measure_deletes(title: str, metadata: str) -> None:
+    """Plan 10,000 data files with 10,000 delete files, and what a task carries of them."""
+    scan = scan_core.open_table(metadata).scan()
+    load()
+    before = peak_mb()
+    plan_parts(scan)
+    print(f"\n{title}: the first plan grew the process by {peak_mb() - before} MB")
+    sizes = [len(pickle.dumps(split)) for split in scan.plan().splits()]
+    print(f"{len(sizes)} splits, pickled {min(sizes):,} to {max(sizes):,} bytes")
+    candidates = {NOTHING_CACHED: lambda: plan_parts(scan), "and every split pickled": lambda: all_splits(scan)}
+    report(f"planning, {title}", race(candidates, ROUNDS), NOTHING_CACHED)
+
+
+def peak_mb() -> int:
+    """The most memory that the process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["manifests", "files"]
+    chosen = sys.argv[1:] or ["manifests", "files", "deletes"]
     if "manifests" in chosen:
         measure("1,001 manifests", build("thousand_files").metadata_location, "id < 1000", 1.3)
     if "files" in chosen:
         measure("100,000 data files", many_files(), "id < 1000000")
+    if "deletes" in chosen:
+        measure_deletes("10,000 data files and 10,000 delete files", many_deletes())

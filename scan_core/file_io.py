@@ -14,6 +14,9 @@ from scan_core.errors import MalformedTableError, MissingFileError
 from scan_core.location import Location, relocate
 from scan_core.split import FileIOConfig
 
+Fingerprint = tuple[str, int, int]
+"""Resolved path and, of local files, time and size."""
+
 
 def resolve(path: str, io: FileIOConfig) -> str:
     """The path to open: relocated, with one spelling per scheme; local files without a scheme.
@@ -83,7 +86,28 @@ def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None 
         raise _missing(path, location, error, io) from error
 
 
-def fingerprint(path: str, io: FileIOConfig) -> tuple[str, int, int]:
+def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
+    """All bytes of a file, and its `fingerprint`, which costs nothing while the file is open.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+    """
+    location = relocate(path, io)
+    if not location.is_local:
+        return read_bytes(path, io), (str(location), 0, 0)
+    try:
+        descriptor = os.open(location.path, os.O_RDONLY)
+        try:
+            status = os.fstat(descriptor)
+            data = _read_local(descriptor, 0, status.st_size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+    return data, (location.path, status.st_mtime_ns, status.st_size)
+
+
+def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
     """What identifies a file's content to a cache: resolved path and, for local files, time and size.
 
     Files of a table never change under one name; local ones are checked all the same, since looking is cheap.

@@ -38,10 +38,11 @@ def get(key: Hashable) -> Any:
 
 
 def put(key: Hashable, value: T, num_bytes: int) -> T:
-    """Keep a value, unless it alone exceeds the limit; it is given back."""
+    """Keep a value, in place of any other under that key, unless it alone exceeds the limit; it is given back."""
     global _total_bytes  # noqa: PLW0603 - the total belongs to the cache of the process
     with _lock:
-        if key not in _entries and num_bytes <= CACHE_LIMIT_BYTES:
+        _total_bytes -= _entries.pop(key, (None, 0))[1]
+        if num_bytes <= CACHE_LIMIT_BYTES:
             _entries[key] = (value, num_bytes)
             _total_bytes += num_bytes
             while _total_bytes > CACHE_LIMIT_BYTES:

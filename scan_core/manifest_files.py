@@ -86,7 +86,6 @@ def delete_files_of(columns: EntryColumns) -> list[DeleteFile]:
     """All delete files of the columns."""
     deletes = columns.deletes
     assert deletes is not None  # noqa: S101 - columns of delete manifests have them
-    rows = range(len(columns))
     return list(
         map(
             DeleteFile,
@@ -98,7 +97,7 @@ def delete_files_of(columns: EntryColumns) -> list[DeleteFile]:
             columns.file_sizes.tolist(),
             columns.sequence_numbers.tolist(),
             _all_nullable(columns.file_sequence_numbers),
-            *([_pairs(columns, slot, row) for row in rows] for slot in (LOWER, UPPER, VALUES, NULLS, NANS)),
+            *(_all_pairs(columns, slot) for slot in (LOWER, UPPER, VALUES, NULLS, NANS)),
             _tuples(columns.split_offsets),
             columns.is_encrypted.tolist(),
             [DELETE_CONTENTS[content] for content in deletes.contents.tolist()],
@@ -116,6 +115,14 @@ def _pairs(columns: EntryColumns, slot: int, row: int) -> Mapping[int, Any]:
         return _NOTHING
     count = spans.lengths.item(row)
     return LazyPairs(columns.block, spans.starts.item(row), count, STATISTICS[slot]) if count > 0 else _NOTHING
+
+
+def _all_pairs(columns: EntryColumns, slot: int) -> list[Mapping[int, Any]]:
+    spans, block, of_bytes = columns.statistics.get(slot), columns.block, STATISTICS[slot]
+    if spans is None:
+        return [_NOTHING] * len(columns)
+    places = zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    return [LazyPairs(block, start, count, of_bytes) if count > 0 else _NOTHING for start, count in places]
 
 
 def _texts(columns: EntryColumns, spans: Spans) -> list[str | None]:

@@ -1,9 +1,8 @@
 """Manifest lists -> the manifests of a snapshot, with what can be known of them before they are opened."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from scan_core.avro.container import AvroError, Header, check_consumed, malformed_avro, read_blocks, read_header
 from scan_core.avro.records import Wanted, compile_record
@@ -20,8 +19,7 @@ _BYTES_PER_BYTE = 4
 """Objects made of a manifest list, by its stored size."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionSummary:
+class PartitionSummary(NamedTuple):
     """What the partition values of a manifest's files have in common, for one field of its spec."""
 
     contains_null: bool
@@ -30,8 +28,7 @@ class PartitionSummary:
     upper_bound: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
+class ManifestFile(NamedTuple):
     """A manifest as the manifest list states it. `partitions` is None where the list has no summaries.
 
     `spec_id` is None only for inline manifests of format v1, which must tell it themselves.
@@ -121,14 +118,14 @@ def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
     if key:
         raise UnsupportedError(f"{path}: manifest {location} is encrypted")
     return ManifestFile(
-        path=location,
-        spec_id=spec_id,
-        content=content,
-        sequence_number=sequence or 0,
-        min_sequence_number=smallest or 0,
-        live_files=None if added is None or existing is None else added + existing,
-        partitions=None if partitions is None else tuple(PartitionSummary(*p) for p in partitions),
-        first_row_id=first_row_id,
+        location,
+        spec_id,
+        content,
+        sequence or 0,
+        smallest or 0,
+        None if added is None or existing is None else added + existing,
+        tuple([PartitionSummary(*p) for p in partitions]) if partitions else None if partitions is None else (),
+        first_row_id,
     )
 
 

@@ -5,9 +5,8 @@ Entries of many manifests are decoded together where they are as usual (`manifes
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -19,7 +18,7 @@ from scan_core.avro.container import AvroError, malformed_avro, read_blocks, rea
 from scan_core.avro.records import compile_record
 from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
-from scan_core.file_io import fingerprint, read_bytes
+from scan_core.file_io import Fingerprint, fingerprint, read_whole
 from scan_core.location import relocate
 from scan_core.manifest_columns import Layout, entry_columns
 from scan_core.manifest_entries import (
@@ -64,17 +63,12 @@ class _Read(NamedTuple):
     """A manifest in memory, decompressed."""
 
     manifest: ManifestFile
+    identity: Fingerprint
     spec: PartitionSpec
     decoders: _Decoders
     blocks: Sequence[tuple[int, bytes]]
-
-    @property
-    def num_entries(self) -> int:
-        return sum(count for count, _ in self.blocks)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(len(block) for _, block in self.blocks)
+    num_entries: int
+    num_bytes: int
 
 
 def read_data_manifests(
@@ -105,16 +99,17 @@ class _Reader:
         self._build: Build[Any] = build
         self._use_numba = use_numba
         self._specs: dict[int | None, str] = {}
+        self._known: dict[tuple[int, int], tuple[_Decoders, Mapping[str, bytes]]] = {}
 
     def read(self, manifests: Sequence[ManifestFile]) -> list[Any]:
         """The files of each manifest, from the cache or from storage."""
         keys = [self._cache_key(m) for m in manifests]
-        found = [manifest_cache.get(key) for key in keys]
+        found = [self._kept(m, key) for m, key in zip(manifests, keys, strict=True)]
         wanted = [i for i, files in enumerate(found) if files is None]
         batch: list[tuple[int, _Read]] = []
         size = 0
-        for index, data in zip(wanted, self._bytes(manifests[i] for i in wanted), strict=True):
-            batch.append((index, self._opened(manifests[index], data)))
+        for index, (data, identity) in zip(wanted, self._bytes(manifests[i] for i in wanted), strict=True):
+            batch.append((index, self._opened(manifests[index], data, identity)))
             size += batch[-1][1].num_bytes
             if size >= _BATCH_BYTES:
                 self._finish(batch, keys, found)
@@ -123,30 +118,45 @@ class _Reader:
         return found
 
     def _cache_key(self, manifest: ManifestFile) -> Any:
-        """What the files of a manifest depend on: its content, what its list says of it, and the specs it may have."""
+        """What the files of a manifest depend on beside its content: what its list says of it, and the specs it may have."""
         spec_id = manifest.spec_id
         if spec_id not in self._specs:
             specs, types = self._metadata.specs, self._metadata.partition_types
             possible = specs if spec_id is None else {spec_id} & specs.keys()
             self._specs[spec_id] = repr([(specs[i], types(i)) for i in possible])
-        return self._build, manifest, self._specs[spec_id], *fingerprint(manifest.path, self._io)
+        return self._build, manifest, self._specs[spec_id]
 
-    def _bytes(self, manifests: Iterable[ManifestFile]) -> Iterable[bytes]:
+    def _kept(self, manifest: ManifestFile, key: Any) -> Any:
+        """What the cache has of the very file that is there now, else None."""
+        kept = manifest_cache.get(key)
+        return kept[0] if kept is not None and kept[1] == fingerprint(manifest.path, self._io) else None
+
+    def _bytes(self, manifests: Iterable[ManifestFile]) -> Iterable[tuple[bytes, Fingerprint]]:
         paths = [m.path for m in manifests]
         if len(paths) <= 1 or relocate(paths[0], self._io).is_local:
             for path in paths:
-                yield read_bytes(path, self._io)
+                yield read_whole(path, self._io)
             return
         with ThreadPoolExecutor(min(_REQUESTS, len(paths)), "manifests") as pool:
             for begin in range(0, len(paths), _REQUESTS):
-                yield from pool.map(lambda path: read_bytes(path, self._io), paths[begin : begin + _REQUESTS])
+                yield from pool.map(lambda path: read_whole(path, self._io), paths[begin : begin + _REQUESTS])
 
-    def _opened(self, manifest: ManifestFile, data: bytes) -> _Read:
-        with _malformed(manifest):
+    def _opened(self, manifest: ManifestFile, data: bytes, identity: Fingerprint) -> _Read:
+        try:
             header = read_header(data)
             spec = spec_of(manifest, header, self._metadata)
-            decoders = _decoders(header.schema, spec, self._metadata.partition_types(spec.spec_id))
-            return _Read(manifest, spec, decoders, list(read_blocks(data, header)))
+            known = self._known.get((id(header.metadata), spec.spec_id))
+            if known is None:
+                decoders = _decoders(header.schema, spec, self._metadata.partition_types(spec.spec_id))
+                known = self._known[id(header.metadata), spec.spec_id] = decoders, header.metadata
+            blocks = list(read_blocks(data, header))
+        except _DAMAGE as error:
+            raise malformed_avro(manifest.path, error) from error
+        num_entries = num_bytes = 0
+        for count, block in blocks:
+            num_entries += count
+            num_bytes += len(block)
+        return _Read(manifest, identity, spec, known[0], blocks, num_entries, num_bytes)
 
     def _finish(self, batch: Sequence[tuple[int, _Read]], keys: Sequence[Any], found: list[Any]) -> None:
         """Decode what was read, and keep it."""
@@ -157,7 +167,8 @@ class _Reader:
             decoded = self._together([read for _, read in group])
             for (index, read), files in zip(group, decoded or map(self._one_by_one, group), strict=True):
                 size = read.num_bytes + _BYTES_PER_ENTRY * len(files)
-                found[index] = manifest_cache.put(keys[index], files, size)
+                found[index] = files
+                manifest_cache.put(keys[index], (files, read.identity), size)
 
     def _together(self, reads: Sequence[_Read]) -> list[Any] | None:
         """The files of each manifest; None if entries are few, not as usual, or not to be decoded by compiled code."""
@@ -182,20 +193,15 @@ class _Reader:
 
     def _one_by_one(self, indexed: tuple[int, _Read]) -> tuple[Any, ...]:
         read = indexed[1]
-        with measured(None), _malformed(read.manifest):
-            inheritance = Inheritance(read.manifest, read.spec)
-            return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
+        inheritance = Inheritance(read.manifest, read.spec)
+        try:
+            with measured(None):
+                return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
+        except _DAMAGE as error:
+            raise malformed_avro(read.manifest.path, error) from error
 
 
 _DAMAGE = (AvroError, IndexError, RecursionError, UnicodeDecodeError)
-
-
-@contextmanager
-def _malformed(manifest: ManifestFile) -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGE as error:
-        raise malformed_avro(manifest.path, error) from error
 
 
 @lru_cache(maxsize=256)

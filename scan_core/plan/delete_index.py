@@ -55,7 +55,7 @@ def build_delete_index(
         return DeleteFileIndex(PlannedTasks(data, MatchedDeletes.none(len(data))))
     prune = context.options.prune_deletes
     deletes = FileSet.of(delete_files)
-    objects = list(deletes)
+    objects = deletes.objects
     absent = _absent(objects, context)
     equality = [i for i, f in enumerate(objects) if f.content is DeleteContent.EQUALITY and i not in absent]
     positions = [f for i, f in enumerate(objects) if f.content is DeleteContent.POSITION and i not in absent]

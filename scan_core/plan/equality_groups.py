@@ -69,32 +69,37 @@ def assign_equality_deletes(
     result = EqualityAssignment([], [()], np.zeros(len(data), np.int64), [], [])
     by_group: dict[tuple[Scope, tuple[int, ...]], list[int]] = defaultdict(list)
     oldest = _OldestInScope(data)
+    objects = deletes.objects
+    key_ids: dict[tuple[int, ...], tuple[int, ...]] = {}
     for index in wanted:
-        delete_file = deletes[index]
+        delete_file = objects[index]
         scope = scope_of(delete_file, specs)
         if delete_file.data_sequence_number <= oldest.of(scope):
             result.out_of_scope.append(delete_file)
         else:
-            by_group[scope, key_ids_of(delete_file, field_paths)].append(index)
+            ids = delete_file.equality_ids
+            if ids not in key_ids or delete_file.is_deletion_vector:
+                key_ids[ids] = key_ids_of(delete_file, field_paths)
+            by_group[scope, key_ids[ids]].append(index)
     scopes: list[Scope] = []
     combinations = _Combinations(result.combination_of)
     matcher = _Matcher(data, deletes, field_paths, prune=prune)
-    has_one_key = len({key_ids for _, key_ids in by_group}) == 1  # covering groups must be whole
+    has_one_key = len(set(key_ids.values())) == 1  # covering groups must be whole
     may_split = {g for g, members in by_group.items() if prune and has_one_key and len(members) > 2 * LEAST_FILES}
-    for (scope, key_ids), members in by_group.items():
+    for (scope, ids), members in by_group.items():
         chosen = np.array(members, np.int64)
         indices = data.indices(scope)
-        touched, used = matcher.match(chosen, indices, key_ids)
-        result.out_of_bounds.extend(deletes[i] for i in chosen[~used].tolist())
+        touched, used = matcher.match(chosen, indices, ids)
+        result.out_of_bounds.extend(objects[i] for i in chosen[~used].tolist())
         if not used.any():
             continue
         clusters = [(chosen[used], indices[touched])]
-        if (scope, key_ids) in may_split:
-            clusters = matcher.clusters(*clusters[0], key_ids)
+        if (scope, ids) in may_split:
+            clusters = matcher.clusters(*clusters[0], ids)
         for files, touched_files in clusters:
             combinations.add(len(result.groups), touched_files)
             scopes.append(scope)
-            result.groups.append(EqualityDeleteGroup(key_ids, _oldest_first(deletes, files)))
+            result.groups.append(EqualityDeleteGroup(ids, _oldest_first(deletes, files)))
     if prune:
         _state_covers(result.groups, scopes)
     result.combinations = [tuple(result.groups[n] for n in numbers) for numbers in combinations.known]
@@ -103,7 +108,7 @@ def assign_equality_deletes(
 
 def _oldest_first(deletes: FileSet[DeleteFile], chosen: Indices) -> tuple[DeleteFile, ...]:
     order = np.argsort(deletes.sequence_numbers[chosen], kind="stable")
-    return tuple(deletes[i] for i in chosen[order].tolist())
+    return tuple([deletes.objects[i] for i in chosen[order].tolist()])
 
 
 class _Combinations:

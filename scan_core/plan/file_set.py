@@ -140,6 +140,11 @@ class FileSet(Sequence[F], Generic[F]):
         return (part.file(i) for part in self._parts for i in range(len(part)))
 
     @cached_property
+    def objects(self) -> Sequence[F]:
+        """All files as objects, for sets of delete files: they have been made when they were decoded."""
+        return list(self)
+
+    @cached_property
     def sequence_numbers(self) -> Indices:
         """Data sequence numbers."""
         return _joined([part.sequence_numbers() for part in self._parts])
