@@ -1,5 +1,6 @@
 """Entries of `published` by name, their SQL checked: what can be known without Spark and without reading a table."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -47,3 +48,19 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
     near = get_close_matches(name, sorted(config.published), n=1, cutoff=0.0)
     hint = f"did you mean {near[0]}?" if near else "the config publishes nothing"
     raise ConfigError(f"no published table {name!r}; {hint}")
+
+
+def requested_partitions(config: Config, name: str, partitions: Sequence[str], *, is_full: bool) -> list[str]:
+    """The keys of the partitions that a run of `publish` was asked for; none for whatever there is to make.
+
+    Raises:
+        ConfigError: no such entry or partition, or a request that makes no sense.
+    """
+    entry = published_entry(config, name)
+    if entry.mode != "replace":
+        raise ConfigError(f"published {name} has mode: {entry.mode}, by partition: nevermore materialize {name}")
+    if partitions and entry.partitioning is None:
+        raise ConfigError(f"published {name} has no partitions: leave out --partition")
+    if partitions and is_full:
+        raise ConfigError("--full makes all partitions; leave out --partition")
+    return [key for text in partitions for key in (entry.partitioning.keys(text) if entry.partitioning else ())]

@@ -20,7 +20,7 @@ from pipelines.file_metrics import WrittenFile
 from pipelines.leftover_files import remove_leftovers
 from pipelines.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
 from pipelines.partition_rows import query_result, rows_of
-from pipelines.published_entries import arguments, published_entry, published_query
+from pipelines.published_entries import arguments, published_entry, published_query, requested_partitions
 from pipelines.published_query import PublishedQuery
 from pipelines.published_state import PARTITIONS, STATE, base_of, current_state, partitions_json
 from pipelines.published_task import PublishTask
@@ -66,13 +66,7 @@ def publish(
     """
     entry = published_entry(config, name)
     query = published_query(config, name)
-    if entry.mode != "replace":
-        raise ConfigError(f"published {name} has mode: {entry.mode}, by partition: nevermore materialize {name}")
-    if partitions and entry.partitioning is None:
-        raise ConfigError(f"published {name} has no partitions: leave out --partition")
-    if partitions and is_full:
-        raise ConfigError("--full makes all partitions; leave out --partition")
-    keys = [key for text in partitions for key in (entry.partitioning.keys(text) if entry.partitioning else ())]
+    keys = requested_partitions(config, name, partitions, is_full=is_full)
 
     def attempt() -> PublishReport:
         return _Run(config, entry, query, place=(master, remote)).make(keys, is_full=is_full, is_dry=is_dry)

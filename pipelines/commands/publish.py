@@ -48,11 +48,10 @@ def publish(
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
-    from pipelines.published_entries import published_query
+    from pipelines.published_entries import published_query, requested_partitions
     from pipelines.published_refresh import publish as make
 
     settings = load(config)
-    check_catalog(settings)
     chosen = names or [name for name, entry in settings.published.items() if entry.mode == "replace"]
     if not chosen:
         raise ConfigError(f"{config} publishes nothing; add an entry under published")
@@ -60,6 +59,8 @@ def publish(
         raise ConfigError("--partition is of one table; name it")
     for name in chosen:
         published_query(settings, name)  # all mistakes are told before Spark starts
+        requested_partitions(settings, name, partition or (), is_full=full)
+    check_catalog(settings)
     for name in chosen:
         report = make(
             settings, name, partitions=partition or (), is_full=full, is_dry=explain, master=master, remote=remote

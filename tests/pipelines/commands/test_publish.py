@@ -1,0 +1,88 @@
+"""`nevermore publish`: mistakes are told in one line before Spark starts; reports say what was made and why."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.commands.publish import _told
+from pipelines.refresh_report import PublishReport
+
+Run = Callable[..., tuple[int, str, str]]
+
+CONFIG = """
+tables:
+  shop.orders: {source: {type: files, path: "landing/*.jsonl", format: debezium-json}, key: [id]}
+published:
+  shop.daily: {partition: day, sql: "select day, id from shop.orders"}
+  shop.hourly: {partition: hour(at), sql: "select at, id from shop.orders where at >= :partition_start"}
+  shop.whole: {sql: "select count(*) as n from shop.orders"}
+  shop.appended: {partition: day, mode: append, sql: "select day, id from shop.orders"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        (("", ""), ["shop.dayly"], "no published table 'shop.dayly'; did you mean shop.daily?"),
+        (("", ""), ["shop.daily", "--partition", "2026-13-01"], "'2026-13-01' is no day; write it like 2026-01-31"),
+        (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is no hour; write it like 2026-01-31T13"),
+        (("", ""), ["shop.daily", "--partition", "2026-01-02..2026-01-01"], "the last day is before the first"),
+        (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
+        (("", ""), ["--partition", "2026-01-01"], "--partition is of one table; name it"),
+        (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
+        (("", ""), ["shop.appended"], "shop.appended has mode: append, by partition: nevermore materialize shop.appended"),
+        ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
+        (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
+        (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),
+        (("hour(at)", "week(at)"), [], "'week(at)' is no partition of a published table"),
+        (("mode: append", "mode: append, incremental: true"), [], "incremental tables replace partitions"),
+        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values are the partitions of partition: value(column)"),
+        (("partition: day, sql", "partition: day, start: '2026', sql"), [], "'2026' is no day"),
+        (("partition: day, sql", "partition: day, parameters: {partition: 1}, sql"), [], "parameters: partition is the partition that is made"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_no_traceback(
+    tmp_path: Path, run: Run, change: tuple[str, str], words: list[str], message: str
+) -> None:
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(CONFIG.replace(*change) if change[0] else CONFIG)
+    code, output, errors = run("publish", *words, "--config", config)
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishReport:
+    fields: dict[str, object] = {
+        "name": "shop.daily", "partitions": partitions, "reason": "changed: shop.orders", "why": {}, "changed_rows": {},
+        "rows": 1200, "data_files": 2, "bytes_written": 5, "snapshot_id": 7,
+    }  # fmt: skip
+    return PublishReport(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_what_was_made_and_why_is_told() -> None:
+    assert _told(_report(None), with_reasons=False) == (
+        "shop.daily: made all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
+    )
+    assert _told(_report(("2026-01-01",)), with_reasons=False).startswith("shop.daily: made partition 2026-01-01 (")
+    unchanged = _report((), is_unchanged=True, reason="no mirror changed")
+    assert _told(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
+
+
+def test_a_dry_run_tells_the_reason_of_each_partition() -> None:
+    why = {"2026-01-01": ("shop.orders",), "2026-01-02": ("made alone since the last run", "shop.orders")}
+    report = _report(("2026-01-01", "2026-01-02"), why=why, changed_rows={"shop.orders": 3}, is_dry=True)
+    assert _told(report, with_reasons=True).splitlines() == [
+        "shop.daily: would make 2 partitions (changed: shop.orders)",
+        "  shop.orders: 3 rows came or went",
+        "  2026-01-01: shop.orders",
+        "  2026-01-02: made alone since the last run, shop.orders",
+    ]
+
+
+def test_all_of_a_report_is_json() -> None:
+    found = _report(("2026-01-01",), why={"2026-01-01": ("shop.orders",)}).as_dict()
+    assert (found["made"], found["partitions"], found["why"]) == (
+        "partitions", ["2026-01-01"], {"2026-01-01": ["shop.orders"]}
+    )  # fmt: skip
