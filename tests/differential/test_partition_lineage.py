@@ -186,7 +186,7 @@ def check(seed: int) -> Counter[str]:
             for suffix, rows in (("", after), (OF_CHANGED, changed), ("_before", before)):
                 connection.execute(f"create table {name}{suffix} ({columns})")
                 if rows:
-                    connection.executemany(f"insert into {name}{suffix} values ({', '.join('?' * len(rows[0]))})", rows)
+                    connection.execute(f"insert into {name}{suffix} values {', '.join(map(_literals, rows))}")
         query = tree.sql(dialect="duckdb")
         now = _by_day(connection, query)
         for name in TABLES:
@@ -202,6 +202,10 @@ def check(seed: int) -> Counter[str]:
     assert differing <= named, (sql, differing - named, [_sql(reach) for reach in touched])
     everything = now.keys() | before_days.keys()
     return Counter(["known", "fewer" if everything - named else "all"])
+
+
+def _literals(row: Row) -> str:
+    return "(" + ", ".join("null" if v is None else f"'{v}'" if isinstance(v, str) else str(v) for v in row) + ")"
 
 
 def _sql(reach: Reach) -> str:
