@@ -7,7 +7,7 @@ times. How each reader works is told in `spark_native.py` and `spark_source.py`.
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,7 @@ _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 _reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
 _slots: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
 """Tasks that the server of a Connect session runs at once, asked once."""
+_registered: "WeakSet[SparkSession]" = WeakSet()
 _choices: "WeakKeyDictionary[DataFrame, ReaderChoice]" = WeakKeyDictionary()
 
 
@@ -82,7 +83,6 @@ def dataframe(
         pushed = push_filters(scan, filters)
         scan, left = pushed.scan, tuple(pushed.left)
     schema = spark_schema(scan.schema)
-    register(spark)
     plan = scan.plan()
     parallelism = parallelism_of(spark)
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
@@ -91,6 +91,7 @@ def dataframe(
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
+        register(spark)
         choice = ReaderChoice(reader, "python", found)
         reports.write_plan(
             plan.metrics, num_splits=0
@@ -111,7 +112,9 @@ def dataframe(
 
 def register(spark: SparkSession) -> None:
     """Make `format("nevermore")` and `CREATE TEMPORARY VIEW ... USING nevermore OPTIONS (...)` known to a session."""
-    spark.dataSource.register(NevermoreDataSource)
+    if spark not in _registered:
+        spark.dataSource.register(NevermoreDataSource)
+        _registered.add(spark)
 
 
 def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:

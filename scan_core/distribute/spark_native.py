@@ -81,9 +81,7 @@ def native_dataframe(
         frames += [_in_table_terms(part, reading, context, schema) for part in parts]
     if not frames:
         return spark.createDataFrame([], schema)
-    rows = reduce(DataFrame.union, frames)
-    # field ids in the metadata of columns would end up in files that the user writes
-    return reduce(lambda done, name: done.withMetadata(name, {}), schema.names, rows)
+    return reduce(DataFrame.union, frames)
 
 
 def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
@@ -165,13 +163,13 @@ def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading
 def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The columns of the result by name, type and place, what the files lack among them."""
     constants = dict(reading.constants)
-    columns = []
+    columns = []  # field ids in their metadata would end up in files that the user writes
     for column, wanted in zip(context.projection.fields, schema, strict=True):
         if column.field_id in constants:
             value = f.lit(constants[column.field_id].as_py())
         else:
             value = f.col(f"`{_hidden(column) if reading.hides_names else column.name}`")
-        columns.append(value.cast(wanted.dataType).alias(wanted.name))
+        columns.append(value.cast(wanted.dataType).alias(wanted.name, metadata={}))
     return rows.select(*columns)
 
 

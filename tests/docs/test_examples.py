@@ -28,7 +28,8 @@ def examples(page: Path) -> list[tuple[str, str, str]]:
 def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
     script: list[str] = []
-    for language, options, code in examples(page):
+    blocks = examples(page)
+    for number, (language, options, code) in enumerate(blocks):
         if language in {"yaml", "json", "csv"}:
             if language != "yaml" and "file=" not in options:
                 continue
@@ -39,6 +40,8 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
             _run(["bash", "-euo", "pipefail", "-c", code], demo_project, environment, f"{page.name}: {code}")
         else:
             script.append(code)
+            if number + 1 < len(blocks) and blocks[number + 1][0] == "python":
+                continue  # a block runs after those above it, so that neighbours need one process
             _run(
                 [sys.executable, "-W", "ignore", "-c", "\n".join(script)],
                 demo_project,
