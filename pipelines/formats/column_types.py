@@ -14,6 +14,7 @@ from pipelines.formats.fitting import is_number
 from pipelines.formats.image import Columns, inferred
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.member_types import paths_below, with_members
 from pipelines.formats.value_type import Encoding, ValueType, from_arrow, from_config
 
 
@@ -29,7 +30,8 @@ def resolve_types(
     explicit |= {column: explicit.get(feed.target_name(column), t) for column, t in explicit.items()}
     explicit |= from_config(feed.cast)
     types: dict[str, ValueType] = {}
-    for name in dict.fromkeys(name for image in images for name in image.names):
+    names = tuple(dict.fromkeys(name for image in images for name in image.names))
+    for name in names:
         if not keeps(feed, name):
             continue
         target = feed.target_name(name)
@@ -38,6 +40,9 @@ def resolve_types(
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
         found = inferred(columns, inference, placeholders) if given is None else given
+        inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
+        if inside:
+            found = given = with_members(found, inside, name)
         if known is None:
             types[name] = found
         elif given is not None or not (is_text or pa.types.is_string(found.arrow) or pa.types.is_null(found.arrow)):
