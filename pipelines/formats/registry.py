@@ -24,6 +24,7 @@ from pipelines.formats.feed import POSITION, FeedConfig
 from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
+from pipelines.formats.message_wrappers import unwrapped
 from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
 from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
 from pipelines.formats.table_parts import merge_parts
@@ -115,6 +116,8 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     if not raw.num_events:
         nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
         return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
+    if named is None or named.is_text:
+        raw = unwrapped(raw)
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())

@@ -471,3 +471,23 @@ def test_truncate_without_a_schema_takes_the_key_that_other_events_declare() -> 
     key = {"schema": {"type": "struct", "fields": [{"field": "id", "type": "int32"}]}, "payload": {"id": 1}}
     decoded = read(event("c", {"id": 1}), event("t"), keys=[key, None], key=())
     assert changes(decoded, "op") == [{"op": "c"}, {"op": "t"}]
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("beside", [{}, {"topic": "t", "partition": 0, "offset": 7, "ts": 1}])
+def test_messages_that_were_dumped_with_key_and_value_are_read(as_text: bool, beside: Row) -> None:  # noqa: FBT001 - parameters
+    name = "payload" if as_text else "value"
+    pairs = [({"id": 1}, event("c", {"id": 1, "n": 'a"b'})), ({"id": 2}, event("d")), ({"id": 1}, None)]
+    place = {"topic": "t", "partition": 0, "offset": 7} if as_text else beside
+    text = json.dumps if as_text else (lambda value: value)
+    decoded = read(*({**place, "key": text(k), name: None if v is None else text(v)} for k, v in pairs), b" \n", key=())
+    assert changes(decoded, "op", "key") == [{"op": "c", "key": {"id": 1}}, {"op": "d", "key": {"id": 2}}]
+    assert decoded.skipped == {"tombstone": 1, "blank line": 1}
+
+
+def test_rows_of_columns_key_and_value_are_no_dumped_messages() -> None:
+    decoded = read({"key": "a", "value": "b"}, {"key": "b", "value": "c"}, key=("key",))
+    assert [row["after"] for row in changes(decoded, "after")] == [
+        {"key": "a", "value": "b"},
+        {"key": "b", "value": "c"},
+    ]
