@@ -39,8 +39,8 @@ class Redeleted:
 class FileChanges:
     """Where rows may have come or gone. Tasks carry the deletes of the snapshot that has the file."""
 
-    vanished: tuple[FileScanTask, ...] = ()
-    appeared: tuple[FileScanTask, ...] = ()
+    vanished: Sequence[FileScanTask] = ()
+    appeared: Sequence[FileScanTask] = ()
     redeleted: tuple[Redeleted, ...] = ()
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
 
