@@ -16,7 +16,7 @@ from pipelines.commit import RowDelta, retry_conflicts
 from pipelines.config import Config, TableConfig, change_log_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.row_shape import without_extensions
-from pipelines.table_shape import ADOPTED, PARTITION_BY, partition_text
+from pipelines.table_shape import ADOPTED, KEY, PARTITION_BY, partition_text
 from pipelines.table_writer import check_key
 
 SHOWN_KEYS = 20
@@ -73,7 +73,7 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
     with table.transaction() as change:
         change.set_properties(
             {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
-            | {"nevermore.key": ",".join(key), PARTITION_BY: partition_text(settings), ADOPTED: "true"}
+            | {KEY: ",".join(key), PARTITION_BY: partition_text(settings), ADOPTED: "true"}
         )
 
     def attempt() -> int:

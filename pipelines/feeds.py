@@ -228,7 +228,7 @@ def _table_feed(name: str, config: TableConfig, table: TableIngest | None, found
     return TableFeed(
         name=name,
         source_table=config.source_table or found_for,
-        key=config.key,
+        key=config.key if table is None else table.key,
         identity_full=config.identity == "full",
         types=config.types,
         encodings=config.encodings,

@@ -26,7 +26,7 @@ from pipelines.mirror_batch import prepare
 from pipelines.quarantine import FEW_CHANGES, check_ratio
 from pipelines.schema_evolution import iceberg_fields
 from pipelines.soft_delete import up_to_truncate
-from pipelines.table_shape import PARTITION_BY, check_shape, partition_text, with_declared
+from pipelines.table_shape import KEY, PARTITION_BY, check_shape, partition_text, with_declared
 from pipelines.table_writer import WriterOptions
 
 
@@ -149,7 +149,7 @@ class Mirror:
             self.name,
             with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
             partition_by=[partition_field(text) for text in self.config.partition_by],
-            properties={"nevermore.key": ",".join(self.key), PARTITION_BY: partition_text(self.config)},
+            properties={KEY: ",".join(self.key), PARTITION_BY: partition_text(self.config)},
         )
 
     def _attempt(

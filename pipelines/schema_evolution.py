@@ -47,12 +47,12 @@ class Evolution:
 def evolve(current: Schema, wanted: Sequence[NestedField], last_column_id: int) -> Evolution:
     """The least change of `current` that takes rows of the fields `wanted`.
 
-    Columns missing in `wanted` stay, and become optional if they were required. New fields get ids above
-    `last_column_id`.
+    Columns missing in `wanted` stay, and become optional if they were required, unless they are the
+    table's identifier. New fields get ids above `last_column_id`.
     """
     ids = count(last_column_id + 1)
     clashes: list[Clash] = []
-    fields = _merged(current.fields, wanted, ids, "", clashes)
+    fields = _merged(current.fields, wanted, ids, "", clashes, identifiers=frozenset(current.identifier_field_ids))
     return Evolution(replace(current, fields=fields), fields != current.fields, tuple(clashes))
 
 
@@ -94,6 +94,8 @@ def _merged(
     ids: Iterator[int],
     path: str,
     clashes: list[Clash],
+    *,
+    identifiers: frozenset[int] = frozenset(),
 ) -> tuple[NestedField, ...]:
     by_name = {f.name: f for f in wanted}
     known = {f.name for f in have}
@@ -101,7 +103,7 @@ def _merged(
     for f in have:
         feed = by_name.get(f.name)
         kind = f.type if feed is None else _merged_type(f.type, feed.type, ids, path + f.name, clashes)
-        required = f.required and feed is not None and feed.required
+        required = f.required and (f.field_id in identifiers or (feed is not None and feed.required))
         kept.append(replace(f, type=kind, required=required))
     added = [_renumbered(f, ids) for f in wanted if f.name not in known]
     return (*kept, *added)

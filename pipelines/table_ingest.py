@@ -22,7 +22,7 @@ from pipelines.pending_changes import PendingChanges
 from pipelines.quarantine import check_ratio, quarantine
 from pipelines.soft_delete import DELETED
 from pipelines.table_patterns import SOURCE_TABLE
-from pipelines.table_shape import ADOPTED, check_shape, check_unchanged
+from pipelines.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from scan_core.schema import arrow_type
 
 Progress = Callable[[TableReport], None]
@@ -54,6 +54,7 @@ class TableIngest:
         self._reached: str | None = None
         self._is_atomic = False
         self._adopted_types: dict[str, pa.DataType] = {}
+        self._adopted_key: tuple[str, ...] = ()
 
     @property
     def position(self) -> str | None:
@@ -75,6 +76,11 @@ class TableIngest:
         """Arrow type of every column so far, those of changes not yet committed included."""
         types = self._adopted_types | self._log.row_types
         return types | {f.name: f.type for f in self._pending.row_type or () if not pa.types.is_null(f.type)}
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns, where config or the adopted table tells them."""
+        return self.config.key or self._adopted_key
 
     @property
     def schema_version(self) -> int:
@@ -100,6 +106,7 @@ class TableIngest:
         if mirror is not None and ADOPTED in mirror.metadata.properties:
             columns = current_schema(mirror).fields
             self._adopted_types = {f.name: arrow_type(f.type) for f in columns if f.name != DELETED}
+            self._adopted_key = tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
         check_unchanged(self.name, self.config, log_name=self._log.name, logged_key=self._log.key, table=mirror)
         check_order(self.name, self.config, self._log)
         self._catch_up(None)
@@ -148,7 +155,7 @@ class TableIngest:
         check_ratio(self.name, rejected.num_rows + self._pending.num_rows, rejected, self.config.max_quarantine_ratio)
         changes = self._in_order(self._pending.run()) if self._pending.num_rows else None
         if changes is not None and makes_rows(changes, self.config):
-            check_shape(self.name, self.config, self.config.key or self._pending.key, self.known_types)
+            check_shape(self.name, self.config, self.key or self._pending.key, self.known_types)
         self._keep(rejected)
         appended = self._log.append(
             changes,
@@ -180,7 +187,7 @@ class TableIngest:
     def _catch_up(self, appended: Appended | None) -> None:
         if self._log_only:
             return
-        key = self.config.key or self._log.key
+        key = self.key or self._log.key
         mirror = Mirror(self._catalog, self.name, self.config, key)
         for applied in mirror.catch_up(self._log, appended, reject=self._keep):
             self.report.add_applied(applied)

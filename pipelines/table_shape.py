@@ -18,6 +18,8 @@ from scan_core.transforms import parse_transform
 
 PARTITION_BY = "nevermore.partition_by"
 """Table property: what config said when the table was made."""
+KEY = "nevermore.key"
+"""Table property: the columns that identify a row."""
 ADOPTED = "nevermore.adopted"
 """Table property: others made the table, so its own types count where the feed does not tell."""
 
