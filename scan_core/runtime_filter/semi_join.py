@@ -21,6 +21,9 @@ from scan_core.runtime_filter.request import FilterKeys, RuntimeFilter
 if TYPE_CHECKING:
     from scan_core.scan import Scan
 
+_KEYS_SHARE = 4
+"""Keys read from a scan may take this part of its memory limit before repeats are dropped, half of it afterwards."""
+
 
 @dataclass(frozen=True)
 class SemiJoin:
@@ -120,5 +123,29 @@ def _has(keys: "Scan", name: str) -> bool:
 
 
 def _rows_of(keys: "Scan", names: tuple[str, ...]) -> pa.Table:
-    table = keys.to_table()
-    return table.rename_columns([f"k{i}" for i in range(len(names))])
+    """The distinct rows of a scan of keys, which must fit into a part of its memory limit.
+
+    Raises:
+        OptionError: they do not.
+    """
+    limit = keys.options.memory_limit_bytes // _KEYS_SHARE
+    labels = [f"k{i}" for i in range(len(names))]
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in keys.to_batches():
+        arrays = [c.storage if isinstance(c, pa.ExtensionArray) else c for c in batch.columns]
+        held.append(pa.RecordBatch.from_arrays(arrays, names=labels))
+        size += batch.nbytes
+        if size > limit:
+            held = pa.Table.from_batches(held).group_by(labels).aggregate([]).to_batches()
+            size = sum(b.nbytes for b in held)
+            if size > limit // 2:
+                raise OptionError(
+                    f"the keys of a semi join on {', '.join(names)} take more than {limit // 2} bytes; raise "
+                    f"memory_limit_bytes ({keys.options.memory_limit_bytes}), or join the other way round"
+                )
+    if held:
+        return pa.Table.from_batches(held)
+    schema = keys.arrow_schema
+    kinds = [f.type.storage_type if isinstance(f.type, pa.BaseExtensionType) else f.type for f in schema]
+    return pa.table([pa.array([], kind) for kind in kinds], names=labels)

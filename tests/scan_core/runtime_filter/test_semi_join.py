@@ -81,6 +81,16 @@ def test_keys_may_be_a_scan_and_joins_and_filters_add_up(scan: Scan) -> None:
     assert ids(scan.semi_join("name", scan.where("id in (7, 460)"))) == [7]
 
 
+def test_keys_of_a_scan_are_held_within_its_memory_limit(scan: Scan) -> None:
+    small = scan.with_options(ScanOptions(memory_limit_bytes=24_000))
+    assert scan.semi_join("id", small.select("id")).count() == scan.count()
+    repeated = scan.with_options(ScanOptions(memory_limit_bytes=8_000)).select("day")
+    assert scan.semi_join("day", repeated).count() == scan.count()
+    tiny = scan.with_options(ScanOptions(memory_limit_bytes=1_000)).select("name")
+    with pytest.raises(OptionError, match="the keys of a semi join on name take more than 125 bytes"):
+        scan.semi_join("name", tiny).count()
+
+
 def test_several_columns_match_together(scan: Scan) -> None:
     keys = [(2, "n2"), (3, "n3"), (6, "n7"), (None, "n8"), (9, None)]
     assert ids(scan.semi_join(["id", "name"], keys)) == [2]
