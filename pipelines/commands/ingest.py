@@ -73,6 +73,10 @@ def _print(report: "IngestReport") -> None:
             f"{table.table}: {events or 'no events'}; {table.data_rows:,} rows and {table.delete_rows:,} deletes "
             f"in {table.mirror_commits} commit{'' if table.mirror_commits == 1 else 's'}, snapshot {table.snapshot_id}"
         )
+        if table.superseded:
+            typer.echo(
+                f"{table.table}: {table.superseded:,} events older than a truncate that was applied were left out"
+            )
         if table.quarantined:
             typer.echo(f"{table.table}: {table.quarantined:,} events went to quarantine", err=True)
     for reason, number in report.skipped.items():
