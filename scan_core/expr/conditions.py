@@ -22,6 +22,7 @@ from scan_core.expr.vectors import (
     truth_of,
     union,
 )
+from scan_core.rows.buffers import scalar
 from scan_core.schema import Type, arrow_type
 
 
@@ -41,7 +42,7 @@ def between(node: Between, vector: Vector, num_rows: int) -> Truth:
         ("<=" if node.upper_inclusive else "<", node.upper),
     )
     parts = [
-        compare(sign, array, pa.scalar(value, arrow_type(type_)), type_, type_)
+        compare(sign, array, scalar(value, arrow_type(type_)), type_, type_)
         for sign, value in bounds
         if value is not None
     ]

@@ -52,6 +52,7 @@ from scan_core.expr.vectors import (
     union,
     with_nulls,
 )
+from scan_core.rows.buffers import scalar
 from scan_core.schema import arrow_type
 
 _KERNELS: Mapping[str, arithmetic.Kernel] = {
@@ -257,7 +258,7 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
             vector = _vector(operand, frame)
             return Vector(nested.member(vector.values, index), vector.failed, vector.reason)
         case Literal(value, type_):
-            return Vector(pa.scalar(value, arrow_type(type_)))
+            return Vector(scalar(value, arrow_type(type_)))
         case Failure(reason, type_):
             failed = np.ones(frame.num_rows, dtype=np.bool_)
             return Vector(pa.nulls(frame.num_rows, arrow_type(type_)), failed, reason)

@@ -12,6 +12,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scan_core.rows.buffers import scalar
+
 _JAVA_LINE_END = r"\n\r\x{85}\x{2028}\x{2029}"
 _SIMPLE_ESCAPES = frozenset("dDwWtnrf\\.[]{}()*+?^$|/-\"'`~!@#%&=:;<>, _")
 _POSIX = {
@@ -75,7 +77,7 @@ class Matcher:
             case "all":
                 return pc.starts_with(values, pattern="")
             case "equal":
-                return pc.equal(values, pa.scalar(self.text, values.type))
+                return pc.equal(values, scalar(self.text, values.type))
             case "prefix":
                 return pc.starts_with(values, pattern=self.text)
             case "suffix":

@@ -52,6 +52,30 @@ def true_flags(array: pa.BooleanArray) -> Flags:
     return flags if valid is None else flags & valid
 
 
+def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A constant of a type, as `pa.scalar` makes it, which imports pandas too."""
+    if isinstance(value, str) and kind == pa.string():
+        stored = value.encode()
+        buffers = [None, pa.py_buffer(np.array([0, len(stored)], np.int32)), pa.py_buffer(stored)]
+        return pa.Array.from_buffers(kind, 1, buffers, null_count=0)[0]
+    plain = _plain_dtype(value, kind)
+    if plain is not None:
+        number = np.array([value], plain)
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(number)], null_count=0)[0]
+    return pa.scalar(value, kind)
+
+
+def _plain_dtype(value: Any, kind: pa.DataType) -> Any:
+    """How a number is stored; None for what is no number, or does not fit."""
+    if type(value) is float and pa.types.is_float64(kind):
+        return np.float64
+    is_integral = pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_time64(kind)
+    if type(value) is not int or not (is_integral or pa.types.is_timestamp(kind)):
+        return None
+    limit = 1 << (kind.bit_width - 1)
+    return np.dtype(f"i{kind.bit_width // 8}") if -limit <= value < limit else None
+
+
 def boolean_array(flags: Flags) -> pa.BooleanArray:
     """The flags as an Arrow array without NULLs."""
     packed = np.packbits(flags, bitorder="little")
