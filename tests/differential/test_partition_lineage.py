@@ -6,7 +6,7 @@ the reasoning, not a dialect.
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import duckdb
 import pytest
@@ -32,19 +32,19 @@ SCHEMAS = {
 }
 DUCKDB = {"long": "BIGINT", "timestamp": "TIMESTAMP", "date": "DATE", "string": "VARCHAR"}
 DAYS = 4
+KINDS = ("where", "group", "window", "join", "half", "subquery", "set", "cte", "leaf")
 Row = tuple[object, ...]
 
 
 class Queries:
     """Random queries, each of which gives the columns day, k and v."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, kinds: Sequence[str]) -> None:
         self._chance = chance
+        self._kinds = kinds
 
     def relation(self, depth: int) -> str:
-        kinds = (
-            ["leaf"] if depth == 0 else ["where", "group", "window", "join", "half", "subquery", "set", "cte", "leaf"]
-        )
+        kinds = ("leaf",) if depth == 0 else self._kinds
         return str(getattr(self, "_" + self._chance.choice(kinds))(depth - 1))
 
     def _leaf(self, _: int) -> str:
@@ -167,9 +167,9 @@ def _row(chance: random.Random, columns: dict[str, str]) -> Row:
     return tuple(chance.choice(domains[kind]) for kind in columns.values())
 
 
-def check(seed: int) -> Counter[str]:
+def check(seed: int, kinds: Sequence[str] = KINDS) -> Counter[str]:
     chance = random.Random(seed)
-    sql = Queries(chance).relation(chance.choice([1, 2, 2, 3]))
+    sql = Queries(chance, kinds).relation(chance.choice([1, 2, 2, 3]))
     tree = qualified(sql, SCHEMAS)
     assert tree is not None, sql
     flat = inlined(tree)

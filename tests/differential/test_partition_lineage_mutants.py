@@ -9,7 +9,7 @@ from sqlglot import exp
 from pipelines import partition_lineage, query_links, query_shape, slice_queries, slice_rules
 from tests.differential.test_partition_lineage import check
 
-MOST_SEEDS = 900
+MOST_SEEDS = 400
 
 
 def _no_nullable(patch: pytest.MonkeyPatch) -> None:
@@ -70,22 +70,24 @@ def _not_in_counts_as_in(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutate",
+    ("mutate", "kinds"),
     [
-        _no_nullable,
-        _no_window_rule,
-        _limits_are_fine,
-        _rollups_are_fine,
-        _any_condition_is_an_equality,
-        _joined_tables_reach_nothing,
-        _not_in_counts_as_in,
+        (_no_nullable, ["join"]),
+        (_no_window_rule, ["window"]),
+        (_limits_are_fine, ["window"]),
+        (_rollups_are_fine, ["group"]),
+        (_any_condition_is_an_equality, ["join"]),
+        (_joined_tables_reach_nothing, ["join", "half"]),
+        (_not_in_counts_as_in, ["subquery"]),
     ],
 )
-def test_a_broken_rule_is_found(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_found(
+    mutate: Callable[[pytest.MonkeyPatch], None], kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutate(monkeypatch)
     for seed in range(MOST_SEEDS):
         try:
-            check(seed)
+            check(seed, kinds)
         except AssertionError:
             return
     pytest.fail(f"{MOST_SEEDS} random queries did not notice")

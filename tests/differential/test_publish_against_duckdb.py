@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+import sqlglot
 from pyspark.sql import SparkSession
 
 from checks.reference import live_rows
@@ -108,7 +109,7 @@ def _expected(config: Config, sql: str) -> list[tuple[Any, ...]]:
                 rows = rows.set_column(rows.column_names.index("at"), "at", rows["at"].cast(pa.timestamp("us")))
             connection.register("given", rows)
             connection.execute(f"create table {name} as select * from given")
-        found = connection.execute(sql).fetchall()
+        found = connection.execute(sqlglot.transpile(sql, "spark", "duckdb", identify=True)[0]).fetchall()
     return sorted((tuple(_in_utc(value) for value in row) for row in found), key=str)
 
 
