@@ -65,7 +65,7 @@ PARTITIONS = {
 }
 SWITCHES = [f.name for f in fields(ScanOptions) if f.name.startswith(("prune_", "lazy_", "adaptive_", "use_"))]
 QUICK = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

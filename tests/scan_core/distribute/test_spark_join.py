@@ -63,7 +63,9 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("reader", ["python", pytest.param("auto", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize(
+    "how", [k if k in {"inner", "left"} else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+)
 def test_every_kind_gives_the_rows_of_plain_spark(
     spark: SparkSession, fact: Scan, items: Scan, how: str, reader: str
 ) -> None:
@@ -102,6 +104,7 @@ def test_fact_files_without_partner_are_not_read(spark: SparkSession, fact: Scan
     assert "ranges that statistics of the dimension give for item" in explain_join(joined)
 
 
+@pytest.mark.slow
 def test_limit_reached_means_no_filter_and_all_rows(spark: SparkSession, fact: Scan, items: Scan) -> None:
     expected = rows(dataframe(spark, fact, "python").join(dataframe(spark, items, "python"), "item"))
     for limits in (BuildLimits(max_rows=10), BuildLimits(max_bytes=64)):
@@ -111,6 +114,7 @@ def test_limit_reached_means_no_filter_and_all_rows(spark: SparkSession, fact: S
             assert "no filter by keys: the dimension" in explain_join(found)
 
 
+@pytest.mark.slow
 def test_joins_chain_and_all_of_their_keys_filter_the_fact(spark: SparkSession, fact: Scan, items: Scan) -> None:
     shops = spark.createDataFrame([("s1", "north"), ("s2", "south"), ("s9", None)], "shop string, region string")
     days = spark.createDataFrame([(1, "a"), (2, "b")], "qty int, day string")
@@ -125,6 +129,7 @@ def test_joins_chain_and_all_of_their_keys_filter_the_fact(spark: SparkSession, 
     assert explain_join(found).count("fact filtered by") == 2
 
 
+@pytest.mark.slow
 def test_keys_that_spark_casts_are_no_filter(spark: SparkSession, fact: Scan) -> None:
     texts = spark.createDataFrame([("1",), ("2",), (" 4 ",)], "item string")
     found = join(fact, texts, on="item")
@@ -134,6 +139,7 @@ def test_keys_that_spark_casts_are_no_filter(spark: SparkSession, fact: Scan) ->
     assert rows(join(fact, doubles, on="item")) == rows(dataframe(spark, fact, "python").join(doubles, "item"))
 
 
+@pytest.mark.slow
 def test_wider_narrower_and_decimal_keys_filter_exactly(spark: SparkSession, fact: Scan) -> None:
     for kind in ("bigint", "decimal(10,2)", "smallint"):
         keys = spark.createDataFrame([(1,), (2,), (None,), (90,)], "item int").select(f.col("item").cast(kind))
