@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
 from typing import Any, Generic, TypeVar
 
+from scan_core.distribute.channel import Channel
 from scan_core.metrics import ScanMetrics
 
 S = TypeVar("S")
@@ -71,57 +72,6 @@ def _one_by_one(
             metrics.add(own)
 
 
-class _Channel(Generic[T]):
-    """Results on their way from `writers` threads to the consumer, no more than `capacity` at a time."""
-
-    def __init__(self, capacity: int, writers: int = 1) -> None:
-        self._items: deque[T] = deque()
-        self._changed = Condition(Lock())
-        self._capacity = capacity
-        self._writers = writers
-        self._cancelled = False
-        self.error: BaseException | None = None
-
-    def put(self, item: T) -> bool:
-        """Wait for room and hand over; False if nobody wants it any more."""
-        with self._changed:
-            while len(self._items) >= self._capacity and not self._cancelled:
-                self._changed.wait()
-            if self._cancelled:
-                return False
-            self._items.append(item)
-            self._changed.notify_all()
-            return True
-
-    def close(self, error: BaseException | None) -> None:
-        """No more items will come from one of the writers; after an error from none."""
-        with self._changed:
-            self.error = self.error or error
-            self._writers = 0 if error is not None else self._writers - 1
-            self._changed.notify_all()
-
-    def cancel(self) -> None:
-        """Nobody will take items any more."""
-        with self._changed:
-            self._cancelled = True
-            self._items.clear()
-            self._changed.notify_all()
-
-    def __iter__(self) -> Iterator[T]:
-        """The items, then the error if there was one."""
-        while True:
-            with self._changed:
-                while not self._items and self._writers > 0:
-                    self._changed.wait()
-                if not self._items:
-                    break
-                item = self._items.popleft()
-                self._changed.notify_all()
-            yield item
-        if self.error is not None:
-            raise self.error
-
-
 class _Pool(Generic[S, T]):
     """Threads that take splits in order."""
 
@@ -167,7 +117,7 @@ class _Pool(Generic[S, T]):
         self._next += 1
         return self._next - 1
 
-    def _run(self, index: int, channel: _Channel[T], metrics: ScanMetrics) -> BaseException | None:
+    def _run(self, index: int, channel: Channel[T], metrics: ScanMetrics) -> BaseException | None:
         """Read one split, while the one that will be taken next is prepared."""
         following = index + len(self._threads)
         try:
@@ -191,7 +141,7 @@ class _OrderedPool(_Pool[S, T]):
     ) -> None:
         super().__init__(splits, read, expect, num_threads, queued)
         self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
-        self._channels: dict[int, tuple[_Channel[T], ScanMetrics]] = {}
+        self._channels: dict[int, tuple[Channel[T], ScanMetrics]] = {}
         self._begun = Condition(self._lock)
 
     def results(self, metrics: ScanMetrics) -> Iterator[T]:
@@ -223,7 +173,7 @@ class _OrderedPool(_Pool[S, T]):
             with self._begun:
                 if (index := self._take()) is None:
                     return
-                channel, own = self._channels[index] = _Channel(self._queued), ScanMetrics()
+                channel, own = self._channels[index] = Channel(self._queued), ScanMetrics()
                 self._begun.notify_all()
             channel.close(self._run(index, channel, own))
 
@@ -235,7 +185,7 @@ class _UnorderedPool(_Pool[S, T]):
         self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
     ) -> None:
         super().__init__(splits, read, expect, num_threads, queued)
-        self._channel: _Channel[T] = _Channel(queued * num_threads, num_threads)
+        self._channel: Channel[T] = Channel(queued * num_threads, num_threads)
         self._counted: deque[ScanMetrics] = deque()
 
     def results(self, metrics: ScanMetrics) -> Iterator[T]:
