@@ -13,6 +13,9 @@ from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import FilePiece
 from pipelines.sources.raw_events import RawEvents
 
+PIECE_BYTES = 3 * 1024
+"""What a piece takes in memory beside its events; a small file makes two, its events and its end."""
+
 
 @dataclass
 class _Pending:
@@ -27,7 +30,7 @@ class _Pending:
     def add(self, piece: FilePiece) -> None:
         self.pieces.append(piece)
         self.rows += len(piece.piece.offsets)
-        self.size += int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
+        self.size += PIECE_BYTES + int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
 
 
 CompleteEvents = Callable[[pa.BinaryArray], int | None]

@@ -23,6 +23,7 @@ from pipelines.sources import file_position, files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import BLAKE2B, FilePosition
 from pipelines.sources.files import discover
+from pipelines.sources.raw_batching import PIECE_BYTES
 
 Seen = list[tuple[str, int, Any]]
 
@@ -556,6 +557,13 @@ def test_position_of_the_first_version_knows_its_files_again(reader: Reader) -> 
     fresh = Reader(reader.folder)
     fresh.run()
     assert json.loads(fresh.position or "")["version"] == 2
+
+
+def test_many_small_files_are_batches_of_bounded_memory(reader: Reader) -> None:
+    for n in range(20):
+        reader.write(f"{n:02}", lines(n))
+    batches = list(discover([str(reader.folder / "*")], None, FileOptions(batch_bytes=8 * PIECE_BYTES)))
+    assert [batch.raw.num_events for batch in batches] == [4] * 5
 
 
 def test_unreadable_files_are_named(reader: Reader) -> None:
