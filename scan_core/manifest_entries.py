@@ -1,7 +1,7 @@
 """Manifest entries decoded one by one -> data and delete files, with inheritance applied: the plain way.
 
 It tells what is wrong with an entry, and takes whatever Avro allows; many entries that are as usual are decoded
-together in `manifest_columns.py`.
+together in `manifest_batch.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Manifests -> the data and delete files of a snapshot, with inheritance applied.
 
-Entries of many manifests are decoded together where they are as usual (`manifest_columns.py`), else one by one
+Entries of many manifests are decoded together where they are as usual (`manifest_batch.py`), else one by one
 (`manifest_entries.py`). Decoded manifests are kept in a bounded cache of the process: they never change.
 """
 
@@ -20,7 +20,7 @@ from scan_core.avro.schema import parse_avro_schema
 from scan_core.avro.values import Decoder
 from scan_core.file_io import Fingerprint, fingerprint, read_whole
 from scan_core.location import relocate
-from scan_core.manifest_columns import Layout, entry_columns
+from scan_core.manifest_batch import Layout, entry_columns
 from scan_core.manifest_entries import (
     ENTRY_FIELDS,
     ENTRY_SLOTS,
