@@ -9,9 +9,9 @@ from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
 from assets.published_reports import count_made, published_metadata, refresh_metadata
 from assets.resources import Project
 from pipelines.config import Config
-from pipelines.materialize import count_day, materialize
-from pipelines.published_entries import tables_read
-from pipelines.published_refresh import publish
+from pipelines.published.entries import tables_read
+from pipelines.published.materialize import count_day, materialize
+from pipelines.published.refresh import publish
 
 DAYS_PER_RUN = 31
 """Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""

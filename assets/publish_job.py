@@ -15,9 +15,9 @@ from assets.published_reports import count_made, refresh_metadata
 from assets.resources import Project
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
-from pipelines.published_entries import published_entry
-from pipelines.published_refresh import publish
-from pipelines.refresh_report import PublishReport
+from pipelines.published.entries import published_entry
+from pipelines.published.refresh import publish
+from pipelines.published.refresh_report import PublishReport
 from scan_core.table import open_table
 
 SENSOR = "publish_after_ingest"

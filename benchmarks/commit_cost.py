@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.catalog import open_catalog
-from pipelines.change_batch import ChangeBatch, change_schema
-from pipelines.change_log import ChangeLog
+from pipelines.changes.change_batch import ChangeBatch, change_schema
+from pipelines.changes.change_log import ChangeLog
 from pipelines.collector import settle
 from pipelines.config import TableConfig, change_log_name, parse
-from pipelines.mirror import Mirror
+from pipelines.mirrors.mirror import Mirror
 from scan_core import open_table
 
 ROWS = 100

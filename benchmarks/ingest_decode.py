@@ -15,9 +15,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from pipelines.fold import fold
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
+from pipelines.mirrors.fold import fold
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 

@@ -24,14 +24,14 @@ from benchmarks.ingest_decode import row, write
 from benchmarks.race import Answer
 from benchmarks.results import Ratio, record
 from pipelines.catalog import open_catalog
-from pipelines.change_batch import TIMESTAMP, ChangeBatch, change_schema
-from pipelines.change_log import ChangeLog
+from pipelines.changes.change_batch import TIMESTAMP, ChangeBatch, change_schema
+from pipelines.changes.change_log import ChangeLog
 from pipelines.collector import settle
 from pipelines.config import change_log_name, load, parse
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.ingest import run_once
-from pipelines.mirror import Mirror
+from pipelines.mirrors.mirror import Mirror
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 

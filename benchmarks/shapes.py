@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.catalog import create_table, open_catalog
-from pipelines.commit import RowDelta
 from pipelines.config import parse
-from pipelines.table_writer import WriterOptions, check_key, write_deletes, write_rows
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import WriterOptions, check_key, write_deletes, write_rows
 from scan_core.schema import NestedField, PrimitiveType
 
 DATA = Path(__file__).parent / "data"

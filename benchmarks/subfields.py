@@ -17,9 +17,9 @@ import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import DATA
 from pipelines.catalog import create_table, open_catalog
-from pipelines.commit import RowDelta
 from pipelines.config import parse
-from pipelines.table_writer import WriterOptions, write_rows
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import WriterOptions, write_rows
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType
 
 ROWS = 1_000_000

@@ -8,7 +8,7 @@ from checks.keys import key_is_unique
 from checks.result import CheckResult
 from checks.subject import Subject
 from pipelines.catalog import find_table, has_catalog, open_catalog
-from pipelines.change_log import ChangeLog
+from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
 
 MirrorCheck = Callable[[Subject], CheckResult]

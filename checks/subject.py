@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 import scan_core
 from checks.reference import Folded, KeyRange, fold_log, live_rows
-from pipelines.positions import LOG_ORDINAL, LOG_SNAPSHOT
+from pipelines.tables.positions import LOG_ORDINAL, LOG_SNAPSHOT
 
 DELETED_FLAG = "_deleted"
 """The column of a mirror in soft-delete mode: its rows that are true count as gone."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from pipelines import positions
 from pipelines.catalog import TABLE_PROPERTIES, current_schema, find_table, open_current, upgrade
-from pipelines.change_log import ChangeLog
-from pipelines.commit import RowDelta, retry_conflicts
+from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, TableConfig, change_log_name
 from pipelines.errors import ConfigError, SourceError
-from pipelines.row_shape import without_extensions
-from pipelines.table_shape import ADOPTED, KEY, PARTITION_BY, partition_text
-from pipelines.table_writer import check_key
+from pipelines.tables import positions
+from pipelines.tables.commit import RowDelta, retry_conflicts
+from pipelines.tables.row_shape import without_extensions
+from pipelines.tables.table_shape import ADOPTED, KEY, PARTITION_BY, partition_text
+from pipelines.tables.table_writer import check_key
 
 SHOWN_KEYS = 20
 

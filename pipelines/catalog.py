@@ -10,10 +10,10 @@ from typing import Any
 
 from pipelines.config import Config
 from pipelines.errors import ConfigError, SourceError
-from pipelines.positions import current_snapshot
-from pipelines.schema_document import schema_document
-from pipelines.sql_pointer import current_location
-from pipelines.storage import Storage
+from pipelines.tables.positions import current_snapshot
+from pipelines.tables.schema_document import schema_document
+from pipelines.tables.sql_pointer import current_location
+from pipelines.tables.storage import Storage
 from scan_core.catalog import table_facts
 from scan_core.metadata_json import parse_metadata
 from scan_core.schema import NestedField, Schema, Type, parse_schema

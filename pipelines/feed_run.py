@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from pipelines.change_batch import Rejected
-from pipelines.change_run import BATCH_SHARE
+from pipelines.changes.change_batch import Rejected
+from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
 from pipelines.feeds import Feed, claims_in

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.change_batch import Rejected
+from pipelines.changes.change_batch import Rejected
 from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
 from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options

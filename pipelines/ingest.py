@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Collection
 
 from pipelines.catalog import open_catalog
+from pipelines.changes.spill import remove_leftovers
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.feed_run import FeedRun, start_table
 from pipelines.feeds import feeds_of
 from pipelines.ingest_report import IngestReport
-from pipelines.spill import remove_leftovers
 from pipelines.table_ingest import Progress
 from pipelines.table_patterns import expanded
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pipelines.change_log import Appended
-from pipelines.file_metrics import FileContent
-from pipelines.mirror import Applied
+from pipelines.changes.change_log import Appended
+from pipelines.mirrors.mirror import Applied
+from pipelines.tables.file_metrics import FileContent
 
 DONE, FAILED, WRONG_CONFIG, QUARANTINED = 0, 1, 2, 3
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import create_table, find_table, open_current, refresh
-from pipelines.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
-from pipelines.commit import RowDelta, retry_conflicts
+from pipelines.changes.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
 from pipelines.config import quarantine_name
 from pipelines.errors import CommitConflictError, QuarantineLimitError
-from pipelines.schema_evolution import iceberg_fields
-from pipelines.table_writer import write_rows
+from pipelines.tables.commit import RowDelta, retry_conflicts
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import write_rows
 
 QUARANTINED_AT = "quarantined_at"
 _IDENTITY = ["source_file", "source_offset", "raw"]

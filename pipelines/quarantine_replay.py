@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import find_table, open_current, refresh
-from pipelines.change_batch import REJECTED_SCHEMA, ChangeBatch
-from pipelines.change_log import ChangeLog
-from pipelines.change_run import BATCH_SHARE, ChangeRun
-from pipelines.commit import RowDelta, everything, retry_conflicts
+from pipelines.changes.change_batch import REJECTED_SCHEMA, ChangeBatch
+from pipelines.changes.change_log import ChangeLog
+from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.key_set import KeySet
+from pipelines.changes.late_changes import followed, order_text
+from pipelines.changes.touched_keys import keys_touched
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, SourceError
 from pipelines.feeds import claims_in, feeds_of
 from pipelines.formats.column_types import widened
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import TableReport
-from pipelines.key_set import KeySet
-from pipelines.late_changes import followed, order_text
-from pipelines.row_shape import without_extensions
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
-from pipelines.table_writer import write_rows
-from pipelines.touched_keys import keys_touched
+from pipelines.tables.commit import RowDelta, everything, retry_conflicts
+from pipelines.tables.row_shape import without_extensions
+from pipelines.tables.table_writer import write_rows
 from scan_core import col
 
 Mask = npt.NDArray[np.bool_]

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
-from pipelines.change_batch import Rejected
-from pipelines.change_log import ChangeLog
-from pipelines.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.change_batch import Rejected
+from pipelines.changes.change_log import ChangeLog
+from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.key_set import KeySet
+from pipelines.changes.logged_changes import ORDINAL, read_changes
+from pipelines.changes.touched_keys import keys_touched
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, SourceError
-from pipelines.key_set import KeySet
-from pipelines.logged_changes import ORDINAL, read_changes
-from pipelines.mirror import Mirror
+from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
-from pipelines.touched_keys import keys_touched
 
 
 @dataclass(frozen=True, slots=True)

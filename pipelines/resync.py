@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from pipelines import positions
 from pipelines.catalog import current_schema, find_table, identifier, open_current
-from pipelines.change_batch import Rejected
-from pipelines.change_log import ChangeLog
-from pipelines.commit import RowDelta, everything, retry_conflicts
+from pipelines.changes.change_batch import Rejected
+from pipelines.changes.change_log import ChangeLog
+from pipelines.changes.logged_changes import ORDINAL, last_truncate
 from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, PositionLostError, SourceError
-from pipelines.file_metrics import WrittenFile
 from pipelines.ingest_report import TableReport
-from pipelines.logged_changes import ORDINAL, last_truncate
-from pipelines.mirror import Mirror
+from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
-from pipelines.schema_evolution import evolve
 from pipelines.snapshot_source import snapshot_batches
 from pipelines.table_ingest import TableIngest
-from pipelines.table_writer import write_rows
+from pipelines.tables import positions
+from pipelines.tables.commit import RowDelta, everything, retry_conflicts
+from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.schema_evolution import evolve
+from pipelines.tables.table_writer import write_rows
 
 STAGING_SUFFIX = "__resync"
 

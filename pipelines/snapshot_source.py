@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.change_batch import ChangeBatch
+from pipelines.changes.change_batch import ChangeBatch
 from pipelines.config import FilesSource, TableConfig
 from pipelines.errors import SourceError
 from pipelines.feeds import Feed

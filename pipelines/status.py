@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines import positions
 from pipelines.catalog import find_table, storage_of
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import PositionLostError
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
+from pipelines.tables import positions
 
 SHOWN_COMMITS = 3
 

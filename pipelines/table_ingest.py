@@ -10,19 +10,19 @@ import pyarrow as pa
 
 from pipelines import crash_points
 from pipelines.catalog import current_schema, find_table
-from pipelines.change_batch import ChangeBatch, Rejected
-from pipelines.change_log import Appended, ChangeLog
-from pipelines.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.change_batch import ChangeBatch, Rejected
+from pipelines.changes.change_log import Appended, ChangeLog
+from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.late_changes import check_order, followed, order_text
+from pipelines.changes.logged_changes import last_offsets
+from pipelines.changes.pending_changes import PendingChanges
 from pipelines.config import TableConfig, change_log_name, quarantine_name
 from pipelines.ingest_report import TableReport
-from pipelines.late_changes import check_order, followed, order_text
-from pipelines.logged_changes import last_offsets
-from pipelines.mirror import Mirror, makes_rows
-from pipelines.pending_changes import PendingChanges
+from pipelines.mirrors.mirror import Mirror, makes_rows
+from pipelines.mirrors.soft_delete import DELETED
 from pipelines.quarantine import check_ratio, quarantine
-from pipelines.soft_delete import DELETED
 from pipelines.table_patterns import SOURCE_TABLE
-from pipelines.table_shape import ADOPTED, KEY, check_shape, check_unchanged
+from pipelines.tables.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from scan_core.schema import arrow_type
 
 Progress = Callable[[TableReport], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.materialize import MaterializeReport
+    from pipelines.published.materialize import MaterializeReport
 
 
 def materialize(
@@ -34,7 +34,7 @@ def materialize(
 ) -> None:
     """Make business days of a published table anew, each in one snapshot: replaced, appended or upserted as its mode says."""
     from pipelines.config import load
-    from pipelines.materialize import materialize as make
+    from pipelines.published.materialize import materialize as make
 
     settings = load(config)
     for one in days(day):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.refresh_report import PublishReport
+    from pipelines.published.refresh_report import PublishReport
 
 MOST_SHOWN = 20
 """Partitions of which the reason is shown; --json has all."""
@@ -48,8 +48,8 @@ def publish(
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
-    from pipelines.published_entries import published_query, requested_partitions
-    from pipelines.published_refresh import publish as make
+    from pipelines.published.entries import published_query, requested_partitions
+    from pipelines.published.refresh import publish as make
 
     settings = load(config)
     chosen = names or [name for name, entry in settings.published.items() if entry.mode == "replace"]

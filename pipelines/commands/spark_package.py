@@ -15,8 +15,8 @@ def spark_package(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Build the archive that `spark-submit --py-files` and `spark: {package: ...}` take to the workers."""
-    from pipelines.spark_dependencies import pack_dependencies
-    from pipelines.spark_package import build_package
+    from pipelines.spark.dependencies import pack_dependencies
+    from pipelines.spark.package import build_package
 
     package = build_package(output)
     libraries = pack_dependencies(output) if with_dependencies else None

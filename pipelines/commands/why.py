@@ -19,7 +19,7 @@ from pipelines.commands.table_argument import (
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipelines.key_log import KeyLog
+    from pipelines.changes.key_log import KeyLog
     from scan_core.why import KeyReport, RowFate
 
 
@@ -90,8 +90,8 @@ def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "Key
     if not is_identifier(name) or not path.exists():
         return None
     from pipelines.catalog import find_table, has_catalog, open_catalog
+    from pipelines.changes.key_log import key_log
     from pipelines.config import change_log_name, load
-    from pipelines.key_log import key_log
 
     settings, log_name = load(path), change_log_name(name)
     found = find_table(open_catalog(settings), log_name) if has_catalog(settings) else None

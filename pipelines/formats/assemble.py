@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
+from pipelines.changes.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
 from pipelines.formats.column_types import resolve_types, widened
 from pipelines.formats.completion import (
     filled_from_before,

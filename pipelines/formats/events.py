@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.formats.image_sources import ImageSource
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.span_text import text

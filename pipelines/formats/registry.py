@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.change_batch import ChangeBatch, Rejected
+from pipelines.changes.change_batch import ChangeBatch, Rejected
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.assemble import Reading, assemble
 from pipelines.formats.canal import CanalOptions, decode_canal

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.change_batch import ORDER, ChangeBatch, Rejected, change_schema
+from pipelines.changes.change_batch import ORDER, ChangeBatch, Rejected, change_schema
 from pipelines.formats.column_types import widened
 from pipelines.formats.events import reject
 from pipelines.formats.feed import TableFeed

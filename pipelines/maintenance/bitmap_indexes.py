@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines.commit import retry_conflicts
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.maintenance.bitmap_builder import MOST_VALUES, BitmapIndexBuilder, EncodedIndex, UnsuitableColumnError
 from pipelines.maintenance.puffin_writer import PuffinWriter
 from pipelines.maintenance.statistics_target import StatisticsTarget
+from pipelines.tables.commit import retry_conflicts
 from scan_core.bitmap_index.find import FILE_SUFFIX, cached_footer, describes, statistics_paths
 from scan_core.bitmap_index.layout import (
     BLOB_TYPE,

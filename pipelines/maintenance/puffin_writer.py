@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from pipelines.storage import Storage
+from pipelines.tables.storage import Storage
 from scan_core.bitmap_index.puffin import MAGIC, PuffinBlob, footer_bytes
 from scan_core.file_io import read_bytes
 from scan_core.split import FileIOConfig

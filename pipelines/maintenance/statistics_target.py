@@ -18,9 +18,9 @@ import orjson
 import scan_core
 from pipelines.catalog import metadata_location, storage_of
 from pipelines.errors import CommitConflictError, SourceError
-from pipelines.metadata_swap import DEFAULT_PREVIOUS_VERSIONS, PREVIOUS_VERSIONS, SUFFIX, supports
-from pipelines.sql_pointer import swap_location
-from pipelines.storage import Storage
+from pipelines.tables.metadata_swap import DEFAULT_PREVIOUS_VERSIONS, PREVIOUS_VERSIONS, SUFFIX, supports
+from pipelines.tables.sql_pointer import swap_location
+from pipelines.tables.storage import Storage
 from scan_core.bitmap_index.find import FILE_SUFFIX
 from scan_core.location import parse_location
 from scan_core.table import Table

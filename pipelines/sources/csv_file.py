@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from pipelines.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.errors import SourceError
 from pipelines.formats.casting import cast_each
 from pipelines.sources.csv_kernels import BAD_QUOTE, BLANK, GOOD, UNCLOSED, split_records

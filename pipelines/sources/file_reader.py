@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from pipelines.change_batch import Rejected
+from pipelines.changes.change_batch import Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import FilePiece

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.change_batch import Rejected
+from pipelines.changes.change_batch import Rejected
 
 
 @dataclass(frozen=True)

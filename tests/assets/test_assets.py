@@ -14,9 +14,9 @@ from assets.mirror import mirror_asset
 from assets.resources import Project
 from checks.asset_checks import mirror_asset_checks
 from pipelines.catalog import find_table, open_catalog
-from pipelines.commit import RowDelta
 from pipelines.ingest import apply_logs, run_once
-from pipelines.table_writer import write_rows
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
 from tests.shop_project import ShopProject
 

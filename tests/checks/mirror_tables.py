@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.subject import Subject
-from pipelines.positions import LOG_ORDINAL
+from pipelines.tables.positions import LOG_ORDINAL
 from tests.iceberg_json import Column, Partition, list_of, struct
 from tests.table_builder import BuiltFile, TableBuilder
 

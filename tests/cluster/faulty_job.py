@@ -11,10 +11,10 @@ from typing import Any
 
 from pyspark.sql.types import LongType
 
-from pipelines import published_writer
 from pipelines.config import load
-from pipelines.materialize import materialize
-from pipelines.spark_place import project_session
+from pipelines.published import writer as published_writer
+from pipelines.published.materialize import materialize
+from pipelines.spark.place import project_session
 from tests.cluster.sales_project import DAYS
 
 FAULTS = ("python-worker", "executor", "fails-after-file", "overtaken")

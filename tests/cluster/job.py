@@ -12,8 +12,8 @@ from pyspark.sql import functions as f
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, load
-from pipelines.materialize import materialize
-from pipelines.spark_place import project_session
+from pipelines.published.materialize import materialize
+from pipelines.spark.place import project_session
 from scan_core import open_table
 from scan_core.distribute.spark import dataframe, reports_of
 

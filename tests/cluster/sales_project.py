@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from checks.reference import live_rows
 from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.commit import RowDelta
 from pipelines.config import Config, load
-from pipelines.schema_evolution import iceberg_fields
-from pipelines.table_writer import WriterOptions, write_deletes, write_rows
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import WriterOptions, write_deletes, write_rows
 
 DAYS = ("2026-01-01", "2026-01-02")
 TABLES = ("shop.daily", "shop.copied", "shop.latest")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import scan_core
 from checks.reference import live_rows
-from pipelines.schema_document import schema_document
+from pipelines.tables.schema_document import schema_document
 from scan_core import ScanOptions
 from tests.bitmap_indexes import bitmaps_for_nothing, index_columns, indexable_columns
 from tests.differential.table_histories import draw_table

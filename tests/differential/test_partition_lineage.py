@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.partition_lineage import reaches
-from pipelines.query_tree import inlined, qualified
-from pipelines.slice_queries import OF_CHANGED, Reach
+from pipelines.published.partition_lineage import reaches
+from pipelines.published.query_tree import inlined, qualified
+from pipelines.published.slice_queries import OF_CHANGED, Reach
 from scan_core.schema import NestedField, PrimitiveType, Schema
 
 quick = settings(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from pipelines import partition_lineage, query_links, query_shape, slice_queries, slice_rules
+from pipelines.published import partition_lineage, query_links, query_shape, slice_queries, slice_rules
 from tests.differential.test_partition_lineage import check
 
 MOST_SEEDS = 400

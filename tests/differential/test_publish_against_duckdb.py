@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from checks.reference import live_rows
 from pipelines.catalog import find_table, open_catalog
-from pipelines.commit import RowDelta, everything
 from pipelines.config import Config
-from pipelines.materialize import materialize
-from pipelines.published_refresh import publish
-from pipelines.table_writer import write_rows
+from pipelines.published.materialize import materialize
+from pipelines.published.refresh import publish
+from pipelines.tables.commit import RowDelta, everything
+from pipelines.tables.table_writer import write_rows
 from tests.pipelines.test_published_refresh import NAME, apply, customers, make_config, orders, published
 from tests.spark_session import SPARK_TEST
 

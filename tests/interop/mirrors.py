@@ -101,7 +101,7 @@ def make_mirrors(folder: Path) -> list[Proof]:
             lines = [json.dumps({**e, "source": {"table": feed.name}, "ts_ms": 1}) + "\n" for e in events(feed)]
             path.write_text("".join(lines), encoding="utf-8")
         # small tables are looked up rather than burdened with global deletes; here they are the point
-        with patch.multiple("pipelines.delete_scope", AFFORDABLE_ROWS=0, AFFORDABLE_RATIO=0):
+        with patch.multiple("pipelines.mirrors.delete_scope", AFFORDABLE_ROWS=0, AFFORDABLE_RATIO=0):
             reports = [run_once(load(config), tables=["proof.global_deletes"])]
         reports.append(run_once(load(config)))
         assert [t.error for report in reports for t in report.tables if t.error] == []

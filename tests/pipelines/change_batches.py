@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.change_batch import ChangeBatch, Rejected, change_schema
-from pipelines.change_log import ChangeLog
+from pipelines.changes.change_batch import ChangeBatch, Rejected, change_schema
+from pipelines.changes.change_log import ChangeLog
 from pipelines.config import TableConfig
-from pipelines.mirror import Applied, Mirror
+from pipelines.mirrors.mirror import Applied, Mirror
 from tests.pipelines.iceberg_tables import catalog_in, reloaded, rows_of
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.commit import RowDelta, everything, retry_conflicts
 from pipelines.config import load
 from pipelines.ingest import run_once
-from pipelines.positions import LOG_ORDINAL
-from pipelines.table_writer import write_rows
+from pipelines.tables.commit import RowDelta, everything, retry_conflicts
+from pipelines.tables.positions import LOG_ORDINAL
+from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
 from tests.pipelines.test_ingest import Project, event, product
 

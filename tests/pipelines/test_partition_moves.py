@@ -16,8 +16,8 @@ KEY_IS_UNIQUE = "key_is_unique"
 @pytest.fixture(params=["looked up", "too large to look up"])
 def project(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Project:
     if request.param == "too large to look up":
-        monkeypatch.setattr("pipelines.delete_scope.AFFORDABLE_ROWS", 0)
-        monkeypatch.setattr("pipelines.delete_scope.AFFORDABLE_RATIO", 0)
+        monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
+        monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
     table = {"key": ["id"], "partition_by": ["region"], "max_quarantine_ratio": 1.0}
     return Project(tmp_path, {"shop.products": table})
 

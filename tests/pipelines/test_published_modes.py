@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines import published_commit
 from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.commit import RowDelta
 from pipelines.config import Config, parse
 from pipelines.errors import ConfigError, PublishError
-from pipelines.materialize import materialize
-from pipelines.schema_evolution import iceberg_fields
-from pipelines.table_writer import write_deletes, write_rows
+from pipelines.published import commit as published_commit
+from pipelines.published.materialize import materialize
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import write_deletes, write_rows
 from scan_core import open_table
 from tests.spark_session import SPARK_TEST
 

@@ -12,10 +12,10 @@ import pytest
 
 from pipelines import quarantine_replay
 from pipelines.catalog import find_table, open_catalog
-from pipelines.commit import RowDelta, everything
 from pipelines.config import load
 from pipelines.errors import PipelineError
-from pipelines.positions import LOG_ORDINAL
+from pipelines.tables.commit import RowDelta, everything
+from pipelines.tables.positions import LOG_ORDINAL
 
 Run = Callable[..., tuple[int, str, str]]
 Event = dict[str, Any]

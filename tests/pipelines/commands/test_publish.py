@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.commands.publish import _told
-from pipelines.refresh_report import PublishReport
+from pipelines.published.refresh_report import PublishReport
 
 Run = Callable[..., tuple[int, str, str]]
 

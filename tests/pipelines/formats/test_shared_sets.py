@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.change_batch import Rejected
+from pipelines.changes.change_batch import Rejected
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.sources.file_options import FileOptions

@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 import scan_core
-from pipelines.commit import RowDelta
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.maintenance.bitmap_indexes import build_indexes
 from pipelines.maintenance.puffin_writer import PuffinWriter
 from pipelines.maintenance.statistics_target import CatalogTarget, PathTarget
-from pipelines.storage import Storage
-from pipelines.table_writer import write_rows
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.storage import Storage
+from pipelines.tables.table_writer import write_rows
 from scan_core.bitmap_index.layout import BLOB_TYPE, DATA_FILE
 from scan_core.bitmap_index.puffin import PuffinBlob, read_footer
 from scan_core.split import FileIOConfig

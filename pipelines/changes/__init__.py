@@ -1,0 +1,1 @@
+"""Decoded changes: batches of them, their log, and the keys by which they belong together."""

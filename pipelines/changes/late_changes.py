@@ -1,0 +1,148 @@
+"""Changes that come after ones that belong behind them (`order_by`): the later ones of their keys are logged again.
+
+The log is applied in the order of its ordinals. So behind a late change go, once more, the changes of its key that
+belong after it: whoever applies the log ends with the same rows as if everything had come in order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.catalog import open_current
+from pipelines.changes.change_batch import ORDER, ChangeBatch, change_schema
+from pipelines.changes.change_log import ChangeLog
+from pipelines.changes.change_run import Changes
+from pipelines.changes.key_codes import encode_keys
+from pipelines.changes.key_set import KeySet
+from pipelines.changes.logged_changes import ORDINAL
+from pipelines.changes.touched_keys import keys_touched
+from pipelines.config import TableConfig
+from pipelines.errors import ConfigError, SchemaConflictError
+from pipelines.formats.column_types import widened
+from pipelines.formats.feed import POSITION
+from pipelines.tables.row_shape import without_extensions
+from scan_core.expr.nodes import col
+
+
+def followed(
+    log: ChangeLog, changes: Changes, key: Sequence[str], superseded: Callable[[int], None]
+) -> Iterator[pa.Table]:
+    """The changes, late ones followed by what the log has of their keys and belongs after them.
+
+    Args:
+        log: the change log, as it is before them.
+        changes: in their order, with rows of one type.
+        key: columns that identify a row.
+        superseded: told how many are older than a truncate that was applied: they lead to nothing and are left out.
+
+    Raises:
+        SchemaConflictError: a column's type clashes with what is logged.
+    """
+    reached = log.order_reached
+    row_type: pa.StructType | None = None
+    for table in changes.tables():
+        own = table.schema.field("after").type
+        num_late = 0 if reached is None else int(np.asarray(pc.less(table.column(ORDER), reached)).sum())
+        if num_late and row_type is None:
+            row_type = _with_logged(own, log)
+        batch = ChangeBatch(table, own, tuple(key)).in_row_type(row_type or own).table
+        late, rest = batch.slice(0, num_late), batch.slice(num_late)
+        if num_late:
+            valid = _after_truncates(late, log)
+            superseded(num_late - valid.num_rows)
+            yield _merged(valid, _later(valid, log, key), key)
+        if rest.num_rows:
+            yield rest
+
+
+def order_text(config: TableConfig) -> str | None:
+    """`order_by` as change logs remember it; None where the place in the source orders the changes."""
+    return None if config.order_by == POSITION else ", ".join(config.order_by)
+
+
+def check_order(name: str, config: TableConfig, log: ChangeLog) -> None:
+    """Refuse a config that orders changes by other columns than those logged so far.
+
+    Raises:
+        ConfigError: what to do about it.
+    """
+    wanted = order_text(config)
+    if wanted is not None and log.order_by is not None and wanted != log.order_by:
+        raise ConfigError(
+            f"{name}: order_by was [{log.order_by}] and is now [{wanted}]; changes cannot be compared with those in "
+            f"{log.name}: put the old one back, or drop {log.name} and {name} and ingest anew"
+        )
+
+
+def _with_logged(row_type: pa.StructType, log: ChangeLog) -> pa.StructType:
+    """Columns of the changes and of the log, in types that hold the values of both."""
+    logged = pa.struct([pa.field(name, kind) for name, kind in log.row_types.items()])
+    both = widened(row_type, logged)
+    if both is None:
+        raise SchemaConflictError(f"{log.name}: late changes have columns {row_type} that contradict {logged}")
+    return pa.struct(list(both))
+
+
+def _after_truncates(late: pa.Table, log: ChangeLog) -> pa.Table:
+    """Those of the changes that do not belong before a truncate of the log."""
+    first = late.column(ORDER)[0].as_py()
+    truncates = open_current(log.table).scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
+    newest = pc.max(truncates.column(ORDER)).as_py()
+    return late if newest is None else late.filter(pc.greater_equal(late.column(ORDER), newest))
+
+
+def _later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table | None:
+    """What the log has after the first of some changes: of their keys, and of keys that these rows go on to have."""
+    if late.num_rows == 0:
+        return None
+    scan = open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py())
+    everything = bool(pc.any(pc.equal(late.column("op"), "t")).as_py())
+    wanted = keys_touched(late, key)
+    while True:
+        keys, kept = KeySet(wanted.columns), []
+        for part in scan.to_batches():
+            rows = without_extensions(pa.Table.from_batches([part]))
+            found = keys.find(keys_touched(rows, key).columns).reshape(2, -1).max(axis=0) >= 0
+            kept.append(rows if everything else rows.filter(pa.array(found)))
+        later = pa.concat_tables(kept) if kept else None
+        if everything or later is None or later.num_rows == 0:
+            return later
+        touched = keys_touched(later, key)
+        new = touched.filter(pa.array(keys.find(touched.columns) < 0))
+        if new.num_rows == 0:
+            return later
+        wanted = pa.concat_tables([wanted, new], promote_options="permissive")
+
+
+def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Table:
+    """Late changes among those of the log, each once, in order."""
+    if later is None or later.num_rows == 0:
+        return late
+    row_type = late.schema.field("after").type
+    logged = later.sort_by(ORDINAL).drop_columns([ORDINAL])
+    own = ChangeBatch(_in_schema(logged, key), logged.schema.field("after").type, tuple(key))
+    both = pa.concat_tables([_each_once(own.in_row_type(row_type).table, key), late])
+    return both.take(pc.sort_indices(both.column(ORDER)))
+
+
+def _in_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Rows of a log as changes: their columns in order, named and typed as those of a batch."""
+    schema = change_schema(_plain(logged.schema.field("after").type), key, is_ordered=True)
+    columns = [
+        logged.column(f.name).cast(f.type) if logged.schema.field(f.name).type != f.type else logged.column(f.name)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(struct: pa.StructType) -> pa.StructType:
+    return pa.struct([pa.field(f.name, f.type) for f in struct])
+
+
+def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Changes that were logged again before are there several times."""
+    places = [logged.column(name) for name in ("source_file", "source_offset", ORDER, "op")]
+    codes, _ = encode_keys([*places, *(pc.struct_field(logged.column("key"), name) for name in key)])
+    return logged.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))

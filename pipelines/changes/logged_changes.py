@@ -1,0 +1,70 @@
+"""What a change log holds, read back: changes by ordinal, the last truncate, how far files are in it, what is atomic.
+
+Appending, and the position that goes with it, is the business of `change_log.py`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.catalog import open_current
+from pipelines.tables import positions
+from pipelines.tables.row_shape import without_extensions
+from scan_core.expr.nodes import col
+
+ORDINAL = "ordinal"
+FIRST_ROWS = 10_000
+"""Read first, while it is not known how wide they are."""
+
+
+def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
+    """Changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
+    if table is None:
+        return
+    step = FIRST_ROWS
+    while after < end:
+        last = min(after + step, end)
+        scan = open_current(table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
+        rows = without_extensions(scan.to_table().sort_by(ORDINAL))
+        yield rows
+        # What has been read tells how many of such changes memory takes next time.
+        step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
+        after = last
+
+
+def last_truncate(table: Any | None) -> int:
+    """The ordinal of the last truncate, 0 if there is none: what came before it leads to nothing."""
+    if table is None:
+        return 0
+    found = open_current(table).scan().select(ORDINAL).where("op = 't'").to_table()
+    return int(pc.max(found.column(ORDINAL)).as_py() or 0)
+
+
+def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
+    """The highest offset logged of each of these source files; files without any are left out."""
+    if table is None or not files:
+        return {}
+    scan = open_current(table).scan().select("source_file", "source_offset")
+    found = scan.where(col("source_file").is_in(list(files))).to_table()
+    last = found.group_by("source_file").aggregate([("source_offset", "max")])
+    return dict(zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True))
+
+
+def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
+    """First and last ordinal of what was appended atomically after an ordinal, as far as snapshots tell, in order."""
+    found: list[tuple[int, int]] = []
+    newer: tuple[int, bool] | None = None
+    for snapshot in () if table is None else positions.ancestors(table):
+        told = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (ordinal := told.get(positions.LAST_ORDINAL)) is None:
+            continue
+        if newer is not None and newer[1] and newer[0] > int(ordinal):
+            found.append((int(ordinal) + 1, newer[0]))
+        newer = int(ordinal), positions.ATOMIC in told
+        if newer[0] <= after:
+            return found[::-1]
+    if newer is not None and newer[1]:
+        found.append((1, newer[0]))
+    return found[::-1]

@@ -1,0 +1,1 @@
+"""Mirrors: changes folded to one state per key, written as data files and equality deletes."""

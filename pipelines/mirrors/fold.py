@@ -1,0 +1,204 @@
+"""Many changes to one state per key (SEMANTICS rules 26 and 28): what a commit writes for a batch.
+
+In application order: a key ends as the last change leaves it; a key change is a delete of the old key and an upsert of
+the new; a truncate wipes what came before it; a column that a change did not send takes the value of the nearest
+earlier change of that row, through key changes, and nothing survives a delete or truncate in between.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.changes.change_batch import count_ops
+from pipelines.changes.key_set import KeySet
+from pipelines.mirrors.change_arrays import ChangeArrays
+from pipelines.mirrors.unsent_sources import UnsentSources
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What a batch does to the table.
+
+    Attributes:
+        upserts: one row per key that the batch leaves alive, in the order of the changes that wrote them.
+        upsert_change: per upsert, the row of the batch that wrote it.
+        deletes: keys that may exist before the batch and must be removed: every key touched, upserted ones included.
+        delete_is_insert: per delete, whether the batch's first change of the key is a create (op c): such a key is new
+            where the source never inserts over a live key.
+        needs_lookup: upserts with columns that only the mirror knows: `upsert` (row of `upserts`), `key` (struct: the
+            key of that row in the mirror before the batch), `unchanged` (list of columns to take); None if there are
+            none. Those columns are NULL in `upserts` until filled; a row that is not found goes to quarantine.
+        unresolved: changes that cannot be applied: `change` (row of the batch) and `reason`.
+        truncated: the table is emptied first; then no delete has anything to remove.
+        counts: changes by op.
+    """
+
+    upserts: pa.Table
+    upsert_change: Rows
+    deletes: pa.Table
+    delete_is_insert: Mask
+    needs_lookup: pa.Table | None
+    unresolved: pa.Table
+    truncated: bool
+    counts: Mapping[str, int]
+
+
+def fold(
+    batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None, *, after_truncate: bool = False
+) -> FoldResult:
+    """Fold changes in the change schema (further columns are ignored), rows in application order.
+
+    Args:
+        batch: the changes.
+        key: columns that identify a row.
+        lacking: keys of which the mirror is known to have no row: what needs one is unresolved, and does nothing.
+        after_truncate: the table is emptied before these changes.
+
+    Raises:
+        SchemaConflictError: a key column of a type that no key may have.
+    """
+    counts = count_ops(batch.column("op"))
+    first = _after_last_truncate(batch)
+    truncated = after_truncate or first > 0
+    changes = ChangeArrays(batch.slice(first) if first else batch, key)
+    dropped: list[tuple[Rows, str]] = []
+    alive = np.ones(len(changes), np.bool_)
+    absent = np.zeros(len(changes), np.bool_)
+    if lacking is not None:
+        absent = KeySet(lacking.columns).find(changes.old_key) >= 0
+    while True:
+        sources = UnsentSources(changes, alive, absent, truncated=truncated)
+        lost = sources.unresolved()
+        if not lost:
+            break
+        for reason, rows in lost.items():
+            dropped.append((rows[alive[rows]], reason))
+            alive[rows] = False
+    return _result(changes, alive, sources, dropped, first=first, truncated=truncated, counts=counts)
+
+
+def _after_last_truncate(batch: pa.Table) -> int:
+    truncates = np.flatnonzero(np.asarray(pc.equal(batch.column("op"), "t")))
+    return int(truncates[-1]) + 1 if len(truncates) else 0
+
+
+def _result(
+    changes: ChangeArrays,
+    alive: Mask,
+    sources: UnsentSources,
+    dropped: list[tuple[Rows, str]],
+    *,
+    first: int,
+    truncated: bool,
+    counts: Mapping[str, int],
+) -> FoldResult:
+    rows = np.flatnonzero(alive)
+    last_touch = np.full(changes.limit, -1, np.int64)
+    leaves_row = np.zeros(changes.limit, np.bool_)
+    if changes.moves.any():
+        moving = rows[changes.moves[rows]]
+        key = np.concatenate([changes.old_code[moving], changes.new_code[rows]])
+        time = np.concatenate([moving, rows])
+        puts = np.concatenate([np.zeros(len(moving), np.bool_), changes.puts[rows]])
+        order = np.argsort(time, kind="stable")
+        key, time, puts = key[order], time[order], puts[order]
+    else:
+        key, time, puts = changes.new_code[rows], rows, changes.puts[rows]
+    # NumPy assigns in order: of several changes of a key the last one stays.
+    last_touch[key] = time
+    leaves_row[key] = puts
+    first_touch = np.full(changes.limit, -1, np.int64)
+    first_touch[key[::-1]] = np.arange(len(key))[::-1]
+    written = _ordered(last_touch[leaves_row & (last_touch >= 0)], len(changes))
+    opening = _ordered(first_touch[first_touch >= 0], len(key))
+    deletes, is_insert = _deletes(changes, key[opening], time[opening])
+    return FoldResult(
+        upserts=_upserts(changes, written, sources),
+        upsert_change=written + first,
+        deletes=deletes,
+        delete_is_insert=is_insert,
+        needs_lookup=_lookups(changes, written, sources),
+        unresolved=_unresolved(dropped, first),
+        truncated=truncated,
+        counts=counts,
+    )
+
+
+def _ordered(places: Rows, count: int) -> Rows:
+    """Distinct places below `count` in order."""
+    mask = np.zeros(count, np.bool_)
+    mask[places] = True
+    return np.flatnonzero(mask)
+
+
+def _deletes(changes: ChangeArrays, codes: Rows, times: Rows) -> tuple[pa.Table, Mask]:
+    """Every touched key once, from the change that first touched it; and whether by a create, as its own key."""
+    by_old = changes.old_code[times] == codes
+    columns = []
+    for old, new in zip(changes.old_key, changes.new_key, strict=True):
+        taken = _taken(old, times)
+        if not by_old.all():
+            taken = pc.if_else(pa.array(by_old), taken, new.take(pa.array(times)))
+        columns.append(taken)
+    return pa.Table.from_arrays(columns, names=list(changes.key)), changes.is_create[times] & by_old
+
+
+def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table:
+    columns = {}
+    for name, column in changes.columns.items():
+        if name in sources.source_of:
+            from_mirror = sources.from_mirror[name]
+            source = sources.source_of[name][written]
+            columns[name] = column.take(pa.array(source, mask=from_mirror[source]))
+        else:
+            columns[name] = _taken(column, written)
+    return pa.table(columns) if columns else pa.table({})
+
+
+def _taken(column: pa.Array, rows: Rows) -> pa.Array:
+    """Some rows; all of them in order, as of a batch that touches each key once, cost nothing."""
+    if len(rows) == len(column) and (rows == np.arange(len(rows))).all():
+        return column
+    return column.take(pa.array(rows))
+
+
+def _lookups(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa.Table | None:
+    """One entry per (upsert, mirror key): all columns that the same mirror row must give."""
+    upsert, source, column = [], [], []
+    names = list(sources.source_of)
+    for number, name in enumerate(names):
+        origin = sources.source_of[name][written]
+        waiting = np.flatnonzero(sources.from_mirror[name][origin])
+        upsert.append(waiting)
+        source.append(origin[waiting])
+        column.append(np.full(len(waiting), number))
+    if not any(len(part) for part in upsert):
+        return None
+    upserts, sources_of, columns = (np.concatenate(part) for part in (upsert, source, column))
+    order = np.lexsort((columns, sources_of, upserts))
+    upserts, sources_of, columns = upserts[order], sources_of[order], columns[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(upserts) != 0) | (np.diff(sources_of) != 0)])
+    offsets = np.r_[starts, len(upserts)].astype(np.int32)
+    keys = [old.take(pa.array(sources_of[starts])) for old in changes.old_key]
+    return pa.table(
+        {
+            "upsert": pa.array(upserts[starts]),
+            "key": pa.StructArray.from_arrays(keys, names=list(changes.key)),
+            "unchanged": pa.ListArray.from_arrays(pa.array(offsets), pa.array(names).take(pa.array(columns))),
+        }
+    )
+
+
+def _unresolved(dropped: list[tuple[Rows, str]], first: int) -> pa.Table:
+    rows = np.concatenate([rows for rows, _ in dropped]) if dropped else np.zeros(0, np.int64)
+    reason_of = np.repeat(np.arange(len(dropped)), [len(rows) for rows, _ in dropped])
+    order = np.argsort(rows, kind="stable")
+    reasons = pa.array([reason for _, reason in dropped], pa.string())
+    return pa.table({"change": pa.array(rows[order] + first), "reason": reasons.take(pa.array(reason_of[order]))})

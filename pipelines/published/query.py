@@ -1,0 +1,223 @@
+"""The SQL of a published table: which mirrors it names, what it needs of them, and how to run it over views.
+
+Reading less is an optimisation, never a change of meaning: wherever the query is not of a shape whose meaning is certain
+here, everything is read and Spark filters alone.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import traverse_scope
+
+from pipelines.errors import ConfigError
+from pipelines.published.partition_lineage import reaches
+from pipelines.published.query_tree import DIALECT, inlined, qualified
+from pipelines.published.slice_conditions import ScanCondition, scan_condition
+from pipelines.published.slice_queries import Reach
+from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_START
+from pipelines.published.sql_functions import unknown_function, volatile_function
+from pipelines.published_partition import PublishedPartition
+from scan_core.schema import Schema
+
+PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
+"""Parameters that every partitioned table has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedQuery:
+    """A checked query.
+
+    Attributes:
+        name: of the published table, for messages.
+        sql: the query as written.
+        partition: column of the result by which it is partitioned; None for none.
+        tree: the query parsed.
+        tables: names of the tables it reads, sorted.
+    """
+
+    name: str
+    sql: str
+    partition: str | None
+    tree: exp.Query
+    tables: tuple[str, ...]
+
+    def over_views(self, views: Mapping[str, str]) -> str:
+        """The query with every table replaced by its view, named in `views`; nothing else of the text changes."""
+        edits: list[tuple[int, int, str]] = []
+        for table in _table_nodes(self.tree):
+            alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
+            edits.append((*_span(table.parts), views[_full_name(table)] + alias))
+        for column in self.tree.find_all(exp.Column):
+            qualifier = [part for part in column.parts if part is not column.this]
+            if ".".join(part.name for part in qualifier) in self.tables:
+                edits.append((*_span(qualifier), qualifier[-1].sql(dialect=DIALECT)))
+        text = self.sql
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text
+
+    def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
+        """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
+        tree = self._qualified(schemas)
+        if tree is None:
+            return {table: schemas[table].names for table in self.tables}
+        views = self.view_names
+        needed: dict[str, set[str]] = {view: set() for view in views.values()}
+        for scope in traverse_scope(tree):
+            for alias, source in scope.sources.items():
+                if isinstance(source, exp.Table) and source.name in needed:
+                    needed[source.name] |= {column.name for column in scope.source_columns(alias)}
+        return {table: _named(schemas[table], needed[views[table]]) for table in self.tables}
+
+    @property
+    def view_names(self) -> dict[str, str]:
+        """A name of one part for each table, by which `reaches` calls it."""
+        return {table: f"nevermore_t{number}" for number, table in enumerate(self.tables)}
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters in the text."""
+        return frozenset(node.name for node in self.tree.find_all(exp.Placeholder))
+
+    @property
+    def depends_on_partition(self) -> bool:
+        """Whether the text asks for the partition: then each one has a query of its own."""
+        return not self.parameters.isdisjoint(PARTITION_PARAMETERS)
+
+    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
+        if (function := self.unrepeatable) is not None:
+            return self._unknown(f"{function} gives no certain answer for the same rows")
+        return self._slices(schemas, partition)
+
+    def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """What partitions are made of within one run, whatever its functions would say in another."""
+        tree = self._qualified(schemas)
+        flat = None if tree is None else inlined(tree)
+        if flat is None:
+            return self._unknown("the SQL is not understood well enough")
+        kind = "TIMESTAMP" if partition.unit == "hour" else "DATE"
+        if partition.unit == "value":
+            kinds = [e.type for e in flat.selects if e.alias_or_name.lower() == partition.column.lower()]
+            kind = kinds[0].this.name if kinds and kinds[0] is not None else "UNKNOWN"
+        return reaches(flat, partition.column.lower(), kind)
+
+    def _unknown(self, reason: str) -> tuple[Reach, ...]:
+        return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
+
+    @property
+    def unrepeatable(self) -> str | None:
+        """A function in the text whose answer is not known to depend on the rows alone."""
+        return volatile_function(self.tree) or unknown_function(self.tree)
+
+    def conditions(
+        self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
+    ) -> dict[str, ScanCondition]:
+        """What rows of a table must fulfil to matter for some partitions, for tables where that is certain.
+
+        Args:
+            schemas: of the tables.
+            partition: of the result.
+            values: of the Iceberg partition field.
+        """
+        by_table: dict[str, list[Reach]] = {}
+        for reach in self._slices(schemas, partition):
+            by_table.setdefault(reach.table, []).append(reach)
+        found = {}
+        for table, view in self.view_names.items():
+            conditions = [
+                scan_condition(reach.expression, schemas[table], partition, values)
+                if reach.expression is not None and reach.final
+                else None
+                for reach in by_table.get(view, [])
+            ]
+            certain = [condition for condition in conditions if condition is not None]
+            if not certain or len(certain) < len(conditions):
+                continue
+            texts = list(dict.fromkeys(condition.sql for condition in certain))
+            found[table] = certain[0] if len(texts) == 1 else ScanCondition(" or ".join(f"({t})" for t in texts))
+        return found
+
+    def _qualified(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+        views = self.view_names
+        return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
+
+
+def parse_query(
+    name: str, sql: str, partition: str | None, tables: Collection[str], parameters: Collection[str] = ()
+) -> PublishedQuery:
+    """The query of the published table `name`, checked against the tables of the config.
+
+    Args:
+        name: of the published table.
+        sql: of the config.
+        partition: column of the result; None for a table without partitions.
+        tables: that the config knows.
+        parameters: that the config gives values for.
+
+    Raises:
+        ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
+    """
+    try:
+        trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
+    except SqlglotError as error:
+        template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
+        raise ConfigError(f"published {name}: {_without_colours(error)}{template}") from error
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise ConfigError(f"published {name}: sql must be one query (select ...)")
+    found = set()
+    for table in _table_nodes(trees[0]):
+        if _full_name(table) not in tables:
+            near = get_close_matches(_full_name(table), sorted(tables), n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else f"the config has {', '.join(sorted(tables))}"
+            raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
+        found.add(_full_name(table))
+    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
+    _check_parameters(query, parameters)
+    return query
+
+
+def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
+    known = {*given, *(PARTITION_PARAMETERS if query.partition is not None else ())}
+    for parameter in sorted(query.parameters - known):
+        if parameter in PARTITION_PARAMETERS:
+            raise ConfigError(f"published {query.name}: :{parameter} means nothing, for the table has no partition")
+        if not parameter or parameter == "?":
+            raise ConfigError(f"published {query.name}: parameters have names: write :partition, not ?")
+        near = get_close_matches(parameter, sorted(known), n=1, cutoff=0.4)
+        hint = (
+            f"did you mean :{near[0]}?" if near else f"there are {', '.join(f':{k}' for k in sorted(known)) or 'none'}"
+        )
+        raise ConfigError(f"published {query.name}: no parameter :{parameter}; {hint}")
+
+
+def _without_colours(error: Exception) -> str:
+    """The message without the codes that underline on a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+
+
+def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
+    """Tables, without references to common table expressions."""
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in local]
+
+
+def _full_name(table: exp.Table) -> str:
+    return ".".join(part.name for part in table.parts)
+
+
+def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
+    """Where the text of these identifiers starts and ends."""
+    return parts[0].meta["start"], parts[-1].meta["end"] + 1
+
+
+def _named(schema: Schema, wanted: set[str]) -> tuple[str, ...]:
+    """Columns of the schema by lower-case name; one at least, for a scan without columns has no rows to count."""
+    names = tuple(name for name in schema.names if name.lower() in wanted)
+    return names or schema.names[:1]

@@ -1,0 +1,147 @@
+"""What the snapshots of a published table say of what it was made from: the whole of it, and partitions made since.
+
+Kept in snapshot summaries, so that a rollback, a crash or a second run finds what belongs to the rows that are there.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any
+
+from pipelines.config import Config, PublishedConfig
+from pipelines.published.commit import MODE, PARTITION
+from scan_core.scan import Scan
+
+STATE = "nevermore.published-state"
+"""Of a summary: what all rows of the table reflect, as JSON."""
+PARTITIONS = "nevermore.partitions"
+"""Of a summary: keys of partitions that were made alone, as JSON."""
+_REWRITE = "replace"
+"""The operation of snapshots that change no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """One mirror as it was read: its identity, its snapshot, and the columns that the query needs."""
+
+    uuid: str
+    snapshot_id: int | None
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedState:
+    """What the rows of a whole published table reflect.
+
+    Attributes:
+        query: hash of the SQL and of all in the config that decides its result.
+        sources: by table.
+        until: of SQL that asks for its partition: the last one that was made; else None.
+    """
+
+    query: str
+    sources: Mapping[str, SourceState]
+    until: str | None = None
+
+    def as_json(self) -> str:
+        """For a snapshot's summary."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PublishedState | None":
+        """None for text of another version."""
+        try:
+            found = json.loads(text)
+            sources = {name: SourceState(**source) for name, source in found["sources"].items()}
+            return cls(found["query"], sources, found.get("until"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a published table holds now.
+
+    Attributes:
+        snapshot_id: current snapshot of the table; None for a table that does not exist or is empty.
+        state: that all rows but those of `made_since` reflect; None if no snapshot tells.
+        made_since: keys of partitions that were made alone after the state.
+        why_unknown: if there is no state.
+    """
+
+    snapshot_id: int | None
+    state: PublishedState | None
+    made_since: frozenset[str] = frozenset()
+    why_unknown: str = ""
+
+
+def current_state(
+    config: Config, entry: PublishedConfig, scans: Mapping[str, Scan], until: str | None = None
+) -> PublishedState:
+    """What a table made of these scans would reflect."""
+    meaning = {
+        "sql": entry.sql,
+        "partition": entry.partition,
+        "parameters": {name: _text(value) for name, value in entry.parameters.items()},
+        "values": list(entry.values),
+        "start": entry.start,
+        "settings": {name: value for name, value in config.spark.conf.items() if name.startswith("spark.sql.")},
+    }
+    return PublishedState(_hash(meaning), {name: _source(scan) for name, scan in scans.items()}, until)
+
+
+def base_of(table: Any) -> Base:
+    """What a published table holds, told by its snapshots from the newest to the one that made all of it.
+
+    Args:
+        table: from the catalog; None if it does not exist.
+    """
+    if table is None or table.metadata.current_snapshot_id is None:
+        return Base(None, None, why_unknown="the table is empty")
+    current = table.metadata.current_snapshot_id
+    made: set[str] = set()
+    for snapshot in _ancestors(table):
+        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if STATE in told:
+            state = PublishedState.from_json(told[STATE])
+            why = "" if state is not None else "the last state is not understood"
+            return Base(current, state, frozenset(made), why)
+        if PARTITIONS in told:
+            made.update(json.loads(told[PARTITIONS]))
+        elif PARTITION in told and told.get(MODE, "replace") == "replace":
+            made.add(told[PARTITION])
+        elif snapshot.summary is None or snapshot.summary.operation.value != _REWRITE:
+            return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made by something else")
+    return Base(current, None, why_unknown="no snapshot tells what all of the table was made from")
+
+
+def partitions_json(keys: Collection[str]) -> str:
+    """For a snapshot's summary."""
+    return json.dumps(sorted(keys))
+
+
+def _ancestors(table: Any) -> Iterator[Any]:
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    at, seen = table.metadata.current_snapshot_id, set()
+    while at in by_id and at not in seen:
+        seen.add(at)
+        yield by_id[at]
+        at = by_id[at].parent_snapshot_id
+
+
+def _source(scan: Scan) -> SourceState:
+    snapshot = scan.snapshot
+    columns = [[f.name, f.field_id, str(f.type)] for f in scan.schema.fields]
+    return SourceState(
+        str(scan.table.metadata.table_uuid), None if snapshot is None else snapshot.snapshot_id, _hash(columns)
+    )
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value

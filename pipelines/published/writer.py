@@ -1,0 +1,226 @@
+"""The rows of a published day on their way through Spark: tasks write and report files, one commit names them.
+
+Imports pyspark. Rows come from a query, or from tasks that read and write by themselves (`direct_copy.py`); what the
+commit does with the files is decided by `commit.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.config import PublishedConfig
+from pipelines.errors import ConfigError, PublishError, SchemaConflictError
+from pipelines.published.commit import Publication, Published
+from pipelines.published.direct_copy import CopyTask
+from pipelines.published.task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
+from pipelines.published_sections import PublishedOptions
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.leftover_files import remove_leftovers
+from pipelines.tables.rolling_writer import FileLayout
+from pipelines.tables.schema_evolution import iceberg_fields
+from scan_core.distribute.spark import parallelism_of
+from scan_core.distribute.spark_source import MIN_SPLIT_BYTES, SPLITS_PER_CORE
+from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
+from scan_core.distribute.split_packing import pack_splits
+from scan_core.metrics import ScanMetrics
+from scan_core.scan import Scan
+from scan_core.schema import NestedField
+
+_HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds what they need, see docs/spark.md"
+
+
+class Rows(Protocol):
+    """The rows of a day, of which tasks make files."""
+
+    @property
+    def columns(self) -> tuple[NestedField, ...]:
+        """In Iceberg's types; ids only have to be distinct."""
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Run the job; what its tasks report."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDay:
+    """What a publication wrote.
+
+    Attributes:
+        published: the commit.
+        metrics: of tasks that read by themselves.
+        leftover_files: files of failed attempts that were removed.
+    """
+
+    published: Published
+    metrics: ScanMetrics
+    leftover_files: int
+
+
+def publish(
+    catalog: Any, name: str, entry: PublishedConfig, rows: Rows, *, day: date, sources: Mapping[str, int]
+) -> WrittenDay:
+    """Write the rows of a day and commit them in one snapshot, as the entry's mode says.
+
+    Raises:
+        ConfigError: rows that the table cannot take.
+        PublishError: the Spark job failed; nothing is published.
+        CommitConflictError: others were faster too often.
+    """
+    run = uuid4().hex[:12]
+    reports: list[TaskReport] = []
+    written_to: list[RowDelta] = []
+
+    key = entry.key if entry.mode == "upsert" else ()
+
+    def write(delta: RowDelta) -> tuple[WrittenFile, ...]:
+        written_to.append(delta)
+        layout = file_layout(entry.options)
+        task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
+        reports.append(rows.write(task))
+        return reports[-1].files
+
+    partition = str(entry.partition)
+    publication = Publication(catalog, name, rows.columns, partition=partition, mode=entry.mode, key=key)
+    leftovers = 0
+    try:
+        published = publication.commit(day, sources, write, {})
+    finally:
+        reported = {file.path for report in reports for file in report.files}
+        for delta in written_to[-1:]:
+            home = f"{delta.target.data_location}/{partition}={day}"
+            folders = {home, *(path.rpartition("/")[0] for path in reported)}
+            leftovers = remove_leftovers(delta.storage, folders, run, reported)
+    metrics = sum((report.metrics for report in reports), ScanMetrics())
+    return WrittenDay(published, metrics, leftovers)
+
+
+class QueryRows:
+    """The result of a query, arranged as the entry's options ask."""
+
+    def __init__(self, name: str, result: DataFrame, entry: PublishedConfig) -> None:
+        self._name = name
+        self._result = result
+        self._entry = entry
+        self.columns = iceberg_columns(name, result)
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Run the query and write its rows.
+
+        Raises:
+            PublishError: the job failed.
+        """
+        return _run(self._name, _arranged(self._result, self._entry), task)
+
+
+class CopiedRows:
+    """The rows of one day of one mirror, read and written by the same tasks."""
+
+    def __init__(
+        self, spark: SparkSession, scan: Scan, result: DataFrame, *, name: str, copied: list[str | None], day: date
+    ) -> None:
+        self._spark = spark
+        self._scan = scan.select(
+            *dict.fromkeys(column for column in copied if column is not None) or scan.schema.names[:1]
+        )
+        self._result = arrow_schema_of(result.schema)
+        self._name = name
+        self._copied = copied
+        self._day = day
+        self.columns = iceberg_columns(name, result)
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Read the splits and write their rows.
+
+        Raises:
+            PublishError: the job failed.
+        """
+        plan = self._scan.plan()
+        fair_bytes = -(-plan.total_bytes // (SPLITS_PER_CORE * parallelism_of(self._spark)))
+        packed = pack_splits(plan.splits(max(MIN_SPLIT_BYTES, min(task.layout.target_file_bytes, fair_bytes))))
+        names = self._scan.schema.names
+        copy = CopyTask(
+            publish=task,
+            shared=packed.shared,
+            source=arrow_schema_of(spark_schema(self._scan.schema)),
+            sources=tuple(None if column is None else names.index(column) for column in self._copied),
+            result=self._result,
+            day=self._day,
+        )
+        if not packed.splits:
+            return TaskReport((), plan.metrics)
+        # one split per task: of a single partition, round robin deals exactly one to each
+        frame = self._spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
+        report = _run(self._name, frame.coalesce(1).repartition(len(packed.splits)), copy)
+        return TaskReport(report.files, report.metrics + plan.metrics)
+
+
+def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
+    """The Iceberg columns of a result.
+
+    Raises:
+        ConfigError: names that occur twice, columns without a type, or of types that Iceberg has not.
+    """
+    names = result.columns
+    if twice := sorted({column for column in names if names.count(column) > 1}):
+        raise ConfigError(f"published {name}: several columns are called {', '.join(twice)}: give them aliases")
+    if void := [f.name for f in result.schema.fields if f.dataType.typeName() == "void"]:
+        raise ConfigError(f"published {name}: column {void[0]!r} is NULL without a type: write cast(null as ...)")
+    try:
+        return iceberg_fields(arrow_schema_of(result.schema))
+    except (PySparkException, SchemaConflictError) as error:
+        raise ConfigError(f"published {name}: {spark_message(error)}; cast it") from error
+
+
+def file_layout(options: PublishedOptions) -> FileLayout:
+    """The layout that a config asks for."""
+    return FileLayout(
+        target_file_bytes=options.target_file_bytes,
+        row_group_bytes=options.row_group_bytes,
+        row_group_rows=options.row_group_rows,
+        page_rows=options.page_rows,
+        compression=options.compression,
+        bloom_filters=options.bloom_filters,
+    )
+
+
+def spark_message(error: Exception) -> str:
+    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
+
+
+def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
+    """Rows in the tasks and in the order in which they are to be written."""
+    if entry.mode == "upsert":  # equal keys meet in one task, as neighbours
+        key = [f"`{column}`" for column in entry.key]
+        return result.repartition(*key).sortWithinPartitions(*key)
+    order = [f"`{column}`" for column in entry.sort_by]
+    match entry.options.distribution:
+        case "rebalance":
+            result = result.hint("rebalance")
+        case "range":
+            result = result.repartitionByRange(*order)
+        case "none":
+            pass
+    return result.sortWithinPartitions(*order) if order else result
+
+
+def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
+    try:
+        reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    except PySparkException as error:
+        message = spark_message(error)
+        hint = _HINT if "No module named" in message else ""
+        raise PublishError(f"published {name}: the Spark job failed: {message}{hint}") from error
+    return total_report(bytes(report["report"]) for report in reports)
+
+
+def _is_python_error(line: str) -> bool:
+    name, _, rest = line.partition(":")
+    return bool(rest) and name.endswith("Error") and " " not in name

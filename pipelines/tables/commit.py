@@ -1,0 +1,238 @@
+"""One Iceberg snapshot per batch: data and delete files, schema and spec changes, and the position, all at once.
+
+Manifests are our own (`manifest_writer.py`); the catalog, through PyIceberg, swaps the metadata if nobody else did.
+What belongs into a snapshot is decided by change log, mirror and maintenance.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pipelines import crash_points
+from pipelines.catalog import current_schema, data_location, metadata_location, specs_of, storage_of
+from pipelines.errors import CommitConflictError
+from pipelines.tables.commit_manifests import Selection, SnapshotManifests
+from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.manifest_writer import ManifestEntry, manifest_list_bytes
+from pipelines.tables.metadata_swap import supports, swap_snapshot
+from pipelines.tables.schema_document import schema_document
+from pipelines.tables.snapshot_summary import Change, summarise
+from pipelines.tables.table_writer import WriterOptions, WriteTarget
+from scan_core.schema import Schema
+from scan_core.snapshot import PartitionSpec
+
+Operation = Literal["append", "overwrite", "delete", "replace"]
+Result = TypeVar("Result")
+
+MAIN = "main"
+CONFLICT_ATTEMPTS = 6
+FIRST_PAUSE_SECONDS = 0.02
+"""Doubled with each attempt: over a second in all, longer than a commit takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A snapshot that is now the table's."""
+
+    snapshot_id: int
+    sequence_number: int
+    operation: str
+    summary: Mapping[str, str]
+
+
+def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+    """Select every live file: a truncate."""
+    return True
+
+
+def partition_is(spec_id: int, partition: tuple[Any, ...]) -> Selection:
+    """Select the files of one partition."""
+
+    def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
+        if spec.spec_id != spec_id:
+            return False
+        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) == partition
+
+    return selects
+
+
+def paths_in(paths: frozenset[str]) -> Selection:
+    """Select data files by path."""
+    return lambda entry, _spec: entry.path in paths
+
+
+class RowDelta:
+    """A commit in the making: schema and specs first, then files, then `commit`, once.
+
+    It is bound to the snapshot that was current when it began; if the table has moved on, `commit` fails and whoever
+    began it decides whether to begin again.
+    """
+
+    def __init__(self, table: Any, options: WriterOptions | None = None) -> None:
+        self.table = table
+        self.storage = storage_of(table)
+        self.schema: Schema = current_schema(table)
+        self.specs: dict[int, PartitionSpec] = specs_of(table)
+        self.default_spec: PartitionSpec = self.specs[table.spec().spec_id]
+        self.base_snapshot_id: int | None = table.metadata.current_snapshot_id
+        self._options = options or WriterOptions()
+        self._updates: list[dict[str, Any]] = []
+        self._requirements: list[dict[str, Any]] = []
+        self._written: list[str] = []
+
+    @property
+    def target(self) -> WriteTarget:
+        """Where files of this commit go, in the schema of this commit."""
+        return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
+
+    def evolve(self, schema: Schema) -> None:
+        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others.
+
+        Of several schemas of one commit only the last one is committed.
+        """
+        metadata = self.table.metadata
+        self.schema = Schema(max(s.schema_id for s in metadata.schemas) + 1, schema.fields, schema.identifier_field_ids)
+        self._updates = [u for u in self._updates if u["action"] not in {"add-schema", "set-current-schema"}]
+        self._updates += [
+            {"action": "add-schema", "schema": schema_document(self.schema)},
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        schema_of = {"assert-current-schema-id", "assert-last-assigned-field-id"}
+        self._requirements = [r for r in self._requirements if r["type"] not in schema_of]
+        self._requirements += [
+            {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
+            {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},
+        ]
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table, in this commit."""
+        self._updates.append({"action": "set-properties", "updates": dict(properties)})
+
+    def unpartitioned_spec(self) -> PartitionSpec:
+        """A spec under which deletes are global (rule 4): the table's own, or one added with this commit."""
+        found = next((s for s in self.specs.values() if s.is_unpartitioned), None)
+        if found is not None:
+            return found
+        spec = PartitionSpec(max(self.specs) + 1, ())
+        self.specs[spec.spec_id] = spec
+        self._updates.append({"action": "add-spec", "spec": {"spec-id": spec.spec_id, "fields": []}})
+        last = self.table.metadata.last_partition_id
+        self._requirements.append({"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": last})
+        return spec
+
+    def commit(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        *,
+        remove: Selection | None = None,
+        operation: Operation | None = None,
+    ) -> Committed:
+        """Write manifests and swap the table's metadata.
+
+        Args:
+            added: new files, under specs of this table.
+            properties: for the snapshot's summary: positions.
+            remove: which live files leave the table.
+            operation: what the snapshot calls itself; None derives it.
+
+        Raises:
+            CommitConflictError: the table has changed since this commit began; nothing of it is visible.
+        """
+        crash_points.reached("after-files")
+        metadata = self.table.metadata
+        snapshot_id = metadata.new_snapshot_id()
+        sequence_number = metadata.last_sequence_number + 1
+        base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
+        manifests = SnapshotManifests(
+            self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number, self._written
+        )
+        carried = manifests.carried(base, remove)
+        records = [*manifests.added(added), *carried.records]
+        change = Change.of(added, carried.removed)
+        named = operation or change.operation
+        summary = summarise(change, base.summary if base is not None else None, properties)
+        path = manifests.write(
+            f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
+            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
+        )
+        crash_points.reached("after-manifests")
+        self._swap(
+            {
+                "snapshot-id": snapshot_id,
+                **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
+                "sequence-number": sequence_number,
+                "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
+                "manifest-list": path,
+                "summary": {"operation": named, **summary},
+                "schema-id": self.schema.schema_id,
+            }
+        )
+        crash_points.reached("after-commit")
+        return Committed(snapshot_id, sequence_number, named, summary)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Remove files written for a commit that is known not to have happened."""
+        self.storage.remove(f.path for f in files)
+
+    # -- the swap --------------------------------------------------------------------------------------------------
+
+    def _swap(self, snapshot: dict[str, Any]) -> None:
+        """Make the snapshot the table's current one, with all other changes of this commit.
+
+        SQL catalogs take a new metadata file and swap a pointer; others, and changes of schema or specs, go through
+        PyIceberg in the words of the REST catalog specification.
+        """
+        if (
+            not self._updates
+            and self.table.metadata.current_snapshot_id == self.base_snapshot_id
+            and supports(self.table)
+        ):
+            if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
+                self.storage.remove(self._written)
+                raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
+            return
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import CommitTableRequest
+
+        *namespace, name = self.table.name()
+        metadata = self.table.metadata
+        reference = {"type": "branch", "ref-name": MAIN, "snapshot-id": snapshot["snapshot-id"]}
+        request = CommitTableRequest.model_validate(
+            {
+                "identifier": {"namespace": namespace, "name": name},
+                "requirements": [
+                    {"type": "assert-table-uuid", "uuid": str(metadata.table_uuid)},
+                    {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
+                    *self._requirements,
+                ],
+                "updates": [
+                    *self._updates,
+                    {"action": "add-snapshot", "snapshot": snapshot},
+                    {"action": "set-snapshot-ref", **reference},
+                ],
+            }
+        )
+        try:
+            self.table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+        except CommitFailedException as error:
+            self.storage.remove(self._written)
+            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}: {error}") from error
+
+
+def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
+    """The result of `attempt`, tried again after a conflict, with a growing pause.
+
+    Each attempt looks at the table afresh and decides whether what it wants is still right.
+    """
+    for number in range(1, attempts):
+        try:
+            return attempt()
+        except CommitConflictError as error:
+            if not error.may_retry:
+                raise
+            time.sleep(FIRST_PAUSE_SECONDS * 2**number * (0.5 + random.random()))  # noqa: S311 - only spreads writers
+    return attempt()
