@@ -18,7 +18,7 @@ from pipelines.published.materialize import materialize
 from pipelines.published.refresh import publish
 from pipelines.tables.commit import RowDelta, everything
 from pipelines.tables.table_writer import write_rows
-from tests.pipelines.test_published_refresh import NAME, apply, customers, make_config, orders, published
+from tests.pipelines.published.test_refresh import NAME, apply, customers, make_config, orders, published
 from tests.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow]

@@ -62,7 +62,7 @@ def ids(scan: Scan) -> list[int]:
         np.array([2, 451]),
         range(450, 452),
     ],
-    ids=repr,
+    ids=["list", "array", "chunked array", "table", "table with other columns", "batch", "NumPy", "range"],
 )
 def test_keys_of_every_form_leave_their_rows(scan: Scan, keys: Any) -> None:
     expected = [451] if isinstance(keys, range) else [2, 451]
