@@ -35,6 +35,7 @@ test: $(READY) java ## Run the tests that every change must pass
 
 test-all: $(READY) java ## Run every test, the long ones too
 	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadgroup
+	@tests/spark_versions/run
 
 lint: $(READY) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .
