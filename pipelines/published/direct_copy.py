@@ -79,10 +79,8 @@ def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequen
     select = query.tree
     if not isinstance(select, exp.Select) or any(value for name, value in select.args.items() if name not in _SIMPLE):
         return None
-    source: Any = select.args.get("from_") or select.args.get("from")
-    if select.args.get("kind") or select.args.get("hint") or source is None or not isinstance(source.this, exp.Table):
-        return None
-    if len(query.tables) != 1 or any(value for name, value in source.this.args.items() if name in _READ_OTHERWISE):
+    table = _only_table(select)
+    if table is None or len(query.tables) != 1:
         return None
     by_lower = {name.lower(): name for name in columns}
     if len(by_lower) != len(columns):
@@ -95,15 +93,36 @@ def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequen
             found += [(name, name) for name in columns]
         elif expression.alias_or_name.lower() == day:
             found.append((expression.alias_or_name, None))
-        elif (
-            isinstance(inner, exp.Column) and isinstance(inner.this, exp.Identifier) and inner.name.lower() in by_lower
-        ):
+        elif _is_column_of(inner, table) and inner.name.lower() in by_lower:
             found.append((expression.alias_or_name, by_lower[inner.name.lower()]))
         else:
             return None
     if [name.lower() for name, _ in found] != [name.lower() for name in result]:
         return None
     return [None if name.lower() == day else column for name, column in found]
+
+
+def _only_table(select: exp.Select) -> exp.Table | None:
+    """What the query selects from, if that is a table as it is."""
+    source: Any = select.args.get("from_") or select.args.get("from")
+    if select.args.get("kind") or select.args.get("hint") or source is None or not isinstance(source.this, exp.Table):
+        return None
+    table = source.this
+    is_renamed = table.args.get("alias") is not None and table.args["alias"].columns
+    return None if is_renamed or any(table.args.get(name) for name in _READ_OTHERWISE) else table
+
+
+def _is_column_of(expression: exp.Expression, table: exp.Table) -> bool:
+    """Whether this is a column named alone or by its table: `a.b` may as well be a member of a struct `a`."""
+    if not isinstance(expression, exp.Column) or not isinstance(expression.this, exp.Identifier):
+        return False
+    qualifier = [part.name.lower() for part in expression.parts[:-1]]
+    known = (
+        [[table.alias.lower()]]
+        if table.alias
+        else [[part.name.lower() for part in table.parts[-n:]] for n in (1, len(table.parts))]
+    )
+    return not qualifier or qualifier in known
 
 
 _READ_OTHERWISE = frozenset({"sample", "joins", "laterals", "pivots", "version", "when", "hints", "only", "partition"})

@@ -35,6 +35,7 @@ def copied(sql: str, *result: str) -> list[str | None] | None:
         ("select ID as number, o.amount, o.Day as day from shop.orders o", ["number", "amount", "day"], ["id", "amount", None]),
         ("select *, id as twice from shop.orders", [*COLUMNS, "twice"], [None, "id", "amount", "id"]),
         ("select cast(day as date) as day, id from shop.orders", ["day", "id"], [None, "id"]),
+        ("select orders.day, shop.orders.id from shop.orders", ["day", "id"], [None, "id"]),
     ],
 )  # fmt: skip
 def test_selected_and_renamed_columns_are_copied(sql: str, result: list[str], expected: list[str | None]) -> None:
@@ -64,6 +65,10 @@ def test_selected_and_renamed_columns_are_copied(sql: str, result: list[str], ex
         "select day, (select max(id) from shop.items) as id from shop.orders",
         "select day, explode(array(id)) as id from shop.orders",
         "select day, id from shop.orders distribute by id",
+        "select day, customer.id as id from shop.orders",
+        "select o.day, o.customer.id as id from shop.orders o",
+        "select orders.day, orders.id from shop.orders o",
+        "select day, id from shop.orders as o (id, day, amount)",
     ],
 )
 def test_any_other_query_is_left_to_spark(sql: str) -> None:
