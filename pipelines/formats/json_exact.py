@@ -5,6 +5,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipelines.formats import binary_kernels
 from pipelines.formats import json_kernels as kernels
@@ -25,6 +26,9 @@ from pipelines.formats.span_text import (
 )
 from pipelines.formats.value_type import Encoding, ValueType
 
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_NO_DIGITS = r"(?i)^([+-]?(nan|inf|infinity)|(positive|negative)_infinity)$"
+
 
 def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Numbers and numeric text exactly; base64 of the unscaled value; a struct of scale and value."""
@@ -34,12 +38,8 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     words, broken = text(column, usable)
     is_text = column.of_kind(*TEXT_KINDS)
     base64 = np.zeros(len(column), np.bool_)
-    if wanted.encoding is Encoding.BASE64:
+    if wanted.encoding is Encoding.BASE64 or (is_text.any() and _writes_base64(words, is_text)):
         base64 = is_text
-    elif is_text.any():
-        numeric = true_mask(pc.match_substring_regex(words, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"))
-        # One text that is no number means that the feed writes base64: then "1234" is base64 too.
-        base64 = is_text if (is_text & ~numeric).any() else base64
     bad = (column.has_value & ~usable) | broken
     if not base64.any():
         values, wrong = cast_each(words, wanted.arrow)
@@ -47,6 +47,20 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, pa.scalar(None, pa.string())), wanted.arrow)
     plain, wrong_number = cast_each(pc.if_else(pa.array(base64), pa.scalar(None, pa.string()), words), wanted.arrow)
     return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
+
+
+def _writes_base64(words: pa.StringArray, is_text: NDArray[np.bool_]) -> bool:
+    """Whether the texts of a column are base64: then "1234" is base64 too.
+
+    One text that is no number means it, unless a number among them cannot be base64, such as "10.50": then that text
+    is a wrong one. NaN and infinity are numbers without digits, which no decimal holds.
+    """
+    numeric = is_text & true_mask(pc.match_substring_regex(words, _NUMBER))
+    other = is_text & ~numeric & ~true_mask(pc.match_substring_regex(words, _NO_DIGITS))
+    if not other.any():
+        return False
+    _, undecodable = base64_bytes(pc.if_else(pa.array(numeric), words, pa.scalar(None, pa.string())))
+    return not (numeric & undecodable).any()
 
 
 def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:

@@ -195,6 +195,13 @@ def test_decimals_decode_exactly_in_all_three_modes(unscaled: list[int]) -> None
     assert decoded(plain, *[str(v).encode() for v in wanted]) == wanted
 
 
+def test_text_that_is_no_number_is_not_taken_for_base64_beside_numbers_that_are_none() -> None:
+    plain = ValueType(pa.decimal128(10, 2))
+    assert decoded(plain, "10.50", "oops", "7", "1234") == [Decimal("10.50"), BAD, Decimal(7), Decimal(1234)]
+    assert decoded(plain, "NaN", "7", "-Infinity", "NAN") == [BAD, Decimal(7), BAD, BAD]
+    assert decoded(plain, "1234", "EtaH") == [Decimal("-26588.24"), Decimal("12345.67")]  # all of it is base64
+
+
 @given(st.lists(st.binary(), min_size=1))
 def test_bytes_decode_from_base64_and_hex(values: list[bytes]) -> None:
     assert decoded(ValueType(pa.binary(), Encoding.BASE64), *[b64encode(v).decode() for v in values]) == values
