@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -63,16 +64,20 @@ class SpilledTables:
             writer = self._writer_of(table.schema)
             writer.write_table(table)
         except OSError as error:
-            raise PipelineError(
-                f"changes beyond memory_limit_bytes cannot be spilled to {spill_root()}: {error}; make room there, set "
-                "TMPDIR to another folder, or lower commit_rows"
-            ) from error
+            raise _no_room(error) from error
         self.num_rows += table.num_rows
         self.nbytes += table.nbytes
 
     def tables(self) -> Iterator[pa.Table]:
-        """One table per record batch that was written."""
-        self._end_file()
+        """One table per record batch that was written.
+
+        Raises:
+            PipelineError: the disk does not take the last of them.
+        """
+        try:
+            self._end_file()
+        except OSError as error:
+            raise _no_room(error) from error
         for path in self._paths:
             with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
                 for batch in reader:
@@ -80,7 +85,8 @@ class SpilledTables:
 
     def close(self) -> None:
         """Remove the files."""
-        self._end_file()
+        with suppress(OSError):  # a full disk takes no end of a file either, and this one goes anyway
+            self._end_file()
         for path in self._paths:
             path.unlink(missing_ok=True)
         self._paths = []
@@ -96,10 +102,17 @@ class SpilledTables:
         return self._writer
 
     def _end_file(self) -> None:
-        if self._writer is not None and self._sink is not None:
-            self._writer.close()
-            self._sink.close()
-            self._writer = self._sink = None
+        writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
+        if writer is not None and sink is not None:
+            with sink:
+                writer.close()
+
+
+def _no_room(error: OSError) -> PipelineError:
+    return PipelineError(
+        f"changes beyond memory_limit_bytes cannot be spilled to {spill_root()}: {error}; make room there, set TMPDIR to "
+        "another folder, or lower commit_rows"
+    )
 
 
 @cache

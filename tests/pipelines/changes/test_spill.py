@@ -154,6 +154,27 @@ def test_full_disk_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         ChangeRun.of([pa.table({"a": [1, 2]})], 1)
 
 
+def test_full_disk_that_takes_no_end_of_a_file_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __init__(self, *_: Any) -> None: ...
+
+        def write_table(self, _: pa.Table) -> None: ...
+
+        def close(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pa.ipc, "new_stream", Full)
+    spilled = SpilledTables()
+    spilled.append(pa.table({"a": [1, 2]}))
+    before = set(spill_root().rglob("*.arrows"))
+    with pytest.raises(PipelineError, match="TMPDIR"):
+        next(spilled.tables())
+    spilled.append(pa.table({"a": [1, 2]}))
+    spilled.close()
+    assert before - set(spill_root().rglob("*.arrows"))
+    assert spilled.num_rows == 0
+
+
 def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path: Path) -> None:
     program = (
         "import pyarrow as pa, sys, time; from pipelines.changes.spill import SpilledTables; t = SpilledTables(); "
