@@ -58,7 +58,7 @@ class KeySummary:
         if lower is None or upper is None:
             return True
         low, high = prefix_of(lower, self.kind), prefix_of(upper, self.kind)
-        if low is None or high is None:
+        if low is None or high is None or low > high:  # the wrong way round: not to be believed
             return True
         if high < self.base:
             return False

@@ -84,6 +84,14 @@ def of_statistics(statistics: ColumnStatistics | None, type_: Type) -> Domain:
     )
 
 
+def believed(statistics: ColumnStatistics | None, type_: Type) -> ColumnStatistics | None:
+    """Statistics with the bounds that `of_statistics` takes from them."""
+    if statistics is None:
+        return None
+    known = of_statistics(statistics, type_)
+    return replace(statistics, lower=known.lower, upper=known.upper)
+
+
 def intersection(left: Domain, right: Domain) -> Domain:
     """What both admit, where both describe the same rows."""
     lower = right.lower if left.lower is None else left.lower if right.lower is None else max(left.lower, right.lower)

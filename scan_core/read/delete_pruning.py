@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
+from scan_core.prune.domain import believed
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics, ReadCounts, RowGroup
 from scan_core.read.file_statistics import FileStatistics
@@ -82,9 +83,10 @@ class DeletePruning:
         tests = self._statistics.bloom_filters(row_group, self._types)
         found, asked = False, False
         for column, field_id in enumerate(step.deletes.key_ids):
-            if not self._statistics.has_bloom_filter(row_group, field_id):
+            if field_id not in self._types or not self._statistics.has_bloom_filter(row_group, field_id):
                 continue
-            values = step.deletes.few_values(column, statistics_of(field_id))
+            known = believed(statistics_of(field_id), self._types[field_id])
+            values = step.deletes.few_values(column, known)
             if values is None or (test := tests(field_id)) is None:
                 continue
             asked = True

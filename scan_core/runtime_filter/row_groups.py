@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from scan_core.prune.domain import of_statistics
 from scan_core.prune.match import Match
 from scan_core.read.bloom_filter import BloomTest
 from scan_core.read.dictionary_test import DictionaryTest
@@ -53,8 +54,8 @@ def _excludes_all(
 ) -> bool | None:
     if column.has_nan:
         return None
-    lower, upper = (None, None) if statistics is None else (statistics.lower, statistics.upper)
-    within = column.between(lower, upper)
+    known = of_statistics(statistics, column.field.type)
+    within = column.between(known.lower, known.upper)
     if within is not None and len(within) <= MOST_TESTED:
         return all(map(test, within))
     if isinstance(test, BloomTest):
