@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
+from pipelines.partition_keys import typed_key
 from scan_core.schema import PrimitiveType, Type, arrow_type
 from scan_core.transforms import parse_transform
 
@@ -23,6 +24,7 @@ FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "h
 """Of keys, by unit; as Dagster wants them too."""
 _EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 _PLACE = re.compile(r"(\w+)\(\s*(`[^`]+`|[^()`]+?)\s*\)")
 
 
@@ -122,20 +124,28 @@ class PublishedPartition:
             raise ConfigError(f"{text!r}: the last {self.unit} is before the first")
         found = []
         while start <= end:
-            found.append(start.strftime(FORMATS[self.unit]))
+            found.append(self._text(start))
             start = self._after(start)
         return found
 
+    def _text(self, start: datetime) -> str:
+        # not strftime: its years before 1000 have fewer digits
+        return start.isoformat()[: len(_EXAMPLES[self.unit])]
+
     def _after(self, start: datetime) -> datetime:
-        match self.unit:
-            case "hour":
-                return start + timedelta(hours=1)
-            case "day":
-                return start + timedelta(days=1)
-            case "month":
-                return (start.replace(day=1) + timedelta(days=32)).replace(day=1)
-            case _:
-                return start.replace(year=start.year + 1)
+        """The begin of the next one; of the last ones there are, the last moment of all."""
+        try:
+            match self.unit:
+                case "hour":
+                    return start + timedelta(hours=1)
+                case "day":
+                    return start + timedelta(days=1)
+                case "month":
+                    return (start.replace(day=1) + timedelta(days=32)).replace(day=1)
+                case _:
+                    return start.replace(year=start.year + 1)
+        except (OverflowError, ValueError):
+            return _END_OF_TIME
 
     # -- physical values, as manifests hold them -------------------------------------------------------------------
 
@@ -158,7 +168,7 @@ class PublishedPartition:
                     return (start.year - 1970) * 12 + start.month - 1
                 case _:
                     return start.year - 1970
-        return self.physical_values(pa.array([_typed(key, kind)], arrow_type(kind)), kind).pop()
+        return self.physical_values(pa.array([typed_key(key, kind)], arrow_type(kind)), kind).pop()
 
     def physical_values(self, values: pa.Array, kind: Type) -> set[Any]:
         """The values of the Iceberg partition field for values of the column."""
@@ -176,7 +186,7 @@ class PublishedPartition:
         if physical is None:
             return NULL_KEY
         if self.is_time:
-            return self._start(physical).strftime(FORMATS[self.unit])
+            return self._text(self._start(physical))
         if isinstance(kind, PrimitiveType) and kind.name == "decimal":
             return str(Decimal(physical).scaleb(-kind.parameters[1]))
         if isinstance(kind, PrimitiveType) and kind.name == "date":
@@ -186,15 +196,20 @@ class PublishedPartition:
         return str(physical).lower() if isinstance(physical, bool) else str(physical)
 
     def _start(self, physical: int) -> datetime:
-        match self.unit:
-            case "hour":
-                return _EPOCH + timedelta(hours=physical)
-            case "day":
-                return _EPOCH + timedelta(days=physical)
-            case "month":
-                return datetime(1970 + physical // 12, 1 + physical % 12, 1, tzinfo=UTC)
-            case _:
-                return datetime(1970 + physical, 1, 1, tzinfo=UTC)
+        try:
+            match self.unit:
+                case "hour":
+                    return _EPOCH + timedelta(hours=physical)
+                case "day":
+                    return _EPOCH + timedelta(days=physical)
+                case "month":
+                    return datetime(1970 + physical // 12, 1 + physical % 12, 1, tzinfo=UTC)
+                case _:
+                    return datetime(1970 + physical, 1, 1, tzinfo=UTC)
+        except (OverflowError, ValueError) as error:
+            raise ConfigError(
+                f"{self}: {physical} {self.unit}s from 1970 lie beyond the years 1 to 9999: leave such rows out in the SQL"
+            ) from error
 
     def periods(self, physical: Iterable[Any]) -> list[Period]:
         """The times of partitions, neighbours joined, in order; NULL has none."""
@@ -210,6 +225,8 @@ class PublishedPartition:
     def parameters(self, key: str) -> dict[str, Any]:
         """What `:partition`, `:partition_start` and `:partition_end` are for a key: dates, for hours times, else text.
 
+        The last one there is, as 9999-12-31, has no end.
+
         Raises:
             ConfigError: no such key.
         """
@@ -218,27 +235,5 @@ class PublishedPartition:
         period = self.period(key)
         start: date | datetime = period.start if self.unit == "hour" else period.start.date()
         end: date | datetime = period.end if self.unit == "hour" else period.end.date()
-        return {"partition": start, "partition_start": start, "partition_end": end}
-
-
-def _typed(key: str, kind: Type) -> Any:
-    name = kind.name if isinstance(kind, PrimitiveType) else ""
-    try:
-        match name:
-            case "int" | "long":
-                return int(key)
-            case "boolean":
-                return {"true": True, "false": False}[key.lower()]
-            case "date":
-                return date.fromisoformat(key)
-            case "timestamp":
-                return datetime.fromisoformat(key)
-            case "timestamptz":
-                moment = datetime.fromisoformat(key)
-                return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            case "decimal":
-                return Decimal(key)
-            case _:
-                return key
-    except (ValueError, KeyError, InvalidOperation) as error:
-        raise ConfigError(f"{key!r} is no {kind}, which the partition column is") from error
+        bound = {"partition": start, "partition_start": start}
+        return bound if period.end == _END_OF_TIME else {**bound, "partition_end": end}

@@ -239,3 +239,8 @@ def test_a_chain_of_joins_is_followed_from_the_changed_table_to_the_partition() 
         "(SELECT DISTINCT d.id AS k0 FROM nevermore_t0_changed AS d) AS _keys ON c.id = _keys.k0) AS _keys "
         "ON o.customer_id = _keys.k0"
     )
+
+
+def test_scan_is_not_narrowed_to_a_day_without_an_end() -> None:
+    last = (date(9999, 12, 31) - date(1970, 1, 1)).days
+    assert _conditions("select day, id from shop.orders", "day", last) == {}
