@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import find_table, open_current, refresh
-from pipelines.changes.change_batch import REJECTED_SCHEMA, ChangeBatch
+from pipelines.changes.change_batch import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.key_set import KeySet
@@ -28,6 +28,7 @@ from pipelines.feeds import claims_in, feeds_of
 from pipelines.formats.column_types import widened
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import TableReport
+from pipelines.quarantine import QUARANTINED_AT
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
@@ -76,7 +77,7 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
     held = find_table(catalog, quarantine_name(name))
     if held is None:
         raise SourceError(f"{name} has no quarantine: no event of it was ever rejected")
-    events = open_current(held).scan().select(*REJECTED_SCHEMA.names).to_table()
+    events = open_current(held).scan().select(*REJECTED_SCHEMA.names, QUARANTINED_AT).to_table()
     events = events.sort_by([(column, "ascending") for column in PLACE])
     log = ChangeLog(catalog, change_log_name(name))
     if log.position is None:
@@ -86,7 +87,11 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
     batch, event_of = _decoded(config, catalog, name, log, tried)
     known = _is_logged(log, batch)
     ordered = order_text(settings) is not None
-    old = np.zeros(batch.num_rows, np.bool_) if ordered else ~known & _superseded(log, batch)
+    old = (
+        np.zeros(batch.num_rows, np.bool_)
+        if ordered
+        else ~known & _superseded(log, batch, tried.column(QUARANTINED_AT).take(pa.array(event_of)))
+    )
     chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
     if chosen.num_rows:
         limit = settings.memory_limit_bytes // BATCH_SHARE
@@ -175,22 +180,37 @@ def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa
     return replace(batch, table=changes), np.asarray(number).astype(np.int64)
 
 
-def _superseded(log: ChangeLog, batch: ChangeBatch) -> Mask:
-    """Which changes have a later one of the same key, or a later truncate, in the log."""
+def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> Mask:
+    """Which changes have a later one of the same key, or a later truncate, in the log.
+
+    Later is what stands behind them in the source, and what was read after they were quarantined (`since`): files that
+    come late or take the place of others of their name are applied when they come.
+    """
     key = batch.key
     if log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
         return np.zeros(batch.num_rows, np.bool_)
+    known = without_extensions(
+        open_current(log.table).scan().select("op", "key", "after", "ingested_at", *PLACE).to_table()
+    )
+    places, own = _ranked(known, batch.table)
+    read, quarantined = _microseconds(known.column("ingested_at")), _microseconds(since)
     wanted = keys_touched(batch.table, key)
     keys = KeySet(wanted.columns)
-    known = without_extensions(open_current(log.table).scan().select("op", "key", "after", *PLACE).to_table())
-    places, own = _ranked(known, batch.table)
-    latest = np.full(wanted.num_rows, -1.0)
-    found = keys.find(keys_touched(known, key).columns)
-    hit = found >= 0
-    np.maximum.at(latest, found[hit], np.tile(places, 2)[hit])
-    truncated = places[np.asarray(pc.equal(known.column("op"), "t"))].max(initial=-1.0)
-    per_key = latest[keys.find(wanted.columns)].reshape(2, -1).max(axis=0)
-    return np.asarray(np.maximum(per_key, truncated) > own)
+    found, asked = keys.find(keys_touched(known, key).columns), keys.find(wanted.columns)
+    truncates = np.asarray(pc.equal(known.column("op"), "t"))
+
+    def latest(of_known: Places) -> Places:
+        per_key = np.full(wanted.num_rows, -1.0)
+        np.maximum.at(per_key, found[found >= 0], np.tile(of_known, 2)[found >= 0])
+        newest: Places = np.maximum(per_key[asked].reshape(2, -1).max(axis=0), of_known[truncates].max(initial=-1.0))
+        return newest
+
+    return np.asarray((latest(places) > own) | (latest(read) > quarantined))
+
+
+def _microseconds(times: pa.ChunkedArray) -> Places:
+    found: Places = np.asarray(pc.fill_null(times.cast(TIMESTAMP).cast(pa.int64()), 0)).astype(np.float64)
+    return found
 
 
 def _ranked(known: pa.Table, changes: pa.Table) -> tuple[Places, Places]:

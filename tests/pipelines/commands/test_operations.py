@@ -233,6 +233,19 @@ def test_quarantine_replay_never_brings_an_old_row_back(project: Project) -> Non
     assert project.rows() == [product(1), product(2)]
 
 
+@pytest.mark.parametrize(("first", "second"), [("b.jsonl", "a.jsonl"), ("a.jsonl", "a.jsonl")])
+def test_quarantine_replay_leaves_alone_what_a_late_or_replaced_file_has_changed(
+    first: str, second: str, project: Project
+) -> None:
+    project.types("decimal(4,2)")
+    assert project.ingest(event("c", product(2)), event("c", product(1, "12345.00")), name=first) == 3
+    assert project.ingest(event("u", product(1)), event("c", product(3)), event("c", product(4)), name=second) == 0
+    project.types("decimal(10,2)")
+    code, done, errors = project.call("quarantine", "replay", "shop.products")
+    assert (code, done["applied"], done["superseded"]) == (3, 0, 1), errors
+    assert project.rows() == [product(i) for i in (1, 2, 3, 4)]
+
+
 def test_quarantine_replay_tries_the_bytes_it_holds_not_the_line_of_a_file_that_was_replaced(project: Project) -> None:
     project.types("decimal(4,2)")
     assert project.ingest(event("c", product(1)), event("c", product(2, "12345.00"))) == 3
