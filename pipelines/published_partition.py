@@ -188,7 +188,8 @@ class PublishedPartition:
         if self.is_time:
             return self._text(self._start(physical))
         if isinstance(kind, PrimitiveType) and kind.name == "decimal":
-            return str(Decimal(physical).scaleb(-kind.parameters[1]))
+            # partitions of scans are decimals already, those of manifests are not
+            return str(physical if isinstance(physical, Decimal) else Decimal(physical).scaleb(-kind.parameters[1]))
         if isinstance(kind, PrimitiveType) and kind.name == "date":
             return (_EPOCH.date() + timedelta(days=physical)).isoformat()
         if isinstance(kind, PrimitiveType) and kind.name in {"timestamp", "timestamptz"}:

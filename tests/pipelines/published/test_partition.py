@@ -1,3 +1,5 @@
+from decimal import Decimal
+
 import pytest
 
 from pipelines.errors import ConfigError
@@ -22,3 +24,9 @@ def test_first_and_last_partition_there_is_are_like_any_other(key: str, unit: st
 def test_partition_without_a_name_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match="years 1 to 9999"):
         PublishedPartition.parse("day").key_of(10_000_000, PrimitiveType("date"))
+
+
+def test_decimal_has_one_key_as_manifests_and_as_scans_tell_it() -> None:
+    by, kind = PublishedPartition.parse("value(price)"), PrimitiveType("decimal", (10, 2))
+    assert by.physical("1.50", kind) == 150
+    assert by.key_of(150, kind) == by.key_of(Decimal("1.50"), kind) == "1.50"
