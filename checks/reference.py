@@ -17,7 +17,7 @@ from checks.oracle.candidates import Workspace, candidates
 from checks.oracle.connection import open_connection
 from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
-from checks.oracle.replay import deleted_keys, replay, replay_rows
+from checks.oracle.replay import Members, deleted_keys, replay, replay_rows
 
 __all__ = ["Folded", "KeyRange", "RefusedError", "fold_changes", "fold_log", "live_rows"]
 
@@ -148,7 +148,7 @@ def fold_log(
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
         applied = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
         connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){applied}")
-        return _folded(connection, list(key_types), row_schema, key_schema, within)
+        return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema, within)
 
 
 def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
@@ -158,12 +158,12 @@ def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:
     key_schema = pa.schema([(n, keys.field(n).type) for n in key])
     with open_connection() as connection:
         connection.register("changes", changes.select(_LOG_COLUMNS))
-        return _folded(connection, [f.name for f in keys], row_schema, key_schema)
+        return _folded(connection, Members([f.name for f in keys], [f.name for f in after]), row_schema, key_schema)
 
 
 def _folded(
     connection: duckdb.DuckDBPyConnection,
-    old_columns: Sequence[str],
+    members: Members,
     row_schema: pa.Schema,
     key_schema: pa.Schema,
     within: KeyRange | None = None,
@@ -171,12 +171,12 @@ def _folded(
     key = key_schema.names
     kept = _within(connection, within, row_schema.names)
     if not key:
-        alive = replay_rows("changes", row_schema.names, old_columns)
+        alive = replay_rows("changes", row_schema.names, members)
         found = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
         return Folded(_in_types(found, row_schema), key_schema.empty_table())
-    alive = replay(connection, "changes", key, row_schema.names)
+    alive = replay(connection, "changes", key, row_schema.names, members)
     rows = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
-    gone = connection.sql(deleted_keys("changes", key)).to_arrow_table()
+    gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()
     return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
 
 
@@ -197,7 +197,14 @@ def _one(value: pa.Scalar) -> pa.Array:
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:
     """Rows under the target's names and types; DuckDB has no fixed-size binary and no type without values."""
     columns = [
-        pa.nulls(rows.num_rows, field.type) if pa.types.is_null(field.type) else rows.column(i).cast(field.type)
+        pa.nulls(rows.num_rows, field.type) if pa.types.is_null(field.type) else _in_type(rows.column(i), field.type)
         for i, field in enumerate(target)
     ]
     return pa.Table.from_arrays(columns, schema=target) if columns else rows.select([])
+
+
+def _in_type(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    named = types.with_names_of(target, column.type)
+    if named != column.type:
+        column = pa.chunked_array([chunk.view(named) for chunk in column.chunks], named)
+    return column.cast(target)

@@ -98,8 +98,10 @@ def _value(wanted: Any, node: Node, sql: str, missing: Missing, depth: int = 0) 
         case "struct":
             if not wanted["fields"]:
                 return f"CASE WHEN {sql} IS NULL THEN NULL ELSE {{}} END"
+            names = types.member_names(wanted["fields"])
             members = ", ".join(
-                f"{types.quoted(f['name'])} := {_member(f, node, sql, missing, depth)}" for f in wanted["fields"]
+                f"{name} := {_member(f, node, sql, missing, depth)}"
+                for name, f in zip(names, wanted["fields"], strict=True)
             )
             return f"CASE WHEN {sql} IS NULL THEN NULL ELSE struct_pack({members}) END"
         case "list":

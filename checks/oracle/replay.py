@@ -6,20 +6,39 @@ the change had nothing to apply to and counts for nothing.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import duckdb
 
-from checks.oracle.types import quoted
+
+@dataclass(frozen=True)
+class Members:
+    """Names of the members of `key` and `after`, read by place: DuckDB takes `id` and `ID` for one name."""
+
+    key: Sequence[str]
+    after: Sequence[str]
+
+    def of_key(self, name: str) -> str:
+        """SQL for a member of `key`."""
+        return f"struct_extract_at(key, {self.key.index(name) + 1})"
+
+    def of_after(self, name: str, relation: str = "") -> str:
+        """SQL for a member of `after`, of a relation with its dot."""
+        return f"struct_extract_at({relation}after, {self.after.index(name) + 1})"
 
 
-def replay(connection: duckdb.DuckDBPyConnection, log: str, key: Sequence[str], columns: Sequence[str]) -> str:
+def replay(
+    connection: duckdb.DuckDBPyConnection, log: str, key: Sequence[str], columns: Sequence[str], members: Members
+) -> str:
     """SQL for the live rows, in `columns`, after all changes of the relation `log`.
 
     `log` has the columns named above, `after` being a struct with at least `columns`. Creates temporary tables.
     """
+    old = ", ".join(f"{members.of_key(k)} AS old{i}" for i, k in enumerate(key))
+    new = ", ".join(f"{members.of_after(k)} AS new{i}" for i, k in enumerate(key))
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE replay_changes AS SELECT ordinal, op, after, coalesce(unchanged, []) AS unchanged, "
-        f"{_members('key', key, 'old')}, {_members('after', key, 'new')} FROM {log} "
+        f"{old}, {new} FROM {log} "
         f"WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')"
     )
     connection.execute("CREATE OR REPLACE TEMP TABLE replay_void (ordinal BIGINT)")
@@ -32,11 +51,7 @@ def replay(connection: duckdb.DuckDBPyConnection, log: str, key: Sequence[str], 
         )
         if _count(connection) == before:
             break
-    return _final_rows(connection, columns)
-
-
-def _members(struct: str, key: Sequence[str], prefix: str) -> str:
-    return ", ".join(f"{struct}.{quoted(k)} AS {prefix}{i}" for i, k in enumerate(key))
+    return _final_rows(connection, columns, members)
 
 
 def _actions(key: Sequence[str]) -> str:
@@ -68,7 +83,7 @@ def _count(connection: duckdb.DuckDBPyConnection) -> int:
     return int(row[0])
 
 
-def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> str:
+def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], members: Members) -> str:
     """Live upserts, with each unchanged column taken from the change that last sent it."""
     connection.execute(
         """
@@ -90,27 +105,25 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str]) -
     found = {row[0] for row in connection.execute("SELECT DISTINCT name FROM replay_sources").fetchall()}
     selected, joins = [], []
     for i, name in enumerate(columns):
-        value = f"a.after.{quoted(name)}"
+        value = members.of_after(name, "a.")
         if name in found:
             text = name.replace("'", "''")
             joins.append(
                 f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = '{text}' "
                 f"LEFT JOIN replay_changes AS e{i} ON e{i}.ordinal = s{i}.source"
             )
-            value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE e{i}.after.{quoted(name)} END"
+            value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
         selected.append(f"{value} AS v{i}")
     return f"SELECT {', '.join(selected)} FROM replay_actions AS a {' '.join(joins)} WHERE a.recency = 1 AND a.upsert"
 
 
-def deleted_keys(log: str, key: Sequence[str]) -> str:
+def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
     """SQL for keys that a change removed and none brought back, as k0, k1, ...; call after `replay`."""
     positions = range(len(key))
     keys = ", ".join(f"k{i}" for i in positions)
-    members = ", ".join(f"key.{quoted(k)} AS k{i}" for i, k in enumerate(key))
-    truncated = (
-        f"SELECT {members} FROM {log} WHERE op <> 't' AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
-    )
-    new = ", ".join(f"after.{quoted(k)} AS k{i}" for i, k in enumerate(key))
+    old = ", ".join(f"{members.of_key(k)} AS k{i}" for i, k in enumerate(key))
+    truncated = f"SELECT {old} FROM {log} WHERE op <> 't' AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
+    new = ", ".join(f"{members.of_after(k)} AS k{i}" for i, k in enumerate(key))
     truncated_new = (
         f"SELECT {new} FROM {log} WHERE op NOT IN ('t', 'd') "
         f"AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
@@ -123,13 +136,13 @@ def deleted_keys(log: str, key: Sequence[str]) -> str:
     )
 
 
-def replay_rows(log: str, columns: Sequence[str], key: Sequence[str]) -> str:
+def replay_rows(log: str, columns: Sequence[str], members: Members) -> str:
     """As `replay`, for a table whose rows have no key: `key` is the whole old row, and equal rows are counted.
 
     A delete of a row that is not there removes nothing.
     """
-    new = ", ".join(f"after.{quoted(c)} AS v{i}" for i, c in enumerate(columns))
-    old = ", ".join(f"key.{quoted(c)} AS v{i}" if c in key else f"NULL AS v{i}" for i, c in enumerate(columns))
+    new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
+    old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
     values = ", ".join(f"v{i}" for i in range(len(columns)))
     return f"""
         WITH kept AS (

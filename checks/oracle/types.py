@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -123,9 +123,10 @@ def default_literal(value: Any, iceberg_type: Any) -> str:
                 keys = ", ".join(default_literal(v, iceberg_type["key"]) for v in value["keys"])
                 values = ", ".join(default_literal(v, iceberg_type["value"]) for v in value["values"])
                 return f"CAST(map([{keys}], [{values}]) AS {nested_sql_type(iceberg_type)})"
+        fields = iceberg_type["fields"]
         members = ", ".join(
-            f"{quoted(f['name'])} := {default_literal(value.get(str(f['id']), f.get('initial-default')), f['type'])}"
-            for f in iceberg_type["fields"]
+            f"{name} := {default_literal(value.get(str(f['id']), f.get('initial-default')), f['type'])}"
+            for name, f in zip(member_names(fields), fields, strict=True)
         )
         return f"struct_pack({members})"
     if iceberg_type == "string":
@@ -141,11 +142,11 @@ def nested_sql_type(iceberg_type: Any) -> str:
         return sql_type(iceberg_type)
     match iceberg_type["type"]:
         case "struct":
-            return (
-                "STRUCT("
-                + ", ".join(f"{quoted(f['name'])} {nested_sql_type(f['type'])}" for f in iceberg_type["fields"])
-                + ")"
+            fields = iceberg_type["fields"]
+            members = (
+                f"{name} {nested_sql_type(f['type'])}" for name, f in zip(member_names(fields), fields, strict=True)
             )
+            return f"STRUCT({', '.join(members)})"
         case "list":
             return nested_sql_type(iceberg_type["element"]) + "[]"
         case _:
@@ -155,6 +156,31 @@ def nested_sql_type(iceberg_type: Any) -> str:
 def null(iceberg_type: Any) -> str:
     """A NULL of a type."""
     return f"CAST(NULL AS {nested_sql_type(iceberg_type)})"
+
+
+def member_names(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of a struct's members as SQL identifiers; DuckDB knows no case, so `ID` beside `id` gets its place added."""
+    names, taken = [], {str(f["name"]).lower() for f in fields}
+    seen: set[str] = set()
+    for place, field in enumerate(fields, 1):
+        name = str(field["name"])
+        while name.lower() in seen or (name != field["name"] and name.lower() in taken):
+            name = f"{name}_{place}"
+        seen.add(name.lower())
+        names.append(quoted(name))
+    return names
+
+
+def with_names_of(target: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """The type `stored` with the names that `target` has for the members of structs, which SQL had to change."""
+    if pa.types.is_struct(stored) and pa.types.is_struct(target) and stored.num_fields == target.num_fields:
+        return pa.struct([(w.name, with_names_of(w.type, s.type)) for w, s in zip(target, stored, strict=True)])
+    if pa.types.is_list(stored) and pa.types.is_list(target):
+        return pa.list_(stored.value_field.with_type(with_names_of(target.value_type, stored.value_type)))
+    if pa.types.is_map(stored) and pa.types.is_map(target):
+        key = with_names_of(target.key_type, stored.key_type)
+        return pa.map_(key, with_names_of(target.item_type, stored.item_type))
+    return stored
 
 
 def quoted(name: str) -> str:
