@@ -196,6 +196,14 @@ class PublishedPartition:
             return (_EPOCH + timedelta(microseconds=physical)).replace(tzinfo=None).isoformat()
         return str(physical).lower() if isinstance(physical, bool) else str(physical)
 
+    def canonical(self, key: str, kind: Type) -> str:
+        """The key as it is written everywhere: `2026-1-31` and `2026-01-31` are one partition.
+
+        Raises:
+            ConfigError: no such key.
+        """
+        return self.key_of(self.physical(key, kind), kind)
+
     def _start(self, physical: int) -> datetime:
         try:
             match self.unit:

@@ -135,7 +135,7 @@ class _Run:
         delta = target.delta(self._base.snapshot_id)
         files = self._write(spark, delta, work, shape)
         told = {f"nevermore.source.{name}": str(i) for name, i in snapshots_read(self._scans).items()}
-        told |= {PARTITIONS: partitions_json(set(keys))} if keys else {STATE: wanted.as_json()}
+        told |= {PARTITIONS: partitions_json(set(work.why))} if keys else {STATE: wanted.as_json()}
         committed = commit_refresh(delta, files, told, work.values)
         return self._report(work, files, committed.snapshot_id, is_dry=False)
 

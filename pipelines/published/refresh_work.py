@@ -109,6 +109,7 @@ class WorkFinder:
     def asked_for(self, keys: Sequence[str], shape: ResultShape) -> Work:
         """Partitions by their keys."""
         partition, kind = self._partition(shape)
+        keys = [partition.canonical(key, kind) for key in keys]
         values = frozenset(partition.physical(key, kind) for key in keys)
         return Work(values, ASKED_FOR, dict.fromkeys(keys, (ASKED_FOR,)))
 
@@ -136,7 +137,7 @@ class WorkFinder:
 
     def _reached(self, plan: MakeReached, reached: Reached, shape: ResultShape) -> Work:
         partition, kind = self._partition(shape)
-        why: dict[str, list[str]] = {key: [reason] for key, reason in plan.keys.items()}
+        why = {partition.canonical(key, kind): [reason] for key, reason in plan.keys.items()}
         for table, values in reached.by_table.items():
             for value in values:
                 why.setdefault(partition.key_of(value, kind), []).append(table)
@@ -156,7 +157,7 @@ class WorkFinder:
     def _offered(self, shape: ResultShape) -> list[str]:
         """The partitions there are, of SQL that is run for each of them: those configured, and those that exist."""
         partition, kind = self._partition(shape)
-        found = list(self._entry.values)
+        found = [partition.canonical(value, kind) for value in self._entry.values]
         last = last_partition(self._entry, self._query)
         if last is not None:
             if self._entry.start is None:

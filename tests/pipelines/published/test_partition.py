@@ -1,10 +1,15 @@
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
+from pipelines.config import parse
 from pipelines.errors import ConfigError
+from pipelines.published.entries import published_entry, published_query
+from pipelines.published.refresh_work import ResultShape, WorkFinder
+from pipelines.published.state import Base
 from pipelines.published_partition import PublishedPartition
-from scan_core.schema import PrimitiveType
+from scan_core.schema import NestedField, PrimitiveType
 
 
 @pytest.mark.parametrize("key", ["9999-12-31", "0001-01-01"])
@@ -30,3 +35,25 @@ def test_decimal_has_one_key_as_manifests_and_as_scans_tell_it() -> None:
     by, kind = PublishedPartition.parse("value(price)"), PrimitiveType("decimal", (10, 2))
     assert by.physical("1.50", kind) == 150
     assert by.key_of(150, kind) == by.key_of(Decimal("1.50"), kind) == "1.50"
+
+
+@pytest.mark.parametrize(
+    ("partition", "kind", "keys"),
+    [
+        ("day", PrimitiveType("date"), ["2026-01-31", "2026-1-31"]),
+        ("value(p)", PrimitiveType("int"), ["7", "07", " 7"]),
+        ("value(p)", PrimitiveType("decimal", (10, 2)), ["1.50", "1.5"]),
+        ("value(p)", PrimitiveType("boolean"), ["true", "True"]),
+    ],
+)
+def test_partition_that_is_asked_for_in_two_ways_is_made_once(
+    partition: str, kind: PrimitiveType, keys: list[str], tmp_path: Path
+) -> None:
+    text = f"""
+tables: {{s.t: {{source: {{type: files, path: none}}, key: [id]}}}}
+published: {{s.p: {{partition: {partition}, sql: "select p, :partition as day from s.t"}}}}
+"""
+    config = parse(text, tmp_path / "nevermore.yaml")
+    finder = WorkFinder(published_entry(config, "s.p"), published_query(config, "s.p"), Base(None, None), None)
+    column = NestedField(1, "p", kind, required=False)
+    assert list(finder.asked_for(keys, ResultShape((column,), column)).why) == keys[:1]
