@@ -3,6 +3,7 @@
 The only import of PyIceberg in scan_core, and a lazy one: local tables never load it.
 """
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,15 @@ from scan_core.location import Location
 
 _filesystems: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In a forked process the thread that held the lock does not exist, and would never release it."""
+    global _lock  # noqa: PLW0603 - the lock belongs to the file systems of the process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def filesystem(location: Location, properties: Mapping[str, str]) -> tuple[Any, str]:

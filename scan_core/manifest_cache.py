@@ -3,6 +3,7 @@
 Bounded in bytes; least recently used goes first.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -62,3 +63,15 @@ def clear() -> None:
 def total_bytes() -> int:
     """Estimated size of what is held."""
     return _total_bytes
+
+
+def _forget_threads() -> None:
+    """In a forked process nobody holds the lock; what the thread that did was about to change is built anew."""
+    global _lock, _total_bytes  # noqa: PLW0603 - see above
+    if _lock.locked():
+        _entries.clear()
+        _total_bytes = 0
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_threads)

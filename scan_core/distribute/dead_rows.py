@@ -6,6 +6,7 @@ scans.
 """
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -171,5 +172,10 @@ class _Cache:
             self._entries.clear()
             self._bytes = 0
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self._lock = threading.Lock()
+
 
 _cache = _Cache(CACHE_BYTES)
+os.register_at_fork(after_in_child=_cache.forget_threads)

@@ -3,6 +3,7 @@
 All adaptivity of filtering lives here. Any order gives the same rows, for each step only removes some.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,6 +75,10 @@ class OrderHints:
             while len(self._measured) > self._max_filters:
                 self._measured.popitem(last=False)
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self._lock = Lock()
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
@@ -82,6 +87,7 @@ class OrderHints:
 
 _REMEMBERED_FILTERS = 256
 HINTS = OrderHints(_REMEMBERED_FILTERS)
+os.register_at_fork(after_in_child=HINTS.forget_threads)
 
 
 class ConjunctOrder:

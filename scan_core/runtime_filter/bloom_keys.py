@@ -5,6 +5,7 @@ rough; where it leaves doubt and the keys are not too many, each key's own bits 
 seed 0, as the file's own.
 """
 
+import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
@@ -113,5 +114,10 @@ class _Remembered:
                     self.filters.popitem(last=False)
             return found[1]
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self.lock = Lock()
+
 
 _REMEMBER = _Remembered(Lock(), OrderedDict(), OrderedDict())
+os.register_at_fork(after_in_child=_REMEMBER.forget_threads)

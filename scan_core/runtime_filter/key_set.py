@@ -6,6 +6,7 @@ first use, however many splits carry the set.
 """
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -165,5 +166,10 @@ class _Lookups:
             self._kept.move_to_end(key)
             return self._kept[key]
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody builds anything: the thread that did was left behind."""
+        self._lock = threading.Lock()
+
 
 _LOOKUPS = _Lookups()
+os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)

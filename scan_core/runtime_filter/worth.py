@@ -3,6 +3,7 @@
 Measured over all splits of this process. A level that is switched off is tried again now and then: data drifts.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -92,5 +93,10 @@ class Runs:
         """The run with this name, if something was measured."""
         return self._kept.get(name)
 
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self._lock = threading.Lock()
+
 
 RUNS = Runs()
+os.register_at_fork(after_in_child=RUNS.forget_threads)

@@ -7,12 +7,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from scan_core import catalog, manifest_cache
 from scan_core.deletes.cache import DeleteCache
+from scan_core.distribute import dead_rows
+from scan_core.location import Location
 from scan_core.metrics import ScanMetrics
 from scan_core.native import compiled
+from scan_core.options import ScanOptions
+from scan_core.read.conjunct_order import HINTS
 from scan_core.read.parquet_layout import FOOTERS
+from scan_core.runtime_filter import bloom_keys, key_set, worth
+from scan_core.runtime_filter.request import FilterDecision
 
 _PATIENCE_SECONDS = 20
 
@@ -71,3 +79,43 @@ def test_caches_are_usable_after_a_fork_in_the_middle_of_building() -> None:
 
     with cache._lock, FOOTERS._lock:
         assert ends_in_a_forked_process(lambda: (cache.get_or_build("key", Entry, 10, ScanMetrics()), FOOTERS.clear()))
+
+
+def _use_the_catalog() -> None:
+    location = Location("s3", "bucket", "/path")
+    catalog._filesystems["s3", "bucket", ()] = "known"
+    assert catalog.filesystem(location, {}) == ("known", "bucket/path")
+
+
+SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
+    "manifests": (lambda: manifest_cache._lock, lambda: manifest_cache.put("fork", "value", 1)),
+    "file systems": (lambda: catalog._lock, _use_the_catalog),
+    "hashes of keys": (
+        lambda: bloom_keys._REMEMBER.lock,
+        lambda: bloom_keys._REMEMBER.hashes(pa.array([1]), 2, pa.int64(), "fork"),
+    ),
+    "lookups": (
+        lambda: key_set._LOOKUPS._lock,
+        lambda: key_set._LOOKUPS.get(key_set.KeySet((), (pa.array([1]),)), ScanOptions(use_numba=False)),
+    ),
+    "runs": (lambda: worth.RUNS._lock, lambda: worth.RUNS.of(FilterDecision("fork"))),
+    "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.get("fork")),
+    "dead rows": (lambda: dead_rows._cache._lock, dead_rows.forget),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_a_process_shares_is_usable_after_a_fork_while_another_thread_holds_it(name: str) -> None:
+    lock_of, use = SHARED[name]
+    with lock_of():
+        assert ends_in_a_forked_process(use)
+
+
+def test_an_account_of_manifests_that_was_left_half_done_begins_anew() -> None:
+    manifest_cache.put("before", "value", 10)
+    with manifest_cache._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(manifest_cache.total_bytes())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert manifest_cache.get("before") == "value"
