@@ -23,6 +23,7 @@ _NAMES = {
 }
 _FACT_MAY_LOSE = frozenset({"inner", "left_semi", "right"})
 _DIMENSION_MAY_LOSE = frozenset({"inner", "left_semi", "left", "left_anti"})
+_GIVES_DIMENSION = frozenset({"right", "full"})
 _MAY_BROADCAST_DIMENSION = frozenset({"inner", "left_semi", "left", "left_anti"})
 
 
@@ -49,6 +50,11 @@ def may_filter_fact(kind: str) -> bool:
 def may_filter_dimension(kind: str) -> bool:
     """The same of the dimension (right)."""
     return kind in _DIMENSION_MAY_LOSE
+
+
+def may_give_keys_of_dimension(kind: str) -> bool:
+    """Whether rows come out that have no row of the fact: their keys lie where the dimension's do."""
+    return kind in _GIVES_DIMENSION
 
 
 def may_broadcast_dimension(kind: str) -> bool:

@@ -14,8 +14,15 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 from scan_core.distribute.fact_reading import FactFilter, broadcastable, read_fact
+from scan_core.distribute.join_columns import On, pairs_of, require_columns
 from scan_core.distribute.join_keys import BuildLimits, BuildSide, are_joined_exactly, keys_of_frame, keys_of_scan
-from scan_core.distribute.join_kinds import join_kind, may_broadcast_dimension, may_filter_dimension, may_filter_fact
+from scan_core.distribute.join_kinds import (
+    join_kind,
+    may_broadcast_dimension,
+    may_filter_dimension,
+    may_filter_fact,
+    may_give_keys_of_dimension,
+)
 from scan_core.distribute.spark_types import spark_schema
 from scan_core.errors import OptionError
 from scan_core.runtime_filter.given_keys import distinct_keys
@@ -24,8 +31,6 @@ from scan_core.runtime_filter.induced import are_comparable, induced_ranges
 if TYPE_CHECKING:
     from scan_core.distribute.fact_reading import Reader
     from scan_core.scan import Scan
-
-On = str | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def join(
         OptionError: no such column, or an unknown kind of join.
     """
     kind, limits = join_kind(how), limits or BuildLimits()
-    pairs, names_are_equal = _pairs(on)
+    pairs, names_are_equal = pairs_of(on)
     session = spark or _session(fact, dimension)
     if isinstance(fact, DataFrame):
         known = _stars.get(fact)
@@ -92,9 +97,10 @@ def join(
         star = known
     else:
         star = StarJoin(session, fact, reader)
-    _require_columns(star.fact.schema.names, pairs, "fact")
-    _require_columns(_names(dimension), pairs.values(), "dimension")
-    request = _Request(session, star.fact, pairs, kind, limits, names_are_equal)
+    require_columns(star.fact.schema.names, pairs, "fact")
+    require_columns(_names(dimension), pairs.values(), "dimension")
+    keys_are_of_fact = not any(may_give_keys_of_dimension(d.kind) for d in star.dimensions)
+    request = _Request(session, star.fact, pairs, kind, limits, names_are_equal, keys_are_of_fact)
     star = replace(star, dimensions=(*star.dimensions, request.with_dimension(dimension)))
     frame = read_fact(session, star.fact, [x for d in star.dimensions for x in d.filters], star.reader)
     for step in star.dimensions:
@@ -122,7 +128,7 @@ def explain_join(frame: DataFrame) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """One join as it is asked for."""
+    """One join as it is asked for; the left side's keys are the fact's unless a dimension before it gave some."""
 
     spark: SparkSession
     fact: "Scan"
@@ -130,6 +136,7 @@ class _Request:
     kind: str
     limits: BuildLimits
     names_are_equal: bool
+    keys_are_of_fact: bool
 
     def with_dimension(self, dimension: "Scan | DataFrame") -> _Dimension:
         """The other side, ready to be joined, and what it says about the fact."""
@@ -190,7 +197,8 @@ class _Request:
     def _read(self, dimension: "Scan", notes: list[str]) -> DataFrame:
         from scan_core.distribute.spark import dataframe
 
-        if may_filter_dimension(self.kind) and (self.fact.predicates or self.fact.joins):
+        may_filter = may_filter_dimension(self.kind) and self.keys_are_of_fact
+        if may_filter and (self.fact.predicates or self.fact.joins):
             for name, other in self.pairs.items():
                 if self._are_comparable(dimension, name, other):
                     dimension = dimension.prefilter(other, induced_ranges(self.fact, name, self.limits.max_ranges))
@@ -217,26 +225,8 @@ def _joined(fact: DataFrame, step: _Dimension) -> DataFrame:
     return fact.join(step.frame, conditions, step.kind)
 
 
-def _pairs(on: On) -> tuple[dict[str, str], bool]:
-    if isinstance(on, str):
-        return {on: on}, True
-    if isinstance(on, Mapping):
-        if not on:
-            raise OptionError("a join needs at least one column")
-        return dict(on), False
-    if not on:
-        raise OptionError("a join needs at least one column")
-    return {name: name for name in on}, True
-
-
 def _names(side: "Scan | DataFrame") -> Sequence[str]:
     return side.columns if isinstance(side, DataFrame) else side.schema.names
-
-
-def _require_columns(names: Sequence[str], wanted: object, side: str) -> None:
-    missing = [name for name in wanted if name not in names]  # type: ignore[attr-defined]
-    if missing:
-        raise OptionError(f"the {side} has no column {missing[0]!r}; it has {', '.join(names)}")
 
 
 def _session(*sides: "Scan | DataFrame") -> SparkSession:

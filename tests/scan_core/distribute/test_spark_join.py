@@ -130,6 +130,19 @@ def test_joins_chain_and_all_of_their_keys_filter_the_fact(spark: SparkSession, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", ["right", "full"])
+def test_keys_that_come_from_an_outer_dimension_are_not_those_of_the_fact(
+    spark: SparkSession, fact: Scan, items: Scan, first: str
+) -> None:
+    sales, plain = fact.where("item < 20"), dataframe(spark, items, "python")
+    blue = plain.where("item > 140").select("item")
+    for how in ("inner", "left", "left_semi", "left_anti"):
+        expected = dataframe(spark, sales, "python").join(blue, "item", first).join(plain, "item", how)
+        found = join(join(sales, blue, on="item", how=first), items, on="item", how=how)
+        assert rows(found) == rows(expected), how
+
+
+@pytest.mark.slow
 def test_keys_that_spark_casts_are_no_filter(spark: SparkSession, fact: Scan) -> None:
     texts = spark.createDataFrame([("1",), ("2",), (" 4 ",)], "item string")
     found = join(fact, texts, on="item")
