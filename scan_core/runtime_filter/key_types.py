@@ -15,6 +15,7 @@ from scan_core.schema import Type, arrow_type
 
 _MOST_DIGITS = 38
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MILLISECONDS_PER_DAY = 86_400_000
 _FLOAT_EXACT = 1 << 53
 _UUID_BYTES = 16
 _UUID_TEXT = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
@@ -59,6 +60,8 @@ def _plain(keys: pa.Array) -> pa.Array:
         keys = keys.dictionary_decode()
     if isinstance(keys, pa.ExtensionArray):
         keys = keys.storage
+    if pt.is_float16(keys.type):  # few kernels know it
+        return keys.cast(pa.float32())
     if pt.is_string_view(keys.type) or pt.is_large_string(keys.type):
         return _narrow_text(keys, pa.string(), pa.large_string())
     if pt.is_binary_view(keys.type) or pt.is_large_binary(keys.type):
@@ -85,7 +88,7 @@ def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None: 
     if pt.is_floating(target):
         return _as_floats if pt.is_floating(source) or pt.is_integer(source) else None
     if pt.is_date32(target):
-        return (lambda keys, _: keys.cast(target)) if pt.is_date64(source) else None
+        return _as_dates if pt.is_date64(source) else None
     if pt.is_timestamp(target):
         same_kind = pt.is_timestamp(source) and (source.tz is None) == (target.tz is None)
         return _as_moments if same_kind else None
@@ -151,8 +154,10 @@ def _as_decimals(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
         wide = keys.cast(pa.decimal256(76, keys.type.scale))
     common = pa.decimal256(76, max(target.scale, wide.type.scale))
     wide = wide.cast(common)
-    limit = pa.scalar(10 ** (target.precision - target.scale), pa.decimal256(76, 0)).cast(common)
-    scaled = _where(wide, pc.less(pc.abs(wide), limit)).cast(pa.decimal256(76, target.scale), safe=False)
+    if target.precision - target.scale + common.scale < common.precision:  # else everything is below the limit
+        limit = pa.scalar(10 ** (target.precision - target.scale), pa.decimal256(76, 0)).cast(common)
+        wide = _where(wide, pc.less(pc.abs(wide), limit))
+    scaled = wide.cast(pa.decimal256(76, target.scale), safe=False)
     return _where(scaled, pc.equal(scaled.cast(common), wide)).cast(target)
 
 
@@ -176,6 +181,14 @@ def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array:
         numbers = pc.divide(stored, step)
         numbers = _where(numbers, pc.equal(pc.multiply(numbers, step), stored))
     return numbers.cast(target) if target.bit_width == 64 else numbers.cast(pa.int32()).cast(target)
+
+
+def _as_dates(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    """From milliseconds, which should be whole days but need not be."""
+    stored = keys.cast(pa.int64())
+    days = pc.divide(stored, _MILLISECONDS_PER_DAY)
+    whole = _where(days, pc.equal(pc.multiply(days, _MILLISECONDS_PER_DAY), stored))
+    return _as_integers(whole, pa.int32()).cast(target)
 
 
 def _as_fixed(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
