@@ -48,6 +48,10 @@ class KeyRangeSource:
     _known: dict[str, KeyRanges] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was asked for: the lock stays in its process."""
+        return KeyRangeSource, (self.scan, self.column, self.most_ranges)
+
     def ranges(self, of: KeyField) -> KeyRanges:
         """As ranges of a column of the other side.
 

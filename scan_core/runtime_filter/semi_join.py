@@ -41,6 +41,10 @@ class SemiJoin:
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was asked for: a lock stays in its process, and so does what was read of a scan."""
+        return SemiJoin, (self.columns, self.keys, self.is_exact)
+
     def bind(self, fields: tuple[KeyField, ...]) -> RuntimeFilter:
         """The filter on these columns.
 

@@ -1,6 +1,7 @@
 """Semi joins of a scan: exactly the rows with a key, and nothing read that no key can be in."""
 
 import datetime as dt
+import pickle
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,6 +17,7 @@ from scan_core import Scan, ScanOptions
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.errors import ColumnNotFoundError, OptionError
 from scan_core.runtime_filter.given_keys import key_table
+from scan_core.runtime_filter.induced import induced_ranges
 from tests.iceberg_json import Column, Partition
 from tests.table_builder import TableBuilder
 
@@ -79,6 +81,11 @@ def test_keys_may_be_a_scan_and_joins_and_filters_add_up(scan: Scan) -> None:
     assert ids(both) == [444]
     assert both.aggregate(("count", "*"), ("max", "name")) == (1, "n444")
     assert ids(scan.semi_join("name", scan.where("id in (7, 460)"))) == [7]
+
+
+def test_scans_with_joins_reach_other_processes(scan: Scan) -> None:
+    joined = scan.semi_join("id", scan.where("id < 5")).prefilter("id", induced_ranges(scan.where("id < 3"), "id"))
+    assert ids(joined) == ids(pickle.loads(pickle.dumps(joined)))  # noqa: S301  our own
 
 
 def test_keys_of_a_scan_are_held_within_its_memory_limit(scan: Scan) -> None:
