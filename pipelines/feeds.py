@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from pipelines.changes.change_batch import Rejected
 from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
+from pipelines.errors import ConfigError
 from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.file_options import FileOptions
@@ -83,9 +84,13 @@ class Feed:
 
     def check(self) -> None:
         """Refuse unknown formats and options before anything is read."""
-        options = self.format_options
-        if self.source.format is not None:
-            parse_options(lookup(self.source.format), options)
+        try:
+            options = self.format_options
+            if self.source.format is not None:
+                parse_options(lookup(self.source.format), options)
+        except ConfigError as error:
+            named = ", ".join((*self.tables, *self.patterns))
+            raise ConfigError(f"source of {named}: {error}") from error
 
     @property
     def quarantine(self) -> str:

@@ -19,6 +19,7 @@ from scan_core.split import FileIOConfig
 
 NEWEST_FORMAT_VERSION = 3
 _NAME_MAPPING = "schema.name-mapping.default"
+_DATA_FILES = {b"PAR1": "a Parquet", b"ORC": "an ORC", b"Obj\x01": "an Avro", b"PFA1": "a Puffin"}
 
 
 def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
@@ -35,6 +36,9 @@ def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
 
 def parse_metadata(data: bytes, file: str) -> TableMetadata:
     """The facts in the bytes of a metadata file, compressed or not; `file` names it in errors."""
+    for magic, kind in _DATA_FILES.items():
+        if data.startswith(magic):
+            raise MalformedTableError(f"{file} is {kind} file and no table: name a metadata file or a table's folder")
     try:
         content = orjson.loads(decompress(data, file))
     except (orjson.JSONDecodeError, RecursionError) as error:

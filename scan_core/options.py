@@ -86,6 +86,13 @@ class ScanOptions:
     normalize: Literal["compact", "cnf"] = "compact"
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            given = getattr(self, field.name)
+            if (field.type is int and (isinstance(given, bool) or not isinstance(given, int))) or (
+                field.type is bool and not isinstance(given, bool)
+            ):
+                wanted = "a whole number" if field.type is int else "True or False"
+                raise OptionError(f"{field.name} must be {wanted}, not {given!r}")
         for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -63,7 +63,7 @@ def _progress() -> "Progress":
 def _print(report: "IngestReport") -> None:
     for table in report.tables:
         if table.error is not None:
-            typer.echo(f"{table.table}: failed: {table.error}", err=True)
+            typer.echo(f"{table.table}: failed: {table.error.removeprefix(f'{table.table}: ')}", err=True)
             continue
         if table.status == "nothing new":
             typer.echo(f"{table.table}: nothing new")

@@ -227,6 +227,13 @@ def test_malformed_metadata_names_file_and_field(changes: dict[str, Any], messag
         parse(**changes)
 
 
+def test_data_file_in_the_place_of_a_table_is_named_as_one() -> None:
+    with pytest.raises(
+        MalformedTableError, match=r"orders\.parquet is a Parquet file and no table: name a metadata file"
+    ):
+        parse_metadata(b"PAR1\x15\x04", "orders.parquet")
+
+
 def test_a_reference_to_a_lost_snapshot_or_schema_fails_only_when_used() -> None:
     metadata = parse(
         **{

@@ -104,6 +104,19 @@ def test_limit_cuts_rows_and_counts(tmp_path: Path) -> None:
         scan.limit(-1)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_limit_bytes": "1GB"}, "memory_limit_bytes must be a whole number, not '1GB'"),
+        ({"parallelism": 2.5}, "parallelism must be a whole number, not 2.5"),
+        ({"keep_order": "no"}, "keep_order must be True or False, not 'no'"),
+    ],
+)
+def test_option_of_the_wrong_type_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ScanOptions(**options)
+
+
 def test_scans_are_immutable_and_splits_pickle(tmp_path: Path) -> None:
     table, _ = with_deletes(tmp_path)
     scan = scan_of(table)

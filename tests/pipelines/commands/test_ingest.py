@@ -85,6 +85,13 @@ def test_a_broken_line_goes_to_quarantine_and_the_rest_goes_on(run: Run, tmp_pat
     assert bytes.fromhex(kept[0]["raw"]).strip() in {broken.strip(), keyless.strip()}
 
 
+def test_a_failed_table_is_named_once(run: Run, tmp_path: Path) -> None:
+    config = project(tmp_path, "shop.t", {"1.jsonl": b"broken\n"})
+    code, _, errors = run("ingest", "--config", config)
+    assert code == 1
+    assert errors.startswith("shop.t: failed: 1 of 1 events were rejected")
+
+
 def test_a_report_can_be_read_by_programs(run: Run, tmp_path: Path) -> None:
     config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
     code, output, _ = run("ingest", "--config", config, "--json")
