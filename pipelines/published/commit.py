@@ -206,18 +206,20 @@ def _appended(table: Any, day: str, state: str) -> Committed | None:
     metadata = table.metadata
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current = by_id.get(metadata.current_snapshot_id)
-    ancestors: set[int] = set()
+    ancestors: dict[int, Any] = {}
     at = current
     while at is not None and at.snapshot_id not in ancestors:
-        ancestors.add(at.snapshot_id)
+        ancestors[at.snapshot_id] = oldest = at
         at = by_id.get(at.parent_snapshot_id)
     made = [s for s in metadata.snapshots if s.summary is not None and _is_append(s.summary, day, state)]
     for snapshot in reversed(made):
         if snapshot.snapshot_id in ancestors:
             return _committed(snapshot)
-    if current is not None and not made and metadata.properties.get(APPENDED + day) == state:
-        return _committed(current)
-    return None
+    if current is None or metadata.properties.get(APPENDED + day) != state:
+        return None
+    # A tag may keep a snapshot beyond expired ancestors: that it was rolled back cannot be seen, so the property counts.
+    is_beyond = any(s.sequence_number < oldest.sequence_number for s in made)
+    return _committed(current) if is_beyond or not made else None
 
 
 def _is_append(summary: Any, day: str, state: str) -> bool:

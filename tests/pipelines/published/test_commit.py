@@ -18,7 +18,7 @@ from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
 
 NAME = "shop.published"
-FIRST, SECOND = dt.date(2026, 1, 1), dt.date(2026, 1, 2)
+FIRST, SECOND, THIRD = (dt.date(2026, 1, day) for day in (1, 2, 3))
 COLUMNS = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("amount", pa.int64())])
 
 
@@ -79,6 +79,15 @@ def test_what_expired_snapshots_appended_is_not_appended_again(project: Project)
     project.table.maintenance.expire_snapshots().by_id(first.committed.snapshot_id).commit()
     assert len(project.table.metadata.snapshots) == 1
     assert project.publish("append", FIRST, {1: 10}).is_repeat
+
+
+def test_what_a_tag_keeps_beyond_expired_snapshots_is_not_appended_again(project: Project) -> None:
+    first, second, _ = (project.publish("append", day, {1: 10}) for day in (FIRST, SECOND, THIRD))
+    snapshots = project.table.manage_snapshots()
+    snapshots.create_tag(first.committed.snapshot_id, "kept").commit()
+    project.table.maintenance.expire_snapshots().by_id(second.committed.snapshot_id).commit()
+    assert project.publish("append", FIRST, {1: 10}).is_repeat
+    assert project.rows == [(1, 1, 10), (2, 1, 10), (3, 1, 10)]
 
 
 def test_what_was_rolled_back_is_appended_again(project: Project) -> None:
