@@ -5,6 +5,7 @@ once is sorted by it. What comes later and belongs before is the business of `la
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,9 @@ _MISSING, _NUMBER, _TEXT = "0", "1", "2"
 """What begins a value, in order: events without one, as those of snapshots, come first."""
 _END = "\x01"
 """Ends a value of several; below all characters that may go on."""
+_LARGE = "g"
+"""Begins numbers beyond 64 bits; above all hexadecimal digits."""
+_WIDEST = pa.decimal256(75, 0)
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
@@ -50,13 +54,15 @@ def _comparable(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_null(kind):
         return pa.repeat(_MISSING, len(values)).cast(pa.string())
-    if pa.types.is_decimal(kind):
-        values = values.cast(pa.int64() if kind.scale == 0 and kind.precision <= 18 else pa.float64())
+    if kind == pa.uint64():
+        values = values.cast(pa.decimal128(20, 0))
     elif pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
     elif pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         values = values.cast(pa.int32()) if getattr(kind, "bit_width", 64) == 32 else values.cast(pa.int64())
-    if pa.types.is_integer(values.type):
+    if pa.types.is_decimal(values.type):
+        text = _decimals(pc.fill_null(values, pa.scalar(Decimal(0), values.type)))
+    elif pa.types.is_integer(values.type):
         text = _numbers(np.asarray(pc.fill_null(values, 0)).astype(np.int64))
     elif pa.types.is_floating(values.type):
         text = _fractions(np.nan_to_num(np.asarray(pc.fill_null(values, 0)).astype(np.float64)))
@@ -73,6 +79,22 @@ def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
     marked = np.concatenate([np.full((len(values), 1), ord(_NUMBER), np.uint8), digits], axis=1)
     offsets = np.arange(len(values) + 1, dtype=np.int32) * marked.shape[1]
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(marked)))
+
+
+def _decimals(values: pa.Array) -> pa.StringArray:
+    """As integers and fractions are written; beyond 64 bits the number of digits, then these."""
+    wide = values.cast(pa.decimal256(_WIDEST.precision, values.type.scale))
+    left = np.asarray(pc.subtract(wide, pc.floor(wide)).cast(pa.float64()))
+    whole = pc.floor(wide).cast(_WIDEST)
+    large = pc.greater(whole, pa.scalar(Decimal(2**63 - 1), _WIDEST))
+    within = pc.if_else(large, pa.scalar(Decimal(0), _WIDEST), whole)
+    least = pa.scalar(Decimal(-(2**63)), _WIDEST)
+    text = _numbers(np.asarray(pc.if_else(pc.less(within, least), least, within).cast(pa.int64())))
+    digits = whole.cast(pa.string())
+    length = pc.utf8_lpad(pc.utf8_length(digits).cast(pa.string()), 2, "0")
+    text = pc.if_else(large, pc.binary_join_element_wise(_NUMBER + _LARGE, length, digits, ""), text)
+    rest = _numbers(left.view(np.int64))
+    return pc.if_else(pa.array(left == 0), text, pc.binary_join_element_wise(text, rest, "."))
 
 
 def _fractions(values: NDArray[np.float64]) -> pa.StringArray:

@@ -57,6 +57,21 @@ def test_events_without_a_value_come_first_and_equal_ones_stay_in_place() -> Non
     )
 
 
+def test_places_of_numbers_beyond_64_bits_or_15_digits_compare_as_they_do() -> None:
+    sequence = 20_260_131_000_000_000_000_000_000_000_000_000
+    numbers = [-5, 7, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, sequence + 1, sequence + 2]
+    places_in_order = places_of(pa.array([decimal.Decimal(n) for n in numbers], pa.decimal128(38, 0)))
+    assert places_in_order == sorted(set(places_in_order))
+    assert places_of(pa.array(numbers[1:7], pa.uint64())) == places_in_order[1:7]
+    assert places_of(pa.array(numbers[:5])) == places_in_order[:5]
+    seconds = [decimal.Decimal(f"1690000000000.{n:06}") for n in (0, 1, 2)]
+    fractions = places_of(pa.array(seconds, pa.decimal128(20, 6)))
+    assert fractions == sorted(set(fractions))
+    assert fractions[0] == places_of(pa.array([1_690_000_000_000]))[0]
+    rows = decoded(event(sequence + 2), event(sequence + 1)).tables[TABLE].table.column("after").to_pylist()
+    assert [r["n"] for r in rows] == [sequence + 1, sequence + 2]
+
+
 def test_places_compare_as_values_do_whatever_their_type_and_batch() -> None:
     numbers = [-(2**63), -5, -1, 0, 1, 9, 10, 2**40, 2**63 - 1]
     whole = places_of(pa.array(numbers))
