@@ -67,6 +67,12 @@ class TaskFilters:
         self._statistics = statistics
         self._types = {f.field_id: f.type for r in context.runtime_filters for f in r.fields}
         self._verdicts: dict[int, tuple[Match, ...]] = {}
+        self._sources = [
+            projection.leaf(f.field_id, f.type)
+            for filter_ in context.runtime_filters
+            if _judges_rows(filter_, context)
+            for f in filter_.fields
+        ]
         self._filters = [
             found
             for number, filter_ in enumerate(context.runtime_filters)
@@ -75,8 +81,11 @@ class TaskFilters:
 
     @property
     def sources(self) -> Sequence[ValueSource]:
-        """Where the key columns come from that rows are judged by."""
-        return [source for f in self._filters if f.step is not None for source in f.sources]
+        """Where the key columns come from that rows are judged by, once their keys are known.
+
+        All tasks that share a row group tell the same, whenever late keys come: by it they part the rows.
+        """
+        return self._sources
 
     def exclude_all(self, row_groups: Iterable[RowGroup], counts: ReadCounts) -> bool:
         """Whether no row group holds a row of the result, by one of the filters: then no delete needs to be loaded."""
@@ -195,7 +204,7 @@ class TaskFilters:
         keys = filter_.newest()
         if keys is None:
             return None
-        if not filter_.is_exact and not context.options.use_runtime_filters:
+        if not _is_used(filter_, context):
             return None
         run, paging = RUNS.of(filter_.decision), Paging(context.options.prune_pages)
         sources = [projection.leaf(f.field_id, f.type) for f in filter_.fields]
@@ -207,3 +216,12 @@ class TaskFilters:
         if context.options.use_runtime_filters and run.is_on(Level.BITMAPS, adaptive=False):
             bitmaps = open_key_bitmaps(lookup, sources, task, context, self._metrics)
         return _Filter(filter_, lookup, None, sources, step, run, bitmaps, paging)
+
+
+def _is_used(filter_: RuntimeFilter, context: ScanContext) -> bool:
+    return filter_.is_exact or context.options.use_runtime_filters
+
+
+def _judges_rows(filter_: RuntimeFilter, context: ScanContext) -> bool:
+    """Whether it tells of single rows, now or when its keys arrive: ranges do not."""
+    return _is_used(filter_, context) and not isinstance(filter_.keys, KeyRanges)

@@ -1,16 +1,19 @@
 """A row group too large for one task: its shares hold every living row once, and each reads its own pages."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import scan_core
-from scan_core import ScanOptions
+from scan_core import LateKeys, ScanOptions
 from scan_core.distribute.row_shares import share_row_groups
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
+from scan_core.read.paged_chunks import PagedChunks
 from scan_core.read.split_reader import count_split, read_split
 from scan_core.split import Split
 from tests.iceberg_json import Column
@@ -89,3 +92,22 @@ def test_row_groups_stay_whole_where_that_is_asked_or_they_are_small(table: scan
     assert list(share_row_groups(plan.splits(), plan.tasks[0].length)) == list(plan.splits())
     off = table.scan().with_options(ScanOptions(split_row_groups=False)).plan()
     assert len(_shares(off, 5)) == 1
+
+
+def test_keys_that_arrive_between_shares_lose_no_row(table: scan_core.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateKeys()
+    keys = list(range(1, NUM_ROWS, 3))
+    plan = table.scan().select("x").prefilter("id", late).with_options(ScanOptions(prune_deletes=False)).plan()
+    bare = replace(plan.tasks[0], equality_deletes=())
+    has_pages = PagedChunks.has_pages
+    monkeypatch.setattr(
+        PagedChunks, "has_pages", lambda self, group, column: column != 0 and has_pages(self, group, column)
+    )
+    found = []
+    for number in range(4):
+        if number == 1:
+            late.fill(keys)
+        share = Split(plan.context, (replace(bare, row_share=(number, 4)),))
+        found += [x for batch in read_split(share, ScanMetrics()) for x in batch["x"].to_pylist()]
+    wanted = table.scan().select("id", "x").to_table()
+    assert set(wanted.filter(pc.is_in(wanted["id"], pa.array(keys)))["x"].to_pylist()) <= set(found)
