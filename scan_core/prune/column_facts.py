@@ -178,7 +178,8 @@ def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType
     dtypes = ("<f4", "<f8") if name in FLOATING else ("<i4", "<i8")
     values = np.zeros(len(four), dtypes[1])
     values[eight] = _fixed(data, spans.starts[eight], 8).view(dtypes[1]).reshape(-1)
-    values[four] = _fixed(data, spans.starts[four], 4).view(dtypes[0]).reshape(-1)
+    with np.errstate(invalid="ignore"):  # NaN of any payload is unknown
+        values[four] = _fixed(data, spans.starts[four], 4).view(dtypes[0]).reshape(-1)
     known = four | eight
     if name in FLOATING:
         known &= ~np.isnan(values)

@@ -1,14 +1,17 @@
 """Files decided together fare as files decided one by one, whatever their statistics, partitions and the filter."""
 
+import struct
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
+from scan_core.manifest_columns import Spans
 from scan_core.manifest_files import data_file_at
 from scan_core.metadata import TableMetadata
 from scan_core.native import compiled
@@ -18,6 +21,7 @@ from scan_core.plan.file_pruner import FilePruner
 from scan_core.plan.file_set import ColumnPart, ObjectPart
 from scan_core.plan.key_bounds import key_bounds, key_bounds_of_columns
 from scan_core.plan.trace import PlanTrace
+from scan_core.prune.column_facts import _decoded
 from scan_core.prune.columns import match_columns
 from scan_core.schema import PrimitiveType
 from scan_core.single_value import encode_bound
@@ -187,3 +191,10 @@ _LOW: dict[int, Any] = {1: 1, 2: 1, 3: 0.5, 4: 0.5, 5: Decimal("1.00"), 6: "aa",
 _LOW |= {9: False, 11: 1, 18: "b", 20: b"a"}
 _HIGH: dict[int, Any] = {1: 9, 2: 9, 3: 2.5, 4: 2.5, 5: Decimal("3.00"), 6: "zz", 7: 18_270, 8: 18_270 * _DAY}
 _HIGH |= {9: True, 11: 5, 18: "c", 20: b"z"}
+
+
+def test_a_bound_that_is_a_signalling_nan_is_unknown_without_a_warning() -> None:
+    stored = bytes.fromhex("0100807f") + struct.pack("<f", 1.5)
+    spans = Spans(np.array([0, 4]), np.array([4, 4]))
+    for name in ("float", "double"):
+        assert _decoded(stored, spans, PrimitiveType(name), pa.float64()).values.to_pylist() == [None, 1.5]
