@@ -84,7 +84,8 @@ def _messages(error: ValidationError, document: ConfigDocument) -> list[str]:
         elif problem["type"] == "missing":
             what = f"{str(place[-1])!r} is missing"
         elif where:
-            what = f"{where}: {what}"
+            shown = what.startswith("Input should") and isinstance(problem["input"], str | int | float)
+            what = f"{where}: {what}, not {problem['input']!r}" if shown else f"{where}: {what}"
         messages.append(f"{document.where(place)}: {what}")
     return messages
 

@@ -83,14 +83,16 @@ class Feed:
         return options
 
     def check(self) -> None:
-        """Refuse unknown formats and options before anything is read."""
+        """Refuse unknown formats and options, and one table of the feed for two, before anything is read."""
+        taken: dict[str, str] = {}
+        for name, source in ((name, table.source_table) for name, table in self.tables.items()):
+            if source is not None and (first := taken.setdefault(source, name)) != name:
+                raise ConfigError(f"{first} and {name} both take source_table {source} of one source: leave one out")
         try:
-            options = self.format_options
             if self.source.format is not None:
-                parse_options(lookup(self.source.format), options)
+                parse_options(lookup(self.source.format), self.format_options)
         except ConfigError as error:
-            named = ", ".join((*self.tables, *self.patterns))
-            raise ConfigError(f"source of {named}: {error}") from error
+            raise ConfigError(f"source of {', '.join((*self.tables, *self.patterns))}: {error}") from error
 
     @property
     def quarantine(self) -> str:

@@ -58,7 +58,7 @@ class TableConfig(Section):
         partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
         include: columns to keep; empty keeps all.
         exclude: columns to leave out.
-        rename: new name by source column.
+        rename: new name by source column; `key`, `partition_by` and `sort_by` say the new one.
         cast: Iceberg type by source column, applied after decoding.
         encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
         inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not.

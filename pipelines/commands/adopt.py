@@ -15,9 +15,9 @@ def adopt(
     upgrade: Annotated[bool, typer.Option("--upgrade", help="Bring a table of format version 1 to version 2.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
 ) -> None:
-    """Make a table that Spark, Flink or PyIceberg wrote a mirror; its rows stay, changes are applied from now on.
+    """Make a table that Spark, Flink or PyIceberg wrote a mirror; its rows stay, its change log is applied to them.
 
-    Refused, with nothing changed: a key that is not unique, another partitioning than config says, format version 3.
+    Refused, with nothing changed: a key that is not unique, another partitioning than the config's, format version 3.
     """
     from pipelines.adoption import adopt as make_mirror
     from pipelines.catalog import open_existing

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.errors import ConfigError
 from pipelines.formats import arrow_columns, row_kernels, text_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.fine_times import count_cut
@@ -52,9 +53,19 @@ class Image:
         return len(self.present)
 
     def renamed(self, names: Mapping[str, str]) -> "Image":
-        """The image with other column names."""
+        """The image with other column names.
+
+        Raises:
+            ConfigError: two columns would have one name, and one of them would be lost.
+        """
         if not names:
             return self
+        seen: dict[str, str] = {}
+        for name in self.columns:
+            new = names.get(name, name)
+            if new in seen:
+                raise ConfigError(f"rename: the columns {seen[new]} and {name} of the feed would both be {new}")
+            seen[new] = name
         return Image(
             self.present,
             {names.get(name, name): value for name, value in self.columns.items()},

@@ -84,6 +84,7 @@ published:
         (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
         (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
         (with_lines("max_quarantine_ratio: 2"), "less than or equal to 1"),
+        (with_lines("memory_limit_bytes: lots"), "unable to parse string as an integer, not 'lots'"),
         (with_lines("exclude: [id]"), "key columns cannot be excluded: id"),
         (with_lines("identity: full"), "leave out one of the two"),
         (with_lines("key: [other]"), "nevermore.yaml:6: 'key' is given twice"),

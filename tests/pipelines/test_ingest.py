@@ -230,6 +230,23 @@ def test_unknown_format_is_refused_before_anything_is_made(project: Project) -> 
     assert not (project.folder / "warehouse").exists()
 
 
+def test_two_tables_that_take_one_table_of_a_feed_are_refused(project: Project) -> None:
+    project.write({name: {"key": ["id"], "source_table": "products"} for name in ("shop.a", "shop.b")})
+    with pytest.raises(ConfigError, match=r"shop\.a and shop\.b both take source_table products"):
+        project.run()
+
+
+def test_rename_to_the_name_of_another_column_is_refused(project: Project) -> None:
+    project.write({"shop.products": {"key": ["id"], "rename": {"name": "id"}}})
+    project.land("1.jsonl", [event("c", {"id": 1, "name": "x"})])
+    (table,) = project.run().tables
+    assert table.error is not None
+    assert "rename: the columns id and name of the feed would both be id" in table.error
+    project.write({"shop.products": {"key": ["id"], "rename": {"name": "title"}}})
+    project.run()
+    assert project.rows() == [{"id": 1, "title": "x"}]
+
+
 def test_unknown_table_is_refused(project: Project) -> None:
     with pytest.raises(ConfigError, match=r"no table shop\.nothing"):
         project.run(tables=["shop.nothing"])
