@@ -208,6 +208,8 @@ class ChangeLog:
         try:
             for number, batch in enumerate(batches):
                 changes = pa.concat_tables([_truncate(batch), batch.table]) if number == 0 else batch.table
+                if self.order_reached is not None:  # late changes belong before it
+                    changes = _placed(changes, self.order_reached)
                 files += self._written(changes, last + 1, delta)
                 last += changes.num_rows
             delta.commit(files, self._properties(self.position, last, delta), operation="append")
@@ -265,6 +267,14 @@ def _truncate(like: ChangeBatch) -> pa.Table:
         "schema_version": 0,
     }
     return pa.Table.from_pylist([given], schema)
+
+
+def _placed(changes: pa.Table, place: str) -> pa.Table:
+    """The changes, all of them at one place in the order that config asks for."""
+    column = pa.repeat(place, changes.num_rows)
+    if ORDER in changes.column_names:
+        return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
+    return changes.append_column(ORDER, column)
 
 
 def _numbered(changes: pa.Table, first: int) -> pa.Table:

@@ -59,6 +59,22 @@ def test_soft_deletes_flag_the_keys_that_vanished(tmp_path: Path) -> None:
     assert [(r["id"], r["_deleted"]) for r in project.rows()] == [(0, True), (1, False), (2, True)]
 
 
+def test_late_events_of_the_feed_bring_nothing_back_from_before_the_load(tmp_path: Path) -> None:
+    def at(place: int, i: int, name: str) -> str:
+        return json.dumps(json.loads(event("u", product(i, name))) | {"source": {"lsn": place}})
+
+    project = Project(tmp_path, {"shop.products": {"key": ["id"], "order_by": ["source.lsn"]}})
+    project.land("1.jsonl", [at(10, 1, "old"), at(20, 2, "old")])
+    project.run()
+    load_rows(project, [event("r", product(i, "loaded")) for i in (1, 2)])
+    project.land("2.jsonl", [at(5, 1, "late"), at(30, 2, "new")])
+    assert project.run().exit_code == 0
+    assert project.rows() == [product(1, "loaded"), product(2, "new")]
+    project.land("3.jsonl", [at(25, 2, "late"), at(25, 1, "late")])
+    assert project.run().exit_code == 0
+    assert project.rows() == [product(1, "late"), product(2, "new")]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
