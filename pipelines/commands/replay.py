@@ -43,4 +43,6 @@ def replay(
             f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in {done.commits} "
             f"commit{'' if done.commits == 1 else 's'}, snapshot {done.snapshot_id}"
         )
+        if done.quarantined:
+            typer.echo(f"{table}: {done.quarantined:,} events went to quarantine", err=True)
     raise typer.Exit(3 if done.quarantined else 0)

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines import quarantine_replay
+from pipelines import quarantine_replay, replay
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import load
 from pipelines.errors import PipelineError
@@ -185,6 +186,16 @@ def test_replay_takes_times(project: Project) -> None:
     code, _, errors = project.call("replay", "shop.products", "--from", "2999-01-01")
     assert code == 1
     assert "no change" in errors
+
+
+def test_replay_says_why_it_ends_with_the_code_of_a_quarantine(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.ingest(event("c", product(1)))
+    applied = replay.replay
+    monkeypatch.setattr(replay, "replay", lambda *arguments: replace(applied(*arguments), quarantined=1))
+    code, _, errors = project.run("replay", "shop.products", "--config", project.config)
+    assert (code, errors.strip()) == (3, "shop.products: 1 events went to quarantine")
 
 
 def test_replay_refuses_nonsense_and_truncates(project: Project) -> None:
