@@ -50,6 +50,7 @@ class TableIngest:
         self._log_only = log_only
         self._log = ChangeLog(catalog, change_log_name(name))
         self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
+        self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
         self._is_atomic = False
@@ -140,6 +141,8 @@ class TableIngest:
     def close(self) -> None:
         """Forget what was gathered and not committed."""
         self._pending.clear()
+        if self._ordered is not None:
+            self._ordered.close()
 
     def flush(self) -> None:
         """Commit what was gathered: quarantine, then change log with the position, then mirror.
@@ -182,7 +185,8 @@ class TableIngest:
         if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
             return changes
         tables = followed(self._log, changes, self._pending.key, self.report.add_superseded)
-        return ChangeRun.of(tables, self.config.memory_limit_bytes // BATCH_SHARE)
+        self._ordered = ChangeRun.of(tables, self.config.memory_limit_bytes // BATCH_SHARE)
+        return self._ordered
 
     def _catch_up(self, appended: Appended | None) -> None:
         if self._log_only:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from pipelines import table_ingest
+from pipelines.changes import spill
+from pipelines.changes.change_log import ChangeLog
 from pipelines.config import load
+from pipelines.errors import PipelineError
 from pipelines.ingest_report import TableReport
 from tests.pipelines.test_ingest import Project
 
@@ -98,6 +102,23 @@ def test_rule_28_late_truncate_removes_only_what_is_older(tmp_path: Path) -> Non
     project = project_in(tmp_path)
     land_and_run(project, [event(1, "c", product(1)), event(8, "c", product(2))], [event(5, "t", None)])
     assert project.rows() == [product(2)]
+
+
+def test_changes_spilled_in_their_order_are_removed_when_the_commit_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise PipelineError("no")
+
+    project = project_in(tmp_path)
+    land_and_run(project, [event(5, "c", product(1))])
+    folder = spill._own_folder()  # other tests run beside this one
+    before = set(folder.iterdir())
+    monkeypatch.setattr(table_ingest, "BATCH_SHARE", 2**60)
+    monkeypatch.setattr(ChangeLog, "append", fail)
+    project.land("2.jsonl", [event(3, "u", product(1)), event(7, "u", product(1))])
+    assert project.run().exit_code == 1
+    assert set(folder.iterdir()) <= before
 
 
 def test_new_column_of_a_late_change_is_added(tmp_path: Path) -> None:
