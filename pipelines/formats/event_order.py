@@ -24,6 +24,8 @@ _END = "\x01"
 _LARGE = "g"
 """Begins numbers beyond 64 bits; above all hexadecimal digits."""
 _WIDEST = pa.decimal256(75, 0)
+_IN_DIGITS = r"^-?[0-9]{1,75}$"
+_LSN = r"^(?P<high>[0-7]?[0-9A-Fa-f]{1,7})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
@@ -67,8 +69,27 @@ def _comparable(values: pa.Array) -> pa.StringArray:
     elif pa.types.is_floating(values.type):
         text = _fractions(np.nan_to_num(np.asarray(pc.fill_null(values, 0)).astype(np.float64)))
     else:
-        text = pc.binary_join_element_wise(_TEXT, pc.fill_null(values.cast(pa.string()), ""), "")
+        text = _texts(pc.fill_null(values.cast(pa.string()), ""))
     return pc.if_else(values.is_null(), _MISSING, text)
+
+
+def _texts(values: pa.StringArray) -> pa.StringArray:
+    """As written, but numbers in digits and log sequence numbers of PostgreSQL as the numbers that they are."""
+    text = pc.binary_join_element_wise(_TEXT, values, "")
+    is_number = pc.match_substring_regex(values, _IN_DIGITS)
+    if pc.any(is_number).as_py():
+        numbers = pc.if_else(is_number, values, "0").cast(pa.decimal256(_WIDEST.precision, 0))
+        text = pc.if_else(is_number, _decimals(numbers), text)
+    is_lsn = pc.match_substring_regex(values, _LSN)
+    if pc.any(is_lsn).as_py():
+        parts = pc.extract_regex(values, _LSN)
+        high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
+        digits = pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))
+        first = pc.index_in(pc.utf8_slice_codeunits(digits, 0, 1), pa.array(list("01234567")))
+        positive = pa.array(list("89abcdef")).take(first)  # as `_numbers` writes what is not negative
+        number = pc.binary_join_element_wise(_NUMBER, positive, pc.utf8_slice_codeunits(digits, 1), "")
+        text = pc.if_else(is_lsn, number, text)
+    return text
 
 
 def _numbers(values: NDArray[np.int64]) -> pa.StringArray:

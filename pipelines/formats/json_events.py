@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
@@ -73,16 +72,6 @@ def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Cal
         array, bad = decode(column, infer(column, InferenceOptions(objects_as_text=True)))
         if bad.any():
             raise KeyError(path)
-        array = _log_sequence_numbers(array) if pa.types.is_string(array.type) else array
         return array if rows is None else array.take(pa.array(rows))
 
     return values
-
-
-def _log_sequence_numbers(array: pa.StringArray) -> pa.Array:
-    pattern = r"^(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})$"
-    if not pc.all(pc.match_substring_regex(array, pattern)).as_py():
-        return array
-    parts = pc.extract_regex(array, pattern)
-    high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
-    return pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))

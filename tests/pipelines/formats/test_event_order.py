@@ -89,6 +89,19 @@ def test_places_compare_as_values_do_whatever_their_type_and_batch() -> None:
     assert places_of(pa.array(words)) == sorted(places_of(pa.array(words)))
 
 
+def test_numbers_written_in_digits_compare_as_numbers_whatever_else_their_batch_has() -> None:
+    assert places_of(pa.array(["999", "1000", "-5"])) == places_of(pa.array([999, 1000, -5]))
+    assert places_of(pa.array(["7", "seven", None]))[0] == places_of(pa.array([7]))[0]
+    sequence = "20260131000000000000000000000000001"
+    assert places_of(pa.array([sequence])) == places_of(pa.array([decimal.Decimal(sequence)]))
+
+
+def test_log_sequence_numbers_compare_as_numbers_whatever_else_their_batch_has() -> None:
+    assert places_of(pa.array(["0/24EE3C8", "1/0", ""]))[:2] == places_of(pa.array([0x24EE3C8, 1 << 32]))
+    assert places_of(pa.array(["7FFFFFFF/FFFFFFFF"])) == places_of(pa.array([2**63 - 1]))
+    assert places_of(pa.array(["a/b/c", "80000000/0"])) == ["2a/b/c", "280000000/0"]
+
+
 def test_several_columns_compare_from_the_first_on() -> None:
     first, second = [1, 1, 1, 2, None], [5, 7, None, 0, 9]
     found = places(ordered_by({"a": pa.array(first), "b": pa.array(second)}), ("a", "b")).to_pylist()
