@@ -69,7 +69,7 @@ def test_partitioned_table_of_flink_keeps_its_partitioning_and_its_key(tmp_path:
     project = project_with(tmp_path, shared_dir, "flink_upsert_partitioned")
     done = adopted(project)
     assert done.key == ("s", "d")
-    before = project.rows("lake.products", "s")
+    before = project.rows("lake.products", "s", "d")
     first, second = before[0], before[1]
     lines = [
         event("u", {"i": 77, "s": first["s"], "d": first["d"].isoformat()}),
@@ -78,7 +78,7 @@ def test_partitioned_table_of_flink_keeps_its_partitioning_and_its_key(tmp_path:
     project.land("1.jsonl", lines)
     report = project.run()
     assert report.exit_code == 0, report.as_dict()
-    assert project.rows("lake.products", "s") == [first | {"i": 77}, *before[2:]]
+    assert project.rows("lake.products", "s", "d") == [first | {"i": 77}, *before[2:]]
 
 
 @pytest.mark.parametrize("name", ["flink_upsert", "flink_upsert_partitioned"])

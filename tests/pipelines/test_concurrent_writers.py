@@ -73,7 +73,7 @@ def land(project: Project, files: int, rows: int = 100) -> dict[int, dict[str, A
 def assert_exactly_once(project: Project, last: dict[int, dict[str, Any]], changes: int) -> None:
     assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
     assert project.rows() == [last[key] for key in sorted(last)]
-    log = project.rows("change_log.shop_products", order="ordinal")
+    log = project.rows("change_log.shop_products", "ordinal")
     assert [r["ordinal"] for r in log] == list(range(1, changes + 1))
     assert len({(r["source_file"], r["source_offset"]) for r in log}) == changes
 

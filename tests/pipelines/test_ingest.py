@@ -50,11 +50,11 @@ class Project:
     def table(self, name: str) -> Any:
         return find_table(open_catalog(load(self.folder / "nevermore.yaml")), name)
 
-    def rows(self, name: str = "shop.products", order: str = "id") -> list[Event]:
+    def rows(self, name: str = "shop.products", *order: str) -> list[Event]:
         table = self.table(name)
         assert table is not None, f"no table {name}"
         found = live_rows(table.metadata_location.removeprefix("file://"))
-        return list(found.sort_by(order).to_pylist())
+        return list(found.sort_by([(column, "ascending") for column in order or ("id",)]).to_pylist())
 
     def snapshots(self) -> dict[str, int | None]:
         catalog = open_catalog(load(self.folder / "nevermore.yaml"))
@@ -132,7 +132,7 @@ def test_broken_events_go_to_quarantine_and_the_rest_goes_on(project: Project) -
     report = project.run()
     assert report.exit_code == 3
     assert [r["id"] for r in project.rows()] == [1, 2]
-    kept = project.rows("quarantine.shop_products", order="source_offset")
+    kept = project.rows("quarantine.shop_products", "source_offset")
     assert [r["source_offset"] for r in kept] == [2, 3]
     assert kept[0]["raw"].rstrip() == b"{not json"
     assert "id" in kept[1]["reason"]
@@ -147,7 +147,7 @@ def test_event_is_quarantined_once(project: Project) -> None:
         catalog.drop_table(name)
     report = project.run()
     assert (report.exit_code, the(report).quarantined, the(report).rejected) == (0, 0, 1)
-    assert len(project.rows("quarantine.shop_products", order="source_offset")) == 1
+    assert len(project.rows("quarantine.shop_products", "source_offset")) == 1
 
 
 def test_too_many_rejected_events_stop_the_batch(project: Project) -> None:
@@ -300,9 +300,9 @@ def test_rule_29_crash_at_any_point_loses_nothing_and_applies_nothing_twice(
     assert project.rows() in ([product(i) for i in range(3)], [product(0), product(1, "B"), product(9)])
     assert project.run().exit_code in {0, 3}
     assert project.rows() == [product(0), product(1, "B"), product(9)]
-    log = project.rows("change_log.shop_products", order="ordinal")
+    log = project.rows("change_log.shop_products", "ordinal")
     assert [r["ordinal"] for r in log] == list(range(1, 7))
-    assert len(project.rows("quarantine.shop_products", order="source_offset")) == 1
+    assert len(project.rows("quarantine.shop_products", "source_offset")) == 1
     assert project.run().found_nothing_new
 
 
