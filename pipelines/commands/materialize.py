@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.commands.spark_options import MASTER, REMOTE
+
 if TYPE_CHECKING:
     from pipelines.published.materialize import MaterializeReport
 
@@ -18,18 +20,8 @@ def materialize(
         str, typer.Option("--day", help="The business day, 2026-01-31; FIRST..LAST for several.", show_default=False)
     ],
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master",
-            help="Where Spark runs, as for spark-submit; default: as the config says, or local[*].",
-            show_default=False,
-        ),
-    ] = None,
-    remote: Annotated[
-        str | None,
-        typer.Option("--remote", help="A Spark Connect server instead, sc://host:15002.", show_default=False),
-    ] = None,
+    master: Annotated[str | None, MASTER] = None,
+    remote: Annotated[str | None, REMOTE] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per day.")] = False,
 ) -> None:
     """Make business days of a published table anew, each in one snapshot: replaced, appended or upserted as its mode says."""

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.commands.spark_options import MASTER, REMOTE
+
 if TYPE_CHECKING:
     from pipelines.published.refresh_report import PublishReport
 
@@ -30,18 +32,8 @@ def publish(
         bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
     ] = False,
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
-    master: Annotated[
-        str | None,
-        typer.Option(
-            "--master",
-            help="Where Spark runs, as for spark-submit; default: as the config says, or local[*].",
-            show_default=False,
-        ),
-    ] = None,
-    remote: Annotated[
-        str | None,
-        typer.Option("--remote", help="A Spark Connect server instead, sc://host:15002.", show_default=False),
-    ] = None,
+    master: Annotated[str | None, MASTER] = None,
+    remote: Annotated[str | None, REMOTE] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
 ) -> None:
     """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each."""
