@@ -19,28 +19,16 @@ from tests.fixture_tables import fixture_tables
 from tests.iceberg_json import Column
 from tests.rendering import rendered
 from tests.spark_session import SPARK_TEST
+from tests.spark_table import build_spark_table
 from tests.table_builder import TableBuilder
 
 pytestmark = SPARK_TEST
-
-NUM_FILES, ROWS_PER_FILE = 4, 100
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     """400 rows in 4 files; every tenth id deleted, then 3 of them inserted again."""
-    builder = TableBuilder(
-        tmp_path_factory.mktemp("spark") / "with space",
-        [Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "qty", "int")],
-    )
-    for number in range(NUM_FILES):
-        ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-        builder.commit(
-            builder.data({"id": list(ids), "name": [f"n{i % 7}" for i in ids], "qty": [i % 13 for i in ids]})
-        )
-    builder.commit(builder.equality_delete({"id": list(range(0, 400, 10))}, ids=[1]))
-    builder.commit(builder.data({"id": [0, 10, 20], "name": ["back", None, "back"], "qty": [1, 2, None]}))
-    return scan_core.open_table(builder.metadata_path)
+    return scan_core.open_table(build_spark_table(tmp_path_factory.mktemp("spark")))
 
 
 def _rows(source: DataFrame | Scan) -> list[tuple[Any, ...]]:
