@@ -4,6 +4,7 @@ Rows and metrics do not depend on the number of threads. Memory is bounded: a th
 taken, and no split is begun that lies too far ahead of the one being consumed.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Condition, Lock, Semaphore, Thread
@@ -72,7 +73,7 @@ def _one_by_one(
             metrics.add(own)
 
 
-class _Pool(Generic[S, T]):
+class _Pool(ABC, Generic[S, T]):
     """Threads that take splits in order."""
 
     def __init__(
@@ -91,9 +92,9 @@ class _Pool(Generic[S, T]):
         for thread in self._threads:
             thread.start()
 
+    @abstractmethod
     def results(self, metrics: ScanMetrics) -> Iterator[T]:
         """All results; the error of a split that failed."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """Cancel what is under way and wait until no thread is left."""
@@ -104,11 +105,13 @@ class _Pool(Generic[S, T]):
             if thread.ident is not None:
                 thread.join()
 
+    @abstractmethod
     def _cancel(self) -> None:
-        raise NotImplementedError
+        """Let no thread wait any longer."""
 
+    @abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """What each thread does."""
 
     def _take(self) -> int | None:
         """The number of the next split; None if there is no more to do. Called with the lock held."""
