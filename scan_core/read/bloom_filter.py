@@ -135,11 +135,6 @@ class BloomTest:
         return not any(self.filter_.may_contain(e) for e in encoded)
 
 
-def exclusion_test(filter_: BloomFilter, file_type: pa.DataType, physical_type: int) -> BloomTest:
-    """The test by a filter for a column of this type."""
-    return BloomTest(filter_, file_type, physical_type)
-
-
 def plain_encoded(value: Any, file_type: pa.DataType, physical_type: int) -> tuple[bytes, ...] | None:
     """The encodings of a value of the table in the file; none if the file cannot hold it, None if unknown."""
     if isinstance(value, bool) or pa.types.is_boolean(file_type):

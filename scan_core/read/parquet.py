@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import fingerprint, open_input
-from scan_core.read.bloom_filter import BloomFilter, exclusion_test, read_bloom_filter
+from scan_core.read.bloom_filter import BloomFilter, BloomTest, read_bloom_filter
 from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
 from scan_core.read.dictionary_test import dictionary_range, dictionary_test
@@ -170,7 +170,7 @@ class ParquetFileReader:
             self.counts.fallbacks += found is None
             self._bloom_filters[key] = None if found is None else found[0]
         filter_ = self._bloom_filters[key]
-        return None if filter_ is None else exclusion_test(filter_, field_type, self._footer.leaves[leaf].physical_type)
+        return None if filter_ is None else BloomTest(filter_, field_type, self._footer.leaves[leaf].physical_type)
 
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """By the dictionary page of a column chunk in which every page is encoded by it."""

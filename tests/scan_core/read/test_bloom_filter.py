@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scan_core.read.bloom_filter import exclusion_test, parse_bloom_filter, plain_encoded, xxhash64
+from scan_core.read.bloom_filter import BloomTest, parse_bloom_filter, plain_encoded, xxhash64
 
 COUNT = 3_000
 MOST_FALSE_HITS = 0.05
@@ -40,7 +40,7 @@ def excludes(path: Path, column: str) -> Callable[[Any], bool]:
     found = parse_bloom_filter(data)
     assert found is not None
     physical = {"INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6, "FIXED_LEN_BYTE_ARRAY": 7}
-    return exclusion_test(found, file.schema_arrow.field(index).type, physical[chunk.physical_type])
+    return BloomTest(found, file.schema_arrow.field(index).type, physical[chunk.physical_type])
 
 
 @pytest.fixture(scope="module", params=["pyarrow", "duckdb"])
