@@ -14,11 +14,6 @@ DEFAULT_START = "2024-01-01"
 _CRONS: Mapping[Unit, str] = {"year": "0 0 1 1 *", "month": "0 0 1 * *", "day": "0 0 * * *", "hour": "0 * * * *"}
 
 
-def business_days(published: Iterable[PublishedConfig]) -> dg.TimeWindowPartitionsDefinition:
-    """Days from the earliest `start` to today, in UTC; see `partitions_by_time`."""
-    return partitions_by_time("day", published)
-
-
 def partitions_by_time(unit: Unit, published: Iterable[PublishedConfig]) -> dg.TimeWindowPartitionsDefinition:
     """Hours, days, months or years from the earliest `start` of such tables to now, in UTC.
 

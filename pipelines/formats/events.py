@@ -109,11 +109,6 @@ class Events:
         return len(self.op)
 
 
-def no_order(path: str) -> pa.Array:
-    """For formats whose events carry nothing to order by."""
-    raise KeyError(path)
-
-
 def letters(column: SpanColumn) -> NDArray[np.uint8]:
     """The single character of each string of one character, 0 where it is none."""
     single = (column.kind == 6) & (column.end - column.start == 1)

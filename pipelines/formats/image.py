@@ -120,11 +120,6 @@ class ArrowMembers:
 Columns = Members | ArrowMembers
 
 
-def no_image(count: int) -> Image:
-    """An image that no event has."""
-    return Image(np.zeros(count, np.bool_), {})
-
-
 def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
     """The forms in which Debezium writes the placeholder of a value it did not send, by the column's type."""
     from base64 import b64encode

@@ -1,7 +1,5 @@
 """Dates, times and timestamps from integers in some unit and from text in the forms that databases write."""
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -93,11 +91,6 @@ def _time_of_day(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Ma
     local = pc.replace_substring_regex(trimmed, r"(Z|[+-]\d\d(:?\d\d)?)$", "")
     moments, bad = cast_each(pc.binary_join_element_wise("1970-01-01T", local, ""), pa.timestamp(arrow.unit))
     return moments.cast(pa.int64()).view(arrow), bad
-
-
-def looks_like_timestamp(text: str) -> bool:
-    """Whether a text is an ISO date and time."""
-    return re.match(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", text) is not None
 
 
 def _per_second(arrow: pa.DataType) -> int:

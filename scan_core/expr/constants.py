@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from scan_core.expr.bound import BoundExpr, Cast, Literal
-from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, name_of
+from scan_core.expr.coercion import BYTES, TIMESTAMPS, name_of
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE, literal_text, parse_text
 from scan_core.schema import PrimitiveType, Type
 
@@ -118,8 +118,3 @@ def decimal_constant(value: decimal.Decimal, target: Type) -> decimal.Decimal | 
 
 def _in_long(value: int) -> int | None:
     return value if LONG_RANGE[0] <= value <= LONG_RANGE[1] else None
-
-
-def is_exact_number(type_: Type) -> bool:
-    """Is it int, long or decimal?"""
-    return name_of(type_) in INTEGRAL | {"decimal"} and name_of(type_) not in FLOATING

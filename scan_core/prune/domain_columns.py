@@ -40,16 +40,6 @@ class DomainColumn:
     excludes: Callable[[Any], Flags] | None = None
 
     @property
-    def has_lower(self) -> Flags:
-        """Where the lower end is known."""
-        return true_flags(pc.is_valid(self.lower))
-
-    @property
-    def has_upper(self) -> Flags:
-        """Where the upper end is known."""
-        return true_flags(pc.is_valid(self.upper))
-
-    @property
     def has_one_value(self) -> Flags:
         """Where all values are equal."""
         return true_flags(pc.equal(self.lower, self.upper))

@@ -66,7 +66,6 @@ _NEVER_FAIL = frozenset(_RANGES) | {
     *("unix_date", "unix_seconds", "unix_millis", "unix_micros", "&", "|", "^", "~", "sqrt"),
     *("map_get", "array_contains", "map_contains_key"),
 }
-_UNSAFE_AS_CORNER = frozenset({"/", "div", "%"})
 
 
 def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tuple[bool, bool]]) -> Domain:

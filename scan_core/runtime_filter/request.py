@@ -4,7 +4,6 @@ Frozen and picklable, part of the context that splits share. Where it is used is
 driver and `task_filters.py` on the workers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -76,8 +75,3 @@ class RuntimeFilter:
     def decided(self, decision: FilterDecision) -> "RuntimeFilter":
         """The same filter, used as decided."""
         return replace(self, decision=decision)
-
-
-def exact_only(filters: Sequence[RuntimeFilter]) -> tuple[RuntimeFilter, ...]:
-    """Those that the result depends on."""
-    return tuple(f for f in filters if f.is_exact)
