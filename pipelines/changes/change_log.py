@@ -236,11 +236,10 @@ class ChangeLog:
         table = self.table
         if table is None:
             raise PositionLostError(f"{self.name} has vanished")
-        if table.metadata.current_snapshot_id is not None or before is not None:
-            known = table.metadata.current_snapshot_id
-            refresh(table)
-            if table.metadata.current_snapshot_id != known:
-                self._read_state()
+        known = table.metadata.current_snapshot_id
+        refresh(table)
+        if table.metadata.current_snapshot_id != known:
+            self._read_state()
         if self.position != before:
             raise CommitConflictError(
                 f"another ingester has appended to {self.name} meanwhile; this run stops, its changes are not lost",
