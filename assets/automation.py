@@ -8,7 +8,7 @@ import dagster as dg
 from assets.jobs import JOBS_BY_UNIT, ingest_job, tables_by
 from assets.keys import published_key
 from pipelines.config import PublishedConfig
-from pipelines.published_partition import FORMATS, Unit
+from pipelines.published.partition import FORMATS, Unit
 
 INGEST_CRON = "*/5 * * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}

@@ -7,7 +7,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.keys import CHANGE_LOG_GROUP, MIRROR_GROUP, published_key
 from pipelines.config import PublishedConfig
-from pipelines.published_partition import Unit
+from pipelines.published.partition import Unit
 
 INGEST_JOB = "ingest_job"
 DAILY_JOB = "daily_job"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from pipelines.config import PublishedConfig
-from pipelines.published_partition import FORMATS, Unit
+from pipelines.published.partition import FORMATS, Unit
 
 DEFAULT_START = "2024-01-01"
 """First day offered where no published table says `start`; earlier partitions still exist in the tables."""

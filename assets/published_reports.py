@@ -7,9 +7,9 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.published.entries import published_entry
 from pipelines.published.materialize import MaterializeReport
+from pipelines.published.partition import NULL_KEY
 from pipelines.published.refresh_report import PublishReport
 from pipelines.published.slice_conditions import scan_condition
-from pipelines.published_partition import NULL_KEY
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.table import open_table

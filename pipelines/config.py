@@ -21,7 +21,7 @@ from pipelines.config_sections import (
 )
 from pipelines.config_template import config_template
 from pipelines.errors import ConfigError
-from pipelines.published_sections import PublishedConfig, PublishedOptions
+from pipelines.published.sections import PublishedConfig, PublishedOptions
 from pipelines.spark_section import SHIPPED, SparkConfig
 from pipelines.table_section import FilesSource, TableConfig, partition_field
 

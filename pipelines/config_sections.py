@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from pipelines.config_values import Section
 from pipelines.errors import ConfigError
-from pipelines.published_sections import PublishedConfig
+from pipelines.published.sections import PublishedConfig
 from pipelines.spark_section import SparkConfig
 from pipelines.table_section import TableConfig
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery
 from pipelines.published.query_tree import DIALECT
 from pipelines.published.refresh_plan import MakeReached
 from pipelines.published.slice_queries import OF_CHANGED
-from pipelines.published_partition import PublishedPartition
 from scan_core.changes.request import CHANGE_TYPE, Changes
 from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema

@@ -18,10 +18,10 @@ from pipelines.errors import ConfigError, PublishError
 from pipelines.published.direct_copy import copied_columns
 from pipelines.published.entries import arguments, published_entry, published_query
 from pipelines.published.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.partition_rows import partition_field, query_result, require_columns
 from pipelines.published.query import PublishedQuery
 from pipelines.published.writer import CopiedRows, QueryRows, Rows, publish
-from pipelines.published_partition import PublishedPartition
 from pipelines.spark.place import project_session
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan

@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipelines.errors import ConfigError
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery
 from pipelines.published.writer import iceberg_columns, spark_message
-from pipelines.published_partition import PublishedPartition
 from scan_core.schema import NestedField, PrimitiveType, Type
 
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "+00:00"})

@@ -16,13 +16,13 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import traverse_scope
 
 from pipelines.errors import ConfigError
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.partition_lineage import reaches
 from pipelines.published.query_tree import DIALECT, inlined, qualified
 from pipelines.published.slice_conditions import ScanCondition, scan_condition
 from pipelines.published.slice_queries import Reach
 from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_START
 from pipelines.published.sql_functions import unknown_function, volatile_function
-from pipelines.published_partition import PublishedPartition
 from scan_core.schema import Schema
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.catalog import create_table, find_table
 from pipelines.errors import CommitConflictError
 from pipelines.published.commit import published_delta, require_partition
-from pipelines.published_partition import PublishedPartition
+from pipelines.published.partition import PublishedPartition
 from pipelines.tables.commit import Committed, RowDelta, everything
 from pipelines.tables.commit_manifests import Selection
 from pipelines.tables.file_metrics import WrittenFile

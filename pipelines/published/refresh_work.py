@@ -15,12 +15,12 @@ from pipelines.config import PublishedConfig
 from pipelines.errors import ConfigError
 from pipelines.published.changed_partitions import Reached, reached_partitions
 from pipelines.published.entries import arguments
+from pipelines.published.partition import FORMATS, PublishedPartition
 from pipelines.published.partition_rows import partition_field, require_columns
 from pipelines.published.query import PublishedQuery
 from pipelines.published.refresh_plan import MakeAll, MakeReached, RefreshPlan
 from pipelines.published.state import Base
 from pipelines.published.writer import iceberg_columns, spark_message
-from pipelines.published_partition import FORMATS, PublishedPartition
 from scan_core.schema import NestedField, Type
 from scan_core.table import open_table
 

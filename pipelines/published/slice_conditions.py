@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlglot import exp
 
+from pipelines.published.partition import Period, PublishedPartition
 from pipelines.published.query_tree import DIALECT
-from pipelines.published_partition import Period, PublishedPartition
 from scan_core.schema import NestedField, PrimitiveType, Schema
 
 MOST_RANGES = 20

@@ -18,8 +18,8 @@ from pipelines.config import PublishedConfig
 from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.published.commit import Publication, Published
 from pipelines.published.direct_copy import CopyTask
+from pipelines.published.sections import PublishedOptions
 from pipelines.published.task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
-from pipelines.published_sections import PublishedOptions
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.leftover_files import remove_leftovers

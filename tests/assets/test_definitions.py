@@ -15,7 +15,7 @@ from assets.automation import last_key
 from assets.jobs import DAILY_JOB, INGEST_JOB, PUBLISH_JOB
 from assets.publish_job import SENSOR
 from pipelines.errors import ConfigError
-from pipelines.published_partition import Unit
+from pipelines.published.partition import Unit
 from tests.conftest import REPOSITORY
 from tests.shop_project import ShopProject
 

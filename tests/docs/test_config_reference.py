@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pipelines.published_sections import PublishedConfig, PublishedOptions
+from pipelines.published.sections import PublishedConfig, PublishedOptions
 from pipelines.spark_section import SparkConfig
 from pipelines.table_section import FilesSource, TableConfig
 

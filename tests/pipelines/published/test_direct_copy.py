@@ -12,9 +12,9 @@ from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import parse
 from pipelines.published.direct_copy import CopyTask, copied_columns
 from pipelines.published.query import parse_query
+from pipelines.published.sections import PublishedOptions
 from pipelines.published.task import PublishTask, total_report
 from pipelines.published.writer import file_layout
-from pipelines.published_sections import PublishedOptions
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import WriterOptions, write_deletes, write_rows

@@ -6,9 +6,9 @@ import pytest
 from pipelines.config import parse
 from pipelines.errors import ConfigError
 from pipelines.published.entries import published_entry, published_query
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.refresh_work import ResultShape, WorkFinder
 from pipelines.published.state import Base
-from pipelines.published_partition import PublishedPartition
 from scan_core.schema import NestedField, PrimitiveType
 
 

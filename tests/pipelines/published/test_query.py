@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from pipelines.errors import ConfigError
+from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery, parse_query
-from pipelines.published_partition import PublishedPartition
 from scan_core.schema import NestedField, PrimitiveType, Schema
 
 _SCHEMAS = {

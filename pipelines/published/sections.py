@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipelines.config_values import Bytes, Names, Section
-from pipelines.published_partition import PublishedPartition
+from pipelines.published.partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's splits."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
-from pipelines.partition_keys import typed_key
+from pipelines.published.partition_keys import typed_key
 from scan_core.schema import PrimitiveType, Type, arrow_type
 from scan_core.transforms import parse_transform
 
