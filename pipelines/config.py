@@ -5,13 +5,12 @@ nearest valid one. What may stand in it is in `config_sections.py`.
 """
 
 import os
-from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from pipelines.config_document import ConfigDocument
+from pipelines.config_messages import config_messages, unknown_key
 from pipelines.config_sections import (
     ALL_TABLES,
     CatalogConfig,
@@ -42,6 +41,15 @@ __all__ = [
     "quarantine_name",
 ]
 
+_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
+    (): Config,
+    ("tables", "*"): TableConfig,
+    ("tables", "*", "source"): FilesSource,
+    ("published", "*"): PublishedConfig,
+    ("published", "*", "options"): PublishedOptions,
+    ("spark",): SparkConfig,
+}
+
 
 def load(path: str | Path) -> Config:
     """The config in a file.
@@ -63,56 +71,15 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     """The config in a text; `path` gives the folder for relative paths and the name for messages."""
     document = ConfigDocument.of(text, path)
     values = document.values()
+    valid = sorted(name for name, field in Config.model_fields.items() if not field.exclude)
     for name, field in Config.model_fields.items():
         if field.exclude and name in values:
-            raise ConfigError(f"{document.where([name])}: unknown key {name!r}; {_nearest(name, _valid_names([]))}")
+            raise ConfigError(f"{document.where([name])}: {unknown_key(name, valid)[0]}")
     try:
         config = Config.model_validate({**values, "path": Path(path).absolute()})
     except ValidationError as error:
-        raise ConfigError("\n".join(_messages(error, document))) from error
+        raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from error
     return _resolved(config)
-
-
-def _messages(error: ValidationError, document: ConfigDocument) -> list[str]:
-    messages = []
-    for problem in error.errors():
-        place = problem["loc"]
-        where = ".".join(str(p) for p in place)
-        what = str(problem["msg"]).removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            what = f"unknown key {str(place[-1])!r}; {_nearest(str(place[-1]), _valid_names(place[:-1]))}"
-        elif problem["type"] == "missing":
-            what = f"{str(place[-1])!r} is missing"
-        elif where:
-            shown = what.startswith("Input should") and isinstance(problem["input"], str | int | float)
-            what = f"{where}: {what}, not {problem['input']!r}" if shown else f"{where}: {what}"
-        messages.append(f"{document.where(place)}: {what}")
-    return messages
-
-
-def _nearest(name: str, valid: Sequence[str]) -> str:
-    near = get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"valid are {', '.join(valid)}"
-
-
-def _valid_names(place: Sequence[str | int]) -> list[str]:
-    model: type[BaseModel]
-    match list(place):
-        case []:
-            model = Config
-        case ["tables", _]:
-            model = TableConfig
-        case ["tables", _, "source", *_]:
-            model = FilesSource
-        case ["published", _]:
-            model = PublishedConfig
-        case ["published", _, "options"]:
-            model = PublishedOptions
-        case ["spark"]:
-            model = SparkConfig
-        case _:
-            return []
-    return sorted(name for name, f in model.model_fields.items() if not f.exclude)
 
 
 def _resolved(config: Config) -> Config:

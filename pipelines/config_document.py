@@ -12,6 +12,7 @@ import yaml
 from pipelines.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +28,19 @@ class ConfigDocument:
         """The document in a text.
 
         Raises:
-            ConfigError: not YAML, not a mapping, or a key given twice.
+            ConfigError: not YAML, not a mapping, a key given twice or one that is no text.
         """
         try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-            raw = yaml.safe_load(text)
+            root = yaml.compose(text, Loader=_Loader)
+            raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+            raise ConfigError(_not_yaml(error, path)) from error
         if not isinstance(raw, Mapping) or not isinstance(root, yaml.MappingNode):
             raise ConfigError(
                 f"{path}: a config has the sections catalog, tables and published; `nevermore init` writes one"
             )
         document = cls(str(path), root, raw)
-        document._refuse_duplicates(root)
+        document._check_keys(root)
         return document
 
     def values(self) -> dict[str, Any]:
@@ -68,6 +69,16 @@ class ConfigDocument:
                 break
         return f"{self.path}:{line + 1}"
 
+    def depth(self, place: Sequence[str | int]) -> int:
+        """How many steps of a place lead to a value that is there."""
+        value: Any = self.raw
+        for taken, step in enumerate(place):
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return taken
+        return len(place)
+
     def _filled(self, value: Any, place: tuple[str | int, ...]) -> Any:
         if isinstance(value, Mapping):
             return {k: self._filled(v, (*place, k)) for k, v in value.items()}
@@ -84,14 +95,44 @@ class ConfigDocument:
 
         return _VARIABLE.sub(replace, value)
 
-    def _refuse_duplicates(self, node: yaml.Node) -> None:
+    def _check_keys(self, node: yaml.Node) -> None:
         if isinstance(node, yaml.SequenceNode):
             for child in node.value:
-                self._refuse_duplicates(child)
+                self._check_keys(child)
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:
+                where = f"{self.path}:{key.start_mark.line + 1}"
+                if key.tag not in _TEXT_KEYS:
+                    kind = key.tag.rpartition(":")[2]
+                    raise ConfigError(f"{where}: YAML reads {key.value} as {kind}; as a key write it in quotes")
                 if key.value in seen:
-                    raise ConfigError(f"{self.path}:{key.start_mark.line + 1}: {key.value!r} is given twice")
+                    raise ConfigError(f"{where}: {key.value!r} is given twice")
                 seen.add(key.value)
-                self._refuse_duplicates(value)
+                self._check_keys(value)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's own, which tells the line of a day that there is not."""
+
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return super().construct_yaml_timestamp(node)
+        except ValueError as error:
+            what = f"{node.value} is no date: {error}"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
+
+
+def _not_yaml(error: yaml.YAMLError, path: str | Path) -> str:
+    """The message with the line where others have theirs."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{path}: not YAML: {' '.join(str(error).split())}"
+    what = error.problem or error.context or "it ends too early"
+    if "'\\t'" in what:
+        what = "a tab where spaces must stand"
+    elif error.context is not None and error.context != what:
+        what = f"{error.context} {what}"
+    return f"{path}:{error.problem_mark.line + 1}: not YAML: {what}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipelines.config_values import Section
+from pipelines.config_values import Section, placed
 from pipelines.errors import ConfigError
 from pipelines.published.sections import PublishedConfig
 from pipelines.spark_section import SparkConfig
@@ -67,11 +67,10 @@ class Config(Section):
     def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             if not _TABLE_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} must be namespace.table")
+                raise placed(f"{name!r} must be namespace.table", name)
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
-                raise ValueError(
-                    f"{name!r}: the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
-                )
+                what = "the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
+                raise placed(what, name)
         return value
 
     @model_validator(mode="after")
@@ -79,9 +78,11 @@ class Config(Section):
         for name, table in self.tables.items():
             is_pattern = name.endswith(ALL_TABLES)
             if not is_pattern and (table.include_tables or table.exclude_tables):
-                raise ValueError(f"{name}: include_tables and exclude_tables are for entries namespace.*")
+                what = "include_tables and exclude_tables are for entries namespace.*"
+                raise placed(what, "tables", name)
             if is_pattern and table.source_table is not None:
-                raise ValueError(f"{name}: source_table is for one table; use include_tables")
+                what = "source_table is for one table; use include_tables"
+                raise placed(what, "tables", name, "source_table")
         return self
 
     @model_validator(mode="after")
@@ -90,9 +91,11 @@ class Config(Section):
         for name in self.tables:
             other = logs.setdefault(change_log_name(name), name)
             if other != name:
-                raise ValueError(f"tables {other} and {name} would share the change log {change_log_name(name)}")
+                what = f"would share the change log {change_log_name(name)} with {other}; rename one of them"
+                raise placed(what, "tables", name)
         if both := sorted(set(self.tables) & set(self.published)):
-            raise ValueError(f"names used both in tables and in published: {', '.join(both)}")
+            what = f"{both[0]} is the name of a mirror, too; a published table needs a name of its own"
+            raise placed(what, "published", both[0])
         return self
 
     @property

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Seconds, Section
+from pipelines.config_values import Bytes, Names, Seconds, Section, placed
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -111,24 +111,27 @@ class TableConfig(Section):
             try:
                 parse_type(text)
             except ScanError as error:
-                raise ValueError(f"column {column}: {error}") from error
+                raise placed(str(error), column) from error
         return value
 
     @field_validator("partition_by")
     @classmethod
     def _are_partition_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for text in value:
-            partition_field(text)
+        for number, text in enumerate(value):
+            try:
+                partition_field(text)
+            except ValueError as error:
+                raise placed(str(error), number) from error
         return value
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "TableConfig":
         if self.identity == "full" and self.key:
-            raise ValueError("identity: full is for tables without a key; leave out one of the two")
+            raise placed("identity: full is for tables without a key; leave out one of the two", "identity")
         if both := sorted(set(self.include) & set(self.exclude)):
-            raise ValueError(f"columns both included and excluded: {', '.join(both)}")
+            raise placed(f"columns both included and excluded: {', '.join(both)}", "exclude")
         if lost := sorted(set(self.key) & set(self.exclude)):
-            raise ValueError(f"key columns cannot be excluded: {', '.join(lost)}")
+            raise placed(f"key columns cannot be excluded: {', '.join(lost)}", "exclude")
         return self
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Section
+from pipelines.config_values import Bytes, Day, Names, Section
 from pipelines.published.partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
@@ -63,7 +63,7 @@ class PublishedConfig(Section):
 
     sql: str
     partition: str | None = None
-    start: str | None = None
+    start: Day | None = None
     values: Names = ()
     parameters: dict[str, bool | int | float | date | str] = Field(default_factory=dict)
     incremental: bool | Literal["auto"] = False

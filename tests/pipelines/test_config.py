@@ -79,12 +79,39 @@ published:
         ("tables:\n  shop.t:\n    key: [id]\n", "nevermore.yaml:2: 'source' is missing"),
         ("tables:\n  shop.t:\n    source: {pth: x}\n", "unknown key 'pth'; did you mean 'path'?"),
         ("tables:\n  products:\n    source: {path: x}\n", "'products' must be namespace.table"),
-        (with_lines("types: {weight: dubble}"), "nevermore.yaml:6: tables.shop.products.types: column weight"),
+        (
+            with_lines("types: {weight: dubble}"),
+            "nevermore.yaml:6: tables.shop.products.types.weight: unknown type 'dubble'",
+        ),
         (with_lines("partition_by: [dy(created_at)]"), "transforms are identity"),
         (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
         (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
-        (with_lines("max_quarantine_ratio: 2"), "less than or equal to 1"),
-        (with_lines("memory_limit_bytes: lots"), "unable to parse string as an integer, not 'lots'"),
+        (
+            with_lines("max_quarantine_ratio: 2"),
+            "nevermore.yaml:6: tables.shop.products.max_quarantine_ratio: must be at most 1",
+        ),
+        (
+            with_lines("commit_rows: many"),
+            "nevermore.yaml:6: tables.shop.products.commit_rows: must be a whole number, not 'many'",
+        ),
+        (
+            with_lines("commit_interval: 5 minutes"),
+            "commit_interval: '5 minutes' is no duration; write seconds, or a text as",
+        ),
+        (with_lines("rename: {a: 1}"), "tables.shop.products.rename.a: must be text, not 1; write it in quotes"),
+        (with_lines("order_by: ts"), "order_by: must be 'position' or a name, or a list of names: [a, b], not 'ts'"),
+        (with_lines("types: [a]"), "types: must be a mapping, with one `name: value` per line, not ['a']"),
+        ("tables:", "nevermore.yaml:1: tables: must be a mapping, with one `name: value` per line, not nothing"),
+        (with_lines("on: true"), "nevermore.yaml:6: YAML reads on as bool; as a key write it in quotes"),
+        (
+            "tables: {}\npublished:\n  a.b: {sql: x, start: 2026-13-01}\n",
+            "nevermore.yaml:3: not YAML: 2026-13-01 is no date",
+        ),
+        ("tables:\n\tshop.t: {}", "nevermore.yaml:2: not YAML: a tab where spaces must stand"),
+        (
+            with_lines("memory_limit_bytes: lots"),
+            "memory_limit_bytes: 'lots' is no size; write bytes, or a text as 512MiB, 2GiB",
+        ),
         (with_lines("exclude: [id]"), "key columns cannot be excluded: id"),
         (with_lines("identity: full"), "leave out one of the two"),
         (with_lines("key: [other]"), "nevermore.yaml:6: 'key' is given twice"),
@@ -102,7 +129,18 @@ def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, mon
     with pytest.raises(ConfigError) as error:
         parse(text)
     assert message in str(error.value)
+    assert "Input should" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
     assert error.value.exit_code == 2
+
+
+def test_days_and_years_of_yaml_are_keys_of_partitions() -> None:
+    text = (
+        LEAST
+        + "published:\n  a.b: {sql: x, partition: day, start: 2026-01-31}\n  a.c: {sql: x, partition: year(day), start: 2026}\n"
+    )
+    published = parse(text).published
+    assert (published["a.b"].start, published["a.c"].start) == ("2026-01-31", "2026")
 
 
 def test_several_faults_are_told_at_once() -> None:
