@@ -97,8 +97,9 @@ def _assemble_part(
 ) -> tuple[Part | None, Rejected]:
     op = events.op[rows]
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
-    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders)
-    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, ()).items():
+    likely = () if feed.identity_full else feed.key or (*map(feed.target_name, declared.key or images[2].names),)
+    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=likely)
+    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=likely).items():
         types.setdefault(name, of_key)
     found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
     if feed.on_conflict == "new_column":

@@ -4,7 +4,7 @@ A type that the mirror's column can be promoted to (int to long, float to double
 over the mirror's; values of any other must fit the mirror's column as they are (`fitting.py`), or are rejected.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -24,8 +24,13 @@ def resolve_types(
     declared: Mapping[str, ValueType],
     inference: InferenceOptions,
     placeholders: tuple[bytes, ...],
+    *,
+    keys: Collection[str] = (),
 ) -> dict[str, ValueType]:
-    """Value type by source column, for every column of the images that the table keeps."""
+    """Value type by source column, for every column of the images that the table keeps.
+
+    No table has a double for a key: numbers in the columns `keys` of the target that have no other type are long.
+    """
     explicit = from_config(feed.types, feed.encodings)
     explicit |= {column: explicit.get(feed.target_name(column), t) for column, t in explicit.items()}
     explicit |= from_config(feed.cast)
@@ -40,6 +45,8 @@ def resolve_types(
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
         found = inferred(columns, inference, placeholders) if given is None else given
+        if given is None and is_text and target in keys and pa.types.is_floating(found.arrow):
+            found = ValueType(pa.int64())
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
         if inside:
             found = given = with_members(found, inside, name)

@@ -5,7 +5,6 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.formats import binary_kernels
 from pipelines.formats import json_kernels as kernels
@@ -17,6 +16,7 @@ from pipelines.formats.span_text import (
     NUMBER_KINDS,
     TEXT_KINDS,
     Decoded,
+    Mask,
     base64_bytes,
     bitmap,
     text,
@@ -27,6 +27,7 @@ from pipelines.formats.span_text import (
 from pipelines.formats.value_type import Encoding, ValueType
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
 _NO_DIGITS = r"(?i)^([+-]?(nan|inf|infinity)|(positive|negative)_infinity)$"
 
 
@@ -38,7 +39,9 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     words, broken = text(column, usable)
     is_text = column.of_kind(*TEXT_KINDS)
     base64 = np.zeros(len(column), np.bool_)
-    if wanted.encoding is Encoding.BASE64 or (is_text.any() and _writes_base64(words, is_text)):
+    if wanted.encoding is Encoding.BASE64 or (
+        is_text.any() and _writes_base64(words, is_text, column.of_kind(*NUMBER_KINDS))
+    ):
         base64 = is_text
     bad = (column.has_value & ~usable) | broken
     if not base64.any():
@@ -49,18 +52,20 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
 
 
-def _writes_base64(words: pa.StringArray, is_text: NDArray[np.bool_]) -> bool:
+def _writes_base64(words: pa.StringArray, is_text: Mask, is_number: Mask) -> bool:
     """Whether the texts of a column are base64: then "1234" is base64 too.
 
-    One text that is no number means it, unless a number among them cannot be base64, such as "10.50": then that text
-    is a wrong one. NaN and infinity are numbers without digits, which no decimal holds.
+    A number among them that cannot be base64, such as "10.50", says no; padding, such as in "AQ==", says yes. Else the
+    texts that are no numbers must be more than the numbers, or they are wrong ones: hardly any base64 is all digits.
+    NaN and infinity are numbers without digits, which no decimal holds.
     """
     numeric = is_text & true_mask(pc.match_substring_regex(words, _NUMBER))
     other = is_text & ~numeric & ~true_mask(pc.match_substring_regex(words, _NO_DIGITS))
-    if not other.any():
+    if not other.any() or (numeric & ~true_mask(pc.match_substring_regex(words, _MAYBE_BASE64))).any():
         return False
-    _, undecodable = base64_bytes(pc.if_else(pa.array(numeric), words, pa.scalar(None, pa.string())))
-    return not (numeric & undecodable).any()
+    _, undecodable = base64_bytes(pc.if_else(pa.array(other), words, pa.scalar(None, pa.string())))
+    padded = other & ~undecodable & true_mask(pc.ends_with(words, "="))
+    return bool(padded.any() or other.sum() > (numeric | is_number).sum())
 
 
 def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:

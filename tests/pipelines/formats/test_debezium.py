@@ -114,6 +114,13 @@ def test_values_that_contradict_the_first_are_rejected_with_value_and_type() -> 
     assert reasons(decoded) == [(2, "column n: text 'five' is no long")]
 
 
+def test_numbers_with_a_fraction_in_an_untyped_key_are_whole_ones_or_rejected() -> None:
+    decoded = read(*(event("c", {"id": key, "w": 5.0}) for key in (5.0, 6, 6.5, 1e3)))
+    assert decoded.tables["shop.products"].row_type == pa.struct([("id", pa.int64()), ("w", pa.float64())])
+    assert [change["key"]["id"] for change in changes(decoded, "key")] == [5, 6, 1000]
+    assert reasons(decoded) == [(3, "column id: number '6.5' is no long")]
+
+
 def test_control_events_and_tombstones_are_skipped_and_counted() -> None:
     decoded = read(
         None,

@@ -199,7 +199,11 @@ def test_text_that_is_no_number_is_not_taken_for_base64_beside_numbers_that_are_
     plain = ValueType(pa.decimal128(10, 2))
     assert decoded(plain, "10.50", "oops", "7", "1234") == [Decimal("10.50"), BAD, Decimal(7), Decimal(1234)]
     assert decoded(plain, "NaN", "7", "-Infinity", "NAN") == [BAD, Decimal(7), BAD, BAD]
-    assert decoded(plain, "1234", "EtaH") == [Decimal("-26588.24"), Decimal("12345.67")]  # all of it is base64
+    assert decoded(plain, "1250", "1251", "oops") == [Decimal(1250), Decimal(1251), BAD]
+    assert decoded(plain, "1250", "oops") == [Decimal(1250), BAD]
+    assert decoded(plain, "12", "13", "oops", "none") == [Decimal(12), Decimal(13), BAD, BAD]
+    assert decoded(plain, "1234", "EtaH", "EtaH")[:2] == [Decimal("-26588.24"), Decimal("12345.67")]  # all is base64
+    assert decoded(plain, "1234", "5678", "AQ==")[0::2] == [Decimal("-26588.24"), Decimal("0.01")]
 
 
 @given(st.lists(st.binary(), min_size=1))
