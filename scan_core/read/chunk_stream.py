@@ -64,10 +64,10 @@ class ChunkStreams:
 
     def _num_bytes(self, row_group: RowGroup, column: int) -> int:
         chunks = self._layout.footer.row_groups[row_group.index].chunks
-        return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.leaves[column])
+        return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.columns.leaves[column])
 
     def _read_one(self, row_group: RowGroup, column: int, window: range) -> pa.Array:
-        name = self._layout.fields[column].name
+        name = self._layout.columns.fields[column].name
         with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
             stream = self._streams.get(column)
             if stream is None or stream.position > window.start:
@@ -79,7 +79,7 @@ class ChunkStreams:
 
     def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
         is_local = not isinstance(self._source, RemoteFile)
-        leaves = self._layout.leaves[column]
+        leaves = self._layout.columns.leaves[column]
         dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
         reader = open_decoder(
             self._source.for_arrow(),

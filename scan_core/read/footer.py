@@ -5,24 +5,14 @@ footer is refused. Decoding pages is pyarrow's, which reports what it cannot rea
 """
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.read.byte_ranges import ByteSource
-from scan_core.read.thrift import (
-    LIST,
-    STRUCT,
-    I32Value,
-    ReadField,
-    Struct,
-    ThriftError,
-    read_list_header,
-    read_struct,
-    read_value,
-    write_struct,
-)
+from scan_core.read.footer_fields import read_encoded, row_groups_reader
+from scan_core.read.footer_schema import FooterSchema, Leaf, read_schema
+from scan_core.read.thrift import Struct, ThriftError, read_struct
 
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
@@ -33,23 +23,6 @@ LEAST_TAIL_BYTES = 64 * 1024
 
 PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY = 0, 2, 8
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
-REPEATED = 2
-_REPEATING_FIELDS = (2, 3, 13, 16)
-"""Of column metadata: encodings, path, encoding statistics, size statistics."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf column of the schema.
-
-    `elements` are the encoded schema elements from its top-level column down to it, structs with this one child; none
-    if a list or map of several children is among them, so that they make no schema by themselves.
-    """
-
-    path: tuple[str, ...]
-    physical_type: int
-    max_repetition_level: int
-    elements: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +84,13 @@ class RowGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The facts of one file."""
+    """The facts of one file; `schema_identity` is equal where schema and key-value metadata are, byte for byte."""
 
     num_rows: int
     leaves: tuple[Leaf, ...]
     row_groups: tuple[RowGroupFacts, ...]
     has_column_orders: bool
+    schema_identity: bytes
 
 
 def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> tuple[Footer, bytes]:
@@ -137,7 +111,7 @@ def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
         raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
-        document, _ = read_struct(data, readers={2: _read_elements, 4: _row_groups_reader()})
+        document, _ = read_struct(data, readers={2: read_schema, 4: row_groups_reader(), 5: read_encoded})
         return _footer(document, size), bytes(data)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
@@ -145,133 +119,17 @@ def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
         raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
 
 
-def _row_groups_reader() -> ReadField:
-    """Reads the row groups. What a column says in one row group it mostly says in the next, byte for byte."""
-    columns: list[ReadField] = []
-
-    def read_columns(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
-        size, _, position = _structs(data, position, kind)
-        found = []
-        for index in range(size):
-            if index == len(columns):
-                columns.append(_column_reader())
-            column, position = columns[index](data, position, STRUCT, depth + 1)
-            found.append(column)
-        return found, position
-
-    def read_groups(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
-        size, _, position = _structs(data, position, kind)
-        found = []
-        for _ in range(size):
-            group, position = read_struct(data, position, depth + 1, {1: read_columns})
-            found.append(group)
-        return found, position
-
-    return read_groups
-
-
-def _structs(data: bytes, position: int, kind: int) -> tuple[int, int, int]:
-    if kind != LIST:
-        raise ThriftError(f"a list has the wire type {kind}")
-    size, element, position = read_list_header(data, position)
-    if size and element != STRUCT:
-        raise ThriftError(f"structs have the wire type {element}")
-    return size, element, position
-
-
-def _column_reader() -> ReadField:
-    inside = {field_id: _remembering() for field_id in _REPEATING_FIELDS}
-
-    def read_metadata(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
-        if kind != STRUCT:
-            raise ThriftError(f"column metadata has the wire type {kind}")
-        return read_struct(data, position, depth + 1, inside)
-
-    readers: dict[int, ReadField] = {3: read_metadata}
-    return lambda data, position, _, depth: read_struct(data, position, depth, readers)
-
-
-def _remembering() -> ReadField:
-    """Reads a value, and knows it again by its bytes: an encoded value is never the beginning of another."""
-    raw, value, wire = b"", None, 0
-
-    def read(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
-        nonlocal raw, value, wire
-        if wire == kind and data.startswith(raw, position):
-            return value, position + len(raw)
-        value, end = read_value(data, position, kind, depth)
-        raw, wire = data[position:end], kind
-        return value, end
-
-    return read
-
-
 def _footer(document: Struct, size: int) -> Footer:
     if 8 in document:
         raise UnsupportedError("encrypted Parquet files are not supported")
-    leaves = _leaves(document[2])
+    schema: FooterSchema = document[2]
+    leaves = schema.leaves
     groups = tuple(_row_group(group, leaves, size, index) for index, group in enumerate(document.get(4, [])))
     num_rows = document[3]
     if num_rows != sum(g.num_rows for g in groups):
         raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
-    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves))
-
-
-@dataclass(slots=True)
-class _Group:
-    """A schema element whose children are being read."""
-
-    children_left: int
-    path: tuple[str, ...]
-    repetitions: int
-    elements: tuple[bytes, ...]
-
-
-def _leaves(elements: Sequence[tuple[Struct, bytes]]) -> tuple[Leaf, ...]:
-    """Walk the flattened tree of schema elements."""
-    leaves: list[Leaf] = []
-    groups = [_Group(elements[0][0].get(5, 0), (), 0, ())]
-    for element, raw in elements[1:]:
-        while groups and groups[-1].children_left == 0:
-            groups.pop()
-        if not groups:
-            raise ValueError("schema elements outside of the schema")
-        above = groups[-1]
-        above.children_left -= 1
-        path = (*above.path, element[4].decode())
-        repetitions = above.repetitions + (element.get(3) == REPEATED)
-        is_chain = len(groups) == 1 or above.elements != ()
-        num_children = element.get(5, 0)
-        is_chain = is_chain and (num_children <= 1 or element.get(3) != REPEATED)
-        raw_path = (*above.elements, raw if num_children <= 1 else _with_one_child(element)) if is_chain else ()
-        if num_children:
-            groups.append(_Group(num_children, path, repetitions, raw_path))
-        elif 1 in element:
-            leaves.append(Leaf(path, element[1], repetitions, raw_path))
-    while groups and groups[-1].children_left == 0:
-        groups.pop()
-    if groups:
-        raise ValueError("the schema lacks elements")
-    return tuple(leaves)
-
-
-def _with_one_child(group: Struct) -> bytes:
-    """A group of the schema as if all but one of its children were not there."""
-    fields: dict[int, Any] = {3: I32Value(group.get(3, 0)), 4: group[4], 5: I32Value(1)}
-    if isinstance(field_id := group.get(9), int):
-        fields[9] = I32Value(field_id)
-    return write_struct(fields)
-
-
-def _read_elements(data: bytes, position: int, kind: int, depth: int) -> tuple[list[tuple[Struct, bytes]], int]:
-    """Schema elements, each with the bytes it was read from."""
-    size, _, position = _structs(data, position, kind)
-    found = []
-    for _ in range(size):
-        element, end = read_struct(data, position, depth + 1)
-        found.append((element, data[position:end]))
-        position = end
-    return found, position
+    identity = schema.encoded + document.get(5, b"")
+    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves), identity)
 
 
 def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:
@@ -290,17 +148,16 @@ def _chunk(column: Struct, leaf: Leaf, size: int, num_rows: int, index: int) -> 
     if column.get(1):
         raise UnsupportedError(f"column {'.'.join(leaf.path)} lies in another file, which is not supported")
     metadata = column[3]
-    where = f"row group {index}: column {'.'.join(leaf.path)}"
     if metadata[1] != leaf.physical_type:
-        raise ValueError(f"{where} has physical type {metadata[1]}, the schema {leaf.physical_type}")
+        raise ValueError(f"{_where(leaf, index)} has physical type {metadata[1]}, the schema {leaf.physical_type}")
     data_start, length, num_values = metadata[9], metadata[7], metadata[5]
     dictionary = metadata.get(11)
     start = dictionary if dictionary is not None and 4 <= dictionary < data_start else data_start
     outside = start < 4 or start + length > size
     if length < 0 or metadata[6] < 0 or (outside and num_rows):  # an empty row group has no bytes to point at
-        raise ValueError(f"{where} at {start}, {length} bytes, lies outside of the file of {size} bytes")
+        raise ValueError(f"{_where(leaf, index)} at {start}, {length} bytes, lies outside of the file of {size} bytes")
     if num_values < 0 or (leaf.max_repetition_level == 0 and num_values != num_rows):
-        raise ValueError(f"{where} has {num_values} values in {num_rows} rows")
+        raise ValueError(f"{_where(leaf, index)} has {num_values} values in {num_rows} rows")
     return Chunk(metadata, _range(column, 4, 5, size), _range(column, 6, 7, size), start, length, num_values)
 
 
@@ -310,6 +167,10 @@ def _range(column: Struct, offset_id: int, length_id: int, size: int) -> tuple[i
     if offset is None or length is None or offset < 4 or length <= 0 or offset + length > size:
         return None
     return offset, length
+
+
+def _where(leaf: Leaf, row_group: int) -> str:
+    return f"row group {row_group}: column {'.'.join(leaf.path)}"
 
 
 def _reason(error: Exception) -> Any:

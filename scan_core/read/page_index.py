@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.read.file_reader import ColumnStatistics
-from scan_core.read.footer import Chunk, Leaf
+from scan_core.read.footer import Chunk
+from scan_core.read.footer_schema import Leaf
 from scan_core.read.parquet_bounds import decode_bounds
 from scan_core.read.thrift import STRUCT, Struct, ThriftError, read_list_header, read_struct
 

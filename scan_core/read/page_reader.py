@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, MAGIC, Chunk, Leaf
+from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, MAGIC, Chunk
+from scan_core.read.footer_schema import Leaf
 from scan_core.read.page_body import Raw, page_header
 from scan_core.read.page_index import PageLocations, Positions
 from scan_core.read.parquet_layout import check_codes, open_decoder

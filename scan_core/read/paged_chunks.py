@@ -13,7 +13,8 @@ import pyarrow.types as pt
 
 from scan_core.read.byte_ranges import ByteSource, Range
 from scan_core.read.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
-from scan_core.read.footer import Chunk, Leaf
+from scan_core.read.footer import Chunk
+from scan_core.read.footer_schema import Leaf
 from scan_core.read.page_index import PageLocations, Positions, parse_column_index, parse_offset_index
 from scan_core.read.page_reader import decode_pages, pick_rows
 from scan_core.read.parquet_layout import ParquetLayout
@@ -57,7 +58,7 @@ class PagedChunks:
 
     def has_pages(self, row_group: RowGroup, column: int) -> bool:
         """Whether the column can be read by page: it has one leaf, and an offset index."""
-        leaves = self._layout.leaves[column]
+        leaves = self._layout.columns.leaves[column]
         if len(leaves) != 1 or not self._layout.footer.leaves[leaves.start].elements:
             return False
         return self._chunk(row_group, leaves.start).offset_index is not None
@@ -71,11 +72,11 @@ class PagedChunks:
             MalformedTableError: pages that cannot be decoded; names file and column.
         """
         candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
-        self._load_locations(row_group, [self._layout.leaves[i].start for i in candidates], counts)
+        self._load_locations(row_group, [self._layout.columns.leaves[i].start for i in candidates], counts)
         wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows)) is not None]
         arrays: dict[int, pa.Array] = {}
         for item, (dictionary, pages, num_bytes) in zip(wanted, self._fetch(wanted), strict=True):
-            name = self._layout.fields[item.column].name
+            name = self._layout.columns.fields[item.column].name
             with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
                 array = self._decode(item, rows, dictionary, pages)
             if array is None:
@@ -90,7 +91,7 @@ class PagedChunks:
 
     def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
         """Of the pages of a primitive column; bounds in the file's type."""
-        field_type, leaf = self._layout.fields[column].type, self._layout.leaves[column].start
+        field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column].start
         chunk = self._chunk(row_group, leaf)
         if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
             return None
@@ -105,7 +106,7 @@ class PagedChunks:
         return self._layout.footer.row_groups[row_group.index].chunks[leaf]
 
     def _is_large(self, row_group: RowGroup, column: int) -> bool:
-        leaves = self._layout.leaves[column]
+        leaves = self._layout.columns.leaves[column]
         if len(leaves) != 1:
             return False
         chunk = self._chunk(row_group, leaves.start)
@@ -113,7 +114,7 @@ class PagedChunks:
 
     def _wanted(self, row_group: RowGroup, column: int, rows: Positions) -> _Wanted | None:
         """The pages to read; None where the whole chunk is cheaper."""
-        leaf = self._layout.leaves[column].start
+        leaf = self._layout.columns.leaves[column].start
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
@@ -159,12 +160,12 @@ class PagedChunks:
         )
         if found is None:
             return None
-        found = descended(found, (0,) * (len(self._layout.ways[item.column]) - 1))
+        found = descended(found, (0,) * (len(self._layout.columns.ways[item.column]) - 1))
         return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
         """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
-        wanted = self._layout.fields[column].type
+        wanted = self._layout.columns.fields[column].type
         if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
             return array
         return array.cast(wanted)

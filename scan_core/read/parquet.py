@@ -87,16 +87,16 @@ class ParquetFileReader:
         self._remote = source if isinstance(source, RemoteFile) else None
         self._layout = layout
         self._footer = self._layout.footer
-        self._leaves = self._layout.leaves
-        self._ranges = dict(zip(self._layout.ways, self._leaves, strict=True))
+        self._leaves = self._layout.columns.leaves
+        self._ranges = self._layout.columns.ranges
         self._reads_pages = reads_pages
         self._pages = PagedChunks(path, source, layout)
         self._streams = ChunkStreams(path, source, layout, parallelism)
         self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
         self.counts = ReadCounts()
         self._readers: dict[frozenset[int], Any] = {}
-        self.arrow_schema = self._layout.arrow_schema
-        self.has_field_ids = self._layout.has_field_ids
+        self.arrow_schema = self._layout.columns.arrow_schema
+        self.has_field_ids = self._layout.columns.has_field_ids
         self.row_groups: Sequence[RowGroup] = self._layout.row_groups
         self.num_rows = self._footer.num_rows
 
@@ -128,11 +128,11 @@ class ParquetFileReader:
 
     def member(self, way: tuple[int, ...]) -> int | None:
         """The number of a struct member as a column of its own."""
-        return self._layout.numbers.get(way)
+        return self._layout.columns.numbers.get(way)
 
     def field(self, column_index: int) -> pa.Field:
         """Of a top-level column or member."""
-        return self._layout.fields[column_index]
+        return self._layout.columns.fields[column_index]
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Of a primitive column from the footer; bounds in the file's type."""
@@ -187,7 +187,7 @@ class ParquetFileReader:
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether all of them can be read by page, or from top to bottom."""
         return self._reads_pages and all(
-            self._pages.has_pages(row_group, i) or len(self._layout.ways[i]) == 1 for i in column_indices
+            self._pages.has_pages(row_group, i) or len(self._layout.columns.ways[i]) == 1 for i in column_indices
         )
 
     def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
@@ -209,7 +209,7 @@ class ParquetFileReader:
         if self._remote is None:
             return
         chunks = self._footer.row_groups[row_group.index].chunks
-        known = {(i, f.name): i for i, f in enumerate(self._layout.fields)}
+        known = {(i, f.name): i for i, f in enumerate(self._layout.columns.fields)}
         whole = sorted({leaf for key in habits.whole if key in known for leaf in self._leaves[known[key]]})
         paged = sorted({leaf for key in habits.paged if key in known for leaf in self._leaves[known[key]]})
         indexes = [place for leaf in paged for place in (chunks[leaf].offset_index,) if place is not None]
@@ -238,7 +238,7 @@ class ParquetFileReader:
         columns = [
             i
             for i in dict.fromkeys(column_indices)
-            if len(self._layout.ways[i]) == 1
+            if len(self._layout.columns.ways[i]) == 1
             and (
                 not self._pages.has_pages(row_group, i) or (is_most and self._streams.may_skip_to(row_group, i, window))
             )
@@ -252,7 +252,7 @@ class ParquetFileReader:
         """A decoder that reads the strings of this row group as dictionaries where that pays."""
         dictionaries = frozenset(
             self._leaves[i].start
-            for i in self._layout.string_columns
+            for i in self._layout.columns.string_columns
             if self._layout.keeps_dictionary(row_group.index, i)
         )
         if dictionaries not in self._readers:
@@ -274,7 +274,7 @@ class ParquetFileReader:
             self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
         ):
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
-            ways = [self._layout.ways[i] for i in columns]
+            ways = [self._layout.columns.ways[i] for i in columns]
             tops = sorted({way[0] for way in ways})
             whole = {top: check_codes(_one_array(column)) for top, column in zip(tops, table.columns, strict=True)}
             arrays = dict(zip(columns, read_members(whole, ways, self._ranges, leaves), strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.read.footer import Leaf
+from scan_core.read.footer_schema import Leaf
 from scan_core.read.thrift import Struct
 
 BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)

@@ -5,20 +5,19 @@ Facts only: an entry holds no open file. Reading columns is the business of `par
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
 from scan_core.errors import MalformedTableError
 from scan_core.read.byte_ranges import ByteSource
-from scan_core.read.file_reader import RowGroup, field_id_of, refusing_malformed
+from scan_core.read.file_columns import COLUMNS, FileColumns, file_columns
+from scan_core.read.file_reader import RowGroup, refusing_malformed
 from scan_core.read.footer import LEAST_TAIL_BYTES, MAGIC, Footer, read_footer
-from scan_core.read.struct_members import Way, leaf_ranges, members_of
 from scan_core.rows.buffers import numbers, validity
 
 _FIRST_BYTE = 4
@@ -36,27 +35,15 @@ class ParquetLayout:
     Attributes:
         footer: as checked by us.
         metadata: the same as pyarrow has it, so that it need not parse again; never asked for facts.
-        arrow_schema: with field ids as metadata.
-        ways: the way to each column: top-level ones first, then struct members, which are columns of their own.
-        numbers: of columns, by their ways.
-        fields: of each column.
-        leaves: for each column the indices of its leaf columns.
-        string_columns: top-level columns of strings, which may be worth reading as dictionaries.
+        columns: of its schema.
         row_groups: in file order.
-        has_field_ids: some field at some depth has an id.
         footer_bytes: as stored.
     """
 
     footer: Footer
     metadata: Any
-    arrow_schema: pa.Schema
-    ways: tuple[Way, ...]
-    numbers: Mapping[Way, int]
-    fields: tuple[pa.Field, ...]
-    leaves: tuple[range, ...]
-    string_columns: tuple[int, ...]
+    columns: FileColumns
     row_groups: tuple[RowGroup, ...]
-    has_field_ids: bool
     footer_bytes: int
 
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
@@ -65,9 +52,9 @@ class ParquetLayout:
         The list of encodings does not tell an overflowed dictionary, for the dictionary page itself is PLAIN; the
         stored width of a value does.
         """
-        if column not in self.string_columns:
+        if column not in self.columns.string_columns:
             return False
-        chunk = self.footer.row_groups[row_group].chunks[self.leaves[column].start]
+        chunk = self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
         values = chunk.num_values - (chunk.null_count or 0)
         return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
 
@@ -129,25 +116,10 @@ def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
         footer, encoded = read_footer(source, path, tail_bytes)
         ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
         reader = open_decoder(pa.BufferReader(ending), None, ())
-        schema: pa.Schema = reader.schema_arrow
-        leaves = leaf_ranges(schema)
-        members = members_of(schema, leaves)
-        if len(footer.leaves) != (leaves[-1].stop if leaves else 0):
+        columns = COLUMNS.get(footer.schema_identity, lambda: file_columns(reader.schema_arrow))
+        if len(footer.leaves) != columns.num_leaves:
             raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
-        ways = (*((i,) for i in range(len(schema))), *(way for way, _, _ in members))
-        return ParquetLayout(
-            footer,
-            reader.metadata,
-            schema,
-            ways,
-            {way: number for number, way in enumerate(ways)},
-            (*schema, *(field for _, field, _ in members)),
-            (*leaves, *(found for _, _, found in members)),
-            tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
-            _row_groups(footer),
-            any(_has_id(field) for field in schema),
-            len(encoded),
-        )
+        return ParquetLayout(footer, reader.metadata, columns, _row_groups(footer), len(encoded))
 
 
 def open_decoder(
@@ -178,12 +150,6 @@ def _row_groups(footer: Footer) -> tuple[RowGroup, ...]:
         groups.append(RowGroup(index, position, facts.num_rows, offset, facts.num_bytes))
         position += facts.num_rows
     return tuple(groups)
-
-
-def _has_id(field: pa.Field) -> bool:
-    if field_id_of(field) is not None:
-        return True
-    return pt.is_nested(field.type) and any(_has_id(field.type.field(i)) for i in range(field.type.num_fields))
 
 
 def _num_chunks(layout: ParquetLayout) -> int:
