@@ -64,7 +64,7 @@ class PublishedQuery:
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
-        tree = self._qualified(schemas)
+        tree = self.in_full(schemas)
         if tree is None:
             return {table: schemas[table].names for table in self.tables}
         views = self.view_names
@@ -98,7 +98,7 @@ class PublishedQuery:
 
     def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """What partitions are made of within one run, whatever its functions would say in another."""
-        tree = self._qualified(schemas)
+        tree = self.in_full(schemas)
         flat = None if tree is None else inlined(tree)
         if flat is None:
             return self._unknown("the SQL is not understood well enough")
@@ -144,7 +144,8 @@ class PublishedQuery:
             found[table] = certain[0] if len(texts) == 1 else ScanCondition(" or ".join(f"({t})" for t in texts))
         return found
 
-    def _qualified(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+    def in_full(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+        """The tree with columns named in full and types known, over tables called as in `view_names`; None if in doubt."""
         views = self.view_names
         return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
 
