@@ -21,10 +21,11 @@ from pipelines.formats.completion import (
 )
 from pipelines.formats.events import Declared, Events, distinct, reject
 from pipelines.formats.feed import TableFeed
-from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, Rejections, choose_key, old_keys
+from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, choose_key, old_keys
 from pipelines.formats.image import Image, typed
 from pipelines.formats.image_sources import is_whole
 from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.rejections import Rejections, reject_images
 from pipelines.formats.table_parts import Part, merge_parts
 from pipelines.formats.value_type import ValueType
 from pipelines.formats.variants import divert
@@ -123,9 +124,7 @@ def _assemble_part(
     row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
     written = (op == CREATE) | (op == READ) | (op == UPDATE)
-    rejections.add(written & ~after.present, "event without a row: no after")
-    for mask, reason in after.wrong.values():
-        rejections.add(written & mask, reason)
+    reject_images(rejections, after, (before, message_key), written)
     after, before, message_key = (_in_types(image, row_type) for image in (after, before, message_key))
     if events.sparse_updates:
         after = with_sparse_updates(after, row_type, op == UPDATE)

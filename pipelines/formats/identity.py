@@ -13,35 +13,11 @@ from numpy.typing import NDArray
 
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.image import Image
+from pipelines.formats.rejections import Rejections
 
 Mask = NDArray[np.bool_]
 
 READ, CREATE, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "rcudt")
-
-
-class Rejections:
-    """Changes that are refused, each for the first reason found."""
-
-    def __init__(self, count: int) -> None:
-        self.mask: Mask = np.zeros(count, np.bool_)
-        self._reason_of = np.zeros(count, np.int32)
-        self._reasons: list[str] = []
-
-    def add(self, mask: Mask, reason: str) -> None:
-        """Refuse the changes of `mask` that are not refused yet."""
-        fresh = mask & ~self.mask
-        if fresh.any():
-            self._reason_of[fresh] = len(self._reasons)
-            self._reasons.append(reason)
-            self.mask = self.mask | fresh
-
-    def any(self) -> bool:
-        """Whether any change is refused."""
-        return bool(self._reasons)
-
-    def reasons(self) -> pa.StringArray:
-        """One reason per refused change, in order."""
-        return pa.array(self._reasons, pa.string()).take(pa.array(self._reason_of[self.mask]))
 
 
 def choose_key(

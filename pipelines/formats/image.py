@@ -40,6 +40,7 @@ class Image:
         unavailable: by column, events that say the value was not sent; no entry means none.
         wrong: by column, events whose value does not fit, with the reason; no entry means none.
         num_cut: times that were finer than their column.
+        repeated: events whose image gives a member twice, and so is none; None if no event's does.
     """
 
     present: Mask
@@ -48,6 +49,7 @@ class Image:
     unavailable: Mapping[str, Mask] = field(default_factory=dict)
     wrong: Mapping[str, tuple[Mask, str]] = field(default_factory=dict)
     num_cut: int = 0
+    repeated: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.present)
@@ -73,6 +75,7 @@ class Image:
             {names.get(name, name): value for name, value in self.unavailable.items()},
             {names.get(name, name): value for name, value in self.wrong.items()},
             self.num_cut,
+            self.repeated,
         )
 
     def has(self, name: str) -> Mask:
@@ -212,7 +215,8 @@ def typed(
         if bad.any():
             wrong[name] = (bad, _reason(name, column, bad, types[name]))
         num_cut += count_cut(column, types[name])
-    return Image(present, arrays, missing, unavailable, wrong, num_cut)
+    twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
+    return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
 
 
 def inferred(

@@ -75,7 +75,8 @@ class OverlaidImages:
         start[:known] = np.where(keep[:known], base.start, start[:known])
         end[:known] = np.where(keep[:known], base.end, end[:known])
         kind[:known] = np.where(keep[:known], base.kind, kind[:known])
-        return Members(over.data, over.names, start, end, kind, base.status)
+        status = np.where(over.status == kernels.REPEATED, over.status, base.status)
+        return Members(over.data, over.names, start, end, kind, status)
 
 
 @dataclass(frozen=True)

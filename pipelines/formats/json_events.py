@@ -15,10 +15,12 @@ from pipelines.formats.json_spans import Documents, Members
 
 Mask = NDArray[np.bool_]
 
+TWICE = "an object gives a member twice"
 _STATUS_REASONS: Mapping[int, str] = {
     kernels.BROKEN: "not JSON",
     kernels.NOT_CONTAINER: "JSON, but no object",
     kernels.TOO_MANY: "too many distinct member names",
+    kernels.REPEATED: TWICE,
 }
 
 

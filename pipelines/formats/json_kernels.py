@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
 """Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
 
-OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY = range(7)
-"""Status of a document: ABSENT has no span, EMPTY holds only white space, BROKEN is no JSON."""
+OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY, REPEATED = range(8)
+"""Status of a document: ABSENT has no span, EMPTY holds only white space, BROKEN is no JSON, REPEATED gives a member twice."""
 
 MAX_DEPTH = 256
 """Deeper nesting is refused: no feed has it, and hostile input must end."""

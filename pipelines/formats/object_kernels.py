@@ -18,6 +18,7 @@ from pipelines.formats.json_kernels import (
     OBJECT,
     OK,
     ONE,
+    REPEATED,
     STRING,
     Bytes,
     Kinds,
@@ -109,7 +110,8 @@ def _scan_object(
 ) -> tuple[int, int, int]:
     """Find the members of the object at p, to columns from `base` on.
 
-    Returns (position after it, 0, 0), or (BAD, begin, end) of an unknown name, or (BAD, 0, 0) if it is broken.
+    Returns (position after it, 0, 0), or (BAD, begin, end) of an unknown name, or (BAD, 0, 0) if it is broken, or
+    (BAD, 0, 1) if a member is repeated.
     """
     expected = 0
     nothing = np.uint64(0)
@@ -129,6 +131,8 @@ def _scan_object(
         if found >= 0:
             expected = found + 1 if found + 1 < len(slots) else 0
             column = base + slots[found]
+            if out_kind[column, row] != MISSING:
+                return BAD, nothing, ONE
             quote = ONE if kind == STRING or kind == ESCAPED else nothing
             out_start[column, row] = value + quote
             out_end[column, row] = p - quote
@@ -173,8 +177,8 @@ def scan_members(
         learn: stop at an unknown name; otherwise skip it.
         out_start: [column, row] begin of the value, without the quotes of a string.
         out_end: its end.
-        out_kind: its kind; a name given twice counts as given last, as other readers have it.
-        status: of each document.
+        out_kind: its kind.
+        status: of each document; an object that gives a member twice is none: which value counts, readers disagree.
         stack: MAX_DEPTH bytes of scratch space.
 
     Returns:
@@ -197,6 +201,11 @@ def scan_members(
         )
         if first:
             return row, first, last
+        if p == BAD and last:
+            status[row] = REPEATED
+            for column in range(out_kind.shape[0]):
+                out_kind[column, row] = MISSING
+            continue
         status[row] = OK if p <= end and skip_space(data, p, end) == end else BROKEN
     return count, np.uint64(0), np.uint64(0)
 
@@ -254,13 +263,17 @@ def scan_nested(
             p, found, _, _ = _next_member(data, p, end, names, name_offsets, expected)
             if p >= end:
                 break
+            if found >= 0 and out_kind[slots[found], row] != MISSING:
+                status[row] = REPEATED
+                break
             value = p
             kind = OBJECT
+            last = nothing
             base = bases[slots[found]] if found >= 0 and data[p] == 0x7B else 0
             if base == 0:
                 p, kind = skip_value(data, p, end, stack)
             elif base == origin_base:
-                p, _, _ = _scan_object(
+                p, _, last = _scan_object(
                     data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
                     out_start, out_end, out_kind, stack,
                 )  # fmt: skip
@@ -272,6 +285,8 @@ def scan_nested(
                 if first:
                     return row, first, last
             if p > end:
+                if last:
+                    status[row] = REPEATED
                 break
             if found >= 0:
                 expected = found + 1 if found + 1 < len(slots) else 0

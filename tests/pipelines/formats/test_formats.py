@@ -461,3 +461,31 @@ def test_canal_truncate_takes_the_key_of_the_rows_around_it() -> None:
     truncate = canal("TRUNCATE", None, mysqlType=None, pkNames=None, isDdl=True)
     decoded = read("canal-json", canal("INSERT", [{"id": "1", "n": "a"}]), truncate, key=())
     assert [row["op"] for row in changes(decoded)] == ["c", "t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("rows", '{"op":"c","id":1,"v":"a"}', '{"op":"c","id":2,"v":"a","v":"b"}'),
+        ("rows", '{"op":"c","id":1,"v":"a"}', '{"op":"c","id":2,"v":"a","op":"d"}'),
+        ("rows", '{"op":"c","id":1,"v":{"x":1}}', '{"op":"c","id":2,"v":{"x":1,"x":2}}'),
+        ("debezium-json", '{"op":"c","after":{"id":1,"v":"a"}}', '{"op":"c","after":{"id":2,"v":"a","id":3}}'),
+        ("debezium-json", '{"op":"c","after":{"id":1,"v":"a"}}', '{"op":"c","after":{"id":2,"v":"a"},"op":"d"}'),
+        (
+            "maxwell-json",
+            '{"type":"insert","database":"s","table":"t","data":{"id":1,"v":"a"}}',
+            '{"type":"update","database":"s","table":"t","data":{"id":2,"v":"a"},"old":{"v":"a","v":"b"}}',
+        ),
+        (
+            "dms",
+            '{"data":{"id":1,"v":"a"},"metadata":{"record-type":"data","operation":"insert","table-name":"t"}}',
+            '{"data":{"id":1,"v":"a","v":"b"},"metadata":{"record-type":"data","operation":"insert","table-name":"t"}}',
+        ),
+    ],
+)
+def test_an_object_that_gives_a_member_twice_is_rejected(name: str, good: str, bad: str) -> None:
+    feed = FeedConfig(format=name, tables=(TableFeed(name="s.t", key=("id",)),))
+    decoded = decode(from_documents([good.encode(), bad.encode()]), feed)
+    assert decoded.tables["s.t"].num_rows == 1
+    (reason,) = decoded.rejected.table.column("reason").to_pylist()
+    assert "twice" in reason or "is no struct" in reason

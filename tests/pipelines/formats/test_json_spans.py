@@ -148,9 +148,10 @@ def test_missing_null_and_empty_are_told_apart() -> None:
     assert column.kind.tolist() == [kernels.NULL, kernels.MISSING, kernels.STRING]
 
 
-def test_a_name_given_twice_counts_as_given_last() -> None:
-    column = scan(b'{"a":1,"b":2,"a":"x"}').column("a")
-    assert json_text(column)[0].to_pylist() == ["x"]
+def test_an_object_that_gives_a_member_twice_is_none() -> None:
+    scanned = scan(b'{"a":1,"b":2,"a":1}', b'{"a":1,"\\u0061":2}', b'{"a":3,"c":{"b":1,"b":1}}')
+    assert scanned.status.tolist() == [kernels.REPEATED, kernels.REPEATED, kernels.OK]
+    assert scanned.column("a").kind.tolist() == [kernels.MISSING, kernels.MISSING, kernels.INT]
 
 
 def test_escaped_names_are_the_same_column() -> None:
