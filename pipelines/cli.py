@@ -16,6 +16,8 @@ import typer
 from pipelines.errors import PipelineError
 
 COMMANDS = "nevermore.commands"
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+"""The base of what typer raises where a command is used wrongly; it has no public name."""
 _PANELS = {
     "demo": "Start here",
     "init": "Start here",
@@ -36,19 +38,26 @@ _PANELS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit.
 
-    Known errors are printed as `error: message` (or as a JSON object with `--json`) on standard error, without a
-    traceback; `NEVERMORE_TRACEBACK=1` shows it.
+    Known errors and wrong usage are printed as `error: message` (or as a JSON object with `--json`) on standard error,
+    without a traceback; `NEVERMORE_TRACEBACK=1` shows it.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
     application = _application(words)
     try:
-        application(args=words, prog_name="nevermore")
+        sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
     except BrokenPipeError:  # `nevermore scan ... | head` is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except typer.Abort:
+        sys.exit(130)
+    except _UsageError as error:
+        from pipelines.usage_messages import usage_message
+
+        _print_error(usage_message(error), as_json="--json" in words)
+        sys.exit(2)
     except Exception as error:
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
@@ -62,7 +71,6 @@ def _application(words: Sequence[str]) -> typer.Typer:
     application = typer.Typer(
         name="nevermore",
         help="Change data capture into Apache Iceberg, in Python. Deleted rows: nevermore.",
-        no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",

@@ -121,6 +121,29 @@ def test_a_wrong_config_names_line_and_remedy(run: Run, tmp_path: Path, change: 
     assert not (tmp_path / "warehouse").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ingst"], "No such command 'ingst'. Did you mean 'ingest', 'init'?; see `nevermore --help`"),
+        (["ingest", "--jsn"], "No such option: --jsn (Possible options: --json); see `nevermore ingest --help`"),
+        (["run", "--interval", "soon"], "--interval: must be a number, not 'soon'; see `nevermore run --help`"),
+        (["run", "--interval", "0"], "--interval: must be at least 0.01, not '0'; see `nevermore run --help`"),
+        (["replay"], "Missing argument 'TABLE'; see `nevermore replay --help`"),
+        (["resync", "a.b", "c"], "Got unexpected extra argument(s) (c); see `nevermore resync --help`"),
+    ],
+)
+def test_wrong_usage_is_one_line_or_one_object(run: Run, words: list[str], message: str) -> None:
+    assert run(*words) == (2, "", f"error: {message}\n")
+    code, output, errors = run(*words, "--json")
+    assert (code, output, json.loads(errors)) == (2, "", {"error": message})
+
+
+def test_no_words_are_a_wish_for_help(run: Run) -> None:
+    code, output, _ = run()
+    assert code == 0
+    assert "Change events to tables" in output
+
+
 def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:
     assert run("ingest", "--config", tmp_path / "none.yaml")[0] == 2
     config = project(tmp_path, "shop.t", {})
