@@ -5,14 +5,12 @@ then hands out bytes at a fixed rate per connection. D reads the same table with
 """
 
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 import scan_core
@@ -21,97 +19,27 @@ from benchmarks.shapes import build
 from scan_core import ScanOptions
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.read.parquet_layout import FOOTERS
+from tests.io_patterns.recording import NO_DELAY, Delay, Recorder, RecordingHandler
 
-LATENCY_SECONDS = 0.030
-BYTES_PER_SECOND = 80e6
-"""Of one connection."""
+LATE = Delay(open_seconds=0.030, request_seconds=0.030, bytes_per_second=80e6)
 NEEDLE = "s1 = 'city-77' and v0 < 10"
 ROUNDS = 5
 
 
-class LateFile:
-    """A file whose every read is a request."""
-
-    def __init__(self, inner: pa.NativeFile, *, waits: bool) -> None:
-        self._inner = inner
-        self._waits = waits
-        self._position = 0
-        self.closed = False
-
-    def read(self, length: int = -1) -> bytes:
-        size = self._inner.size() - self._position if length < 0 else length
-        if self._waits:
-            time.sleep(LATENCY_SECONDS + size / BYTES_PER_SECOND)
-        data: bytes = self._inner.read_at(size, self._position)
-        self._position += len(data)
-        return data
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        self._position = position + (0, self._position, self._inner.size())[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def close(self) -> None:
-        self.closed = True
-        self._inner.close()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-
-class LateStore(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """What `s3://bench/...` names, from the folder of a table."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._local = pafs.LocalFileSystem()
-        self.waits = True
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        if self.waits:
-            time.sleep(LATENCY_SECONDS)  # its size is asked for first
-        inner = self._local.open_input_file(str(self._root / path.removeprefix("bench/")))
-        return pa.PythonFile(LateFile(inner, waits=self.waits), "r")
-
-    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        return [self._local.get_file_info(str(self._root / path.removeprefix("bench/"))) for path in paths]
-
-    def get_type_name(self) -> str:
-        return "late"
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"reading does not need this: {args} {kwargs}")
-
-    copy_file = create_dir = delete_dir = delete_dir_contents = delete_file = delete_root_dir_contents = _refuse
-    get_file_info_selector = move = open_append_stream = open_input_stream = _refuse
-    open_output_stream = _refuse
-
-
 @contextmanager
-def store(root: Path) -> Any:
-    """The file system, in the place of that of a catalog."""
-    handler = LateStore(root)
-    system = pafs.PyFileSystem(handler)
+def store(root: Path) -> Iterator[Recorder]:
+    """The folder of a table as `s3://bench`, in the place of a catalog's file system."""
+    recorder = Recorder()
+    system = pafs.PyFileSystem(RecordingHandler(pafs.LocalFileSystem(), "bench", str(root), recorder))
     with patch("scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)):
-        yield handler
+        yield recorder
 
 
 def measure(name: str) -> None:
     """Print three queries on one shape, with and without reading ahead."""
     location = Path(str(build(name).metadata_location).removeprefix("file://"))
     root = location.parent.parent
-    with store(root) as handler:
+    with store(root) as recorder:
         table = scan_core.open_table(
             f"s3://bench/metadata/{location.name}",
             relocate={f"file://{root}": "s3://bench", str(root): "s3://bench"},
@@ -125,7 +53,8 @@ def measure(name: str) -> None:
         for title, query in queries.items():
 
             def anew(options: ScanOptions, query: Any = query, *, waits: bool = True) -> Any:
-                handler.waits = waits
+                recorder.clear()
+                recorder.delay = LATE if waits else NO_DELAY
                 FOOTERS.clear()
                 DELETE_CACHE.clear()
                 return query(options)

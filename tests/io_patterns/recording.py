@@ -1,8 +1,10 @@
 """A file system that remembers what is asked of it: which files are opened, which bytes are read.
 
-It stands where the catalog library's file system would, in front of a folder or of an S3 endpoint.
+It stands where the catalog library's file system would, in front of a folder or of an S3 endpoint, and answers as late as
+it is told to.
 """
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,14 +28,30 @@ class Request:
         return self.offset < end and start < self.offset + self.length
 
 
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How late a store answers: to a file being opened, which asks for its size, and to a request, at the rate of one connection."""
+
+    open_seconds: float = 0.0
+    request_seconds: float = 0.0
+    bytes_per_second: float = math.inf
+
+    def of(self, num_bytes: int) -> float:
+        """Seconds that a request takes."""
+        return self.request_seconds + num_bytes / self.bytes_per_second
+
+
+NO_DELAY = Delay()
+
+
 @dataclass(slots=True)
 class Recorder:
-    """What was asked for so far, how much of it at a time; each request takes `latency_seconds` at least."""
+    """What was asked for so far, how much of it at a time; what is asked for comes after `delay`."""
 
     opened: Counter[str] = field(default_factory=Counter)
     requests: list[Request] = field(default_factory=list)
     lock: Any = field(default_factory=Lock)
-    latency_seconds: float = 0.0
+    delay: Delay = NO_DELAY
     at_a_time: int = 0
     most_at_a_time: int = 0
     overlapping: int = 0
@@ -71,7 +89,7 @@ class RecordingFile:
             recorder.overlapping += recorder.at_a_time > 0
             recorder.at_a_time += 1
             recorder.most_at_a_time = max(recorder.most_at_a_time, recorder.at_a_time)
-        time.sleep(recorder.latency_seconds)
+        time.sleep(recorder.delay.of(size))
         data: bytes = self._inner.read_at(size, self._position)
         with recorder.lock:
             recorder.at_a_time -= 1
@@ -122,6 +140,7 @@ class RecordingHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow
     def open_input_file(self, path: str) -> pa.NativeFile:
         """A recorded file."""
         self._recorder.opened[path] += 1
+        time.sleep(self._recorder.delay.open_seconds)
         return pa.PythonFile(RecordingFile(self._inner.open_input_file(self._at(path)), path, self._recorder), "r")
 
     def get_type_name(self) -> str:

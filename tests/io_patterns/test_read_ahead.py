@@ -17,7 +17,7 @@ from scan_core import MalformedTableError, Scan, ScanOptions, manifest_cache
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.read.parquet_layout import FOOTERS
 from tests.iceberg_json import Column
-from tests.io_patterns.recording import Recorder, RecordingHandler
+from tests.io_patterns.recording import Delay, Recorder, RecordingHandler
 from tests.table_builder import TableBuilder
 
 COLUMNS = (Column(1, "id", "long"), Column(2, "grp", "int"), Column(3, "text", "string"))
@@ -117,7 +117,7 @@ def test_the_next_row_group_and_the_next_file_are_on_their_way_while_one_is_deco
 
 
 def test_requests_are_under_way_while_others_are_waited_for(scan: Scan, recorder: Recorder) -> None:
-    recorder.latency_seconds = 0.02
+    recorder.delay = Delay(request_seconds=0.02)
     run_anew(scan, PLAIN, recorder)
     assert recorder.overlapping == 0
     _, asked = run_anew(scan, AHEAD, recorder)
