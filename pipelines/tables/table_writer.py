@@ -12,41 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.errors import SchemaConflictError
+from pipelines.tables.dictionary_columns import dictionary_columns
 from pipelines.tables.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
+from pipelines.tables.parquet_output import WriterOptions, bloom_filters, delta_encoding, write_parquet
 from pipelines.tables.partitioning import PartitionedRows, split_by_partition
 from pipelines.tables.row_order import check_order, in_order
 from pipelines.tables.row_shape import conform, parquet_schema
 from pipelines.tables.storage import Storage
-from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType
+from scan_core.schema import ListType, MapType, PrimitiveType, Schema, StructType
 from scan_core.snapshot import PartitionSpec
 
-DEFAULT_FILE_BYTES = 256 * 1024**2
-"""Of Arrow data per file: a quarter of that on disk, near Iceberg's split size."""
-DEFAULT_ROW_GROUP_ROWS = 1_000_000
-DEFAULT_PAGE_ROWS = 10_000
-"""Small pages let readers skip what no filter and no delete touches."""
 _ILLEGAL_KEYS = frozenset({"float", "double"})
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """How files are laid out.
-
-    Attributes:
-        file_bytes: Arrow bytes of the rows of one data file.
-        row_group_rows: most rows of a row group.
-        page_rows: most rows of a page.
-        compression: Parquet codec.
-        bloom_filters: write Bloom filters for key columns, of data files and of delete files.
-        sort_by: columns by which the rows of a data file are sorted.
-    """
-
-    file_bytes: int = DEFAULT_FILE_BYTES
-    row_group_rows: int = DEFAULT_ROW_GROUP_ROWS
-    page_rows: int = DEFAULT_PAGE_ROWS
-    compression: str = "zstd"
-    bloom_filters: bool = False
-    sort_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +125,16 @@ def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
 ) -> WrittenFile:
     path = _file_path(target, part.folder, "")
-    blooms = _bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
-    footer, size = _write_parquet(
-        rows, path, target, use_dictionary=True, column_encoding=None, bloom_filter_options=blooms
+    blooms = bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
+    dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
+    footer, size = write_parquet(
+        rows,
+        path,
+        target.storage,
+        target.options,
+        use_dictionary=dictionaries,
+        column_encoding=None,
+        bloom_filter_options=blooms,
     )
     return WrittenFile(
         path=path,
@@ -171,14 +154,15 @@ def _write_delete_file(
     names = list(key_schema.names)
     keys = in_order(part.rows.select(names), names)
     path = _file_path(target, part.folder, "-eq-deletes")
-    encodings = {f.name: _delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
-    footer, size = _write_parquet(
+    encodings = {f.name: delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
+    footer, size = write_parquet(
         keys,
         path,
-        target,
+        target.storage,
+        target.options,
         use_dictionary=False,
         column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
-        bloom_filter_options=_bloom_filters(key_schema.fields, keys.num_rows, target.options),
+        bloom_filter_options=bloom_filters(key_schema.fields, keys.num_rows, target.options),
     )
     ids = tuple(f.field_id for f in key_schema.fields)
     return WrittenFile(
@@ -194,58 +178,11 @@ def _write_delete_file(
     )
 
 
-def _bloom_filters(
-    columns: Sequence[NestedField], num_rows: int, options: WriterOptions
-) -> dict[str, dict[str, float]] | None:
-    """Parquet has none of booleans."""
-    if not options.bloom_filters:
-        return None
-    chosen = [c.name for c in columns if c.type != PrimitiveType("boolean")]
-    return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
-
-
 def _sorted(rows: pa.Table, target: WriteTarget) -> pa.Table:
     """The rows of a data file as the options ask."""
     names = target.options.sort_by
     check_order(rows, names, target.schema)
     return in_order(rows, names) if names else rows
-
-
-def _delta_encoding(kind: PrimitiveType) -> str | None:
-    match kind.name:
-        case "int" | "long" | "date" | "time" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
-            return "DELTA_BINARY_PACKED"
-        case "string" | "binary" | "fixed" | "uuid" | "decimal":
-            return "DELTA_BYTE_ARRAY"
-        case _:
-            return None
-
-
-def _write_parquet(
-    rows: pa.Table,
-    path: str,
-    target: WriteTarget,
-    *,
-    use_dictionary: bool,
-    column_encoding: dict[str, str] | None,
-    bloom_filter_options: dict[str, dict[str, float]] | None,
-) -> tuple[pq.FileMetaData, int]:
-    options = target.options
-    with target.storage.open_output(path) as sink:
-        with pq.ParquetWriter(
-            sink,
-            rows.schema,
-            compression=options.compression,
-            use_dictionary=use_dictionary,
-            column_encoding=column_encoding,
-            write_page_index=True,
-            max_rows_per_page=options.page_rows,
-            store_schema=False,
-            bloom_filter_options=bloom_filter_options,
-        ) as writer:
-            writer.write_table(rows, row_group_size=options.row_group_rows)
-        footer = writer.writer.metadata
-        return footer, sink.tell()
 
 
 def _file_path(target: WriteTarget, folder: str, suffix: str) -> str:
