@@ -30,6 +30,8 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.merge.mode": "merge-on-read",
 }
 """Of every table that the pipelines create: metadata files do not pile up, other writers delete as we do."""
+OPENING_ATTEMPTS = 4
+"""How often a catalog is opened that others create at the same time: it has two tables, each may be theirs."""
 
 
 def open_catalog(config: Config) -> Any:
@@ -38,14 +40,20 @@ def open_catalog(config: Config) -> Any:
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
     """
-    from pyiceberg.catalog import load_catalog
-
-    properties = config.catalog.properties
     if (file := _sqlite_file(config)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
+    return _opened(config, OPENING_ATTEMPTS)
+
+
+def _opened(config: Config, attempts: int) -> Any:
+    from pyiceberg.catalog import load_catalog
+
     try:
-        return load_catalog(config.catalog.name, **properties)
+        return load_catalog(config.catalog.name, **config.catalog.properties)
     except Exception as error:
+        # Whoever opens a new SQL catalog creates its tables; of several at once all but one are told that these exist.
+        if "already exists" in str(error) and attempts > 1:
+            return _opened(config, attempts - 1)
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
 
 
