@@ -95,16 +95,19 @@ def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
     location = relocate(path, io)
     if not location.is_local:
         return read_bytes(path, io), (str(location), 0, 0)
-    try:
-        descriptor = os.open(location.path, os.O_RDONLY)
-        try:
-            status = os.fstat(descriptor)
-            data = _read_local(descriptor, 0, status.st_size)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise _missing(path, location, error, io) from error
-    return data, (location.path, status.st_mtime_ns, status.st_size)
+    found = _read_whole_local(path, location, None, io)
+    assert found is not None  # noqa: S101  none is too large
+    return found
+
+
+def read_small(path: str, io: FileIOConfig, most_bytes: int) -> tuple[bytes, Fingerprint] | None:
+    """The same of a local file of up to `most_bytes`; None of others, which are better asked for ranges.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+    """
+    location = relocate(path, io)
+    return _read_whole_local(path, location, most_bytes, io) if location.is_local else None
 
 
 def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
@@ -183,6 +186,23 @@ def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
         return filesystem(location, io.properties)
     except MissingFileError as error:
         raise MissingFileError(f"{error}{_how_to_relocate(str(location), io)}") from error
+
+
+def _read_whole_local(
+    path: str, location: Location, most_bytes: int | None, io: FileIOConfig
+) -> tuple[bytes, Fingerprint] | None:
+    try:
+        descriptor = os.open(location.path, os.O_RDONLY)
+        try:
+            status = os.fstat(descriptor)
+            if most_bytes is not None and status.st_size > most_bytes:
+                return None
+            data = _read_local(descriptor, 0, status.st_size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+    return data, (location.path, status.st_mtime_ns, status.st_size)
 
 
 def _read_local(descriptor: int, offset: int, length: int) -> bytes:

@@ -45,6 +45,7 @@ class ScanOptions:
         prune_dictionaries: let dictionary pages exclude row groups that hold no value asked for.
         use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for, and spare
             those that hold none of a few deleted keys the probe.
+        read_small_files_whole: read a local delete file of up to 256 kB at once instead of footer and columns by themselves.
         use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; False only looks rows up.
         adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
             filter, and its rows where somebody joins again.
@@ -75,6 +76,7 @@ class ScanOptions:
     use_bitmap_indexes: bool = True
     prune_dictionaries: bool = True
     use_bloom_filters: bool = True
+    read_small_files_whole: bool = True
     use_runtime_filters: bool = True
     adaptive_runtime_filters: bool = True
     split_row_groups: bool = True

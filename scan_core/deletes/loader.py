@@ -13,8 +13,8 @@ import pyarrow as pa
 from scan_core.deletes.delete_keys import DeleteKeys
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.metrics import ScanMetrics
-from scan_core.read.conversion import ConversionContext, Convert, compile_conversion
-from scan_core.read.file_reader import field_id_of
+from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
+from scan_core.read.file_reader import FileReader, field_id_of
 from scan_core.read.name_mapping import apply_name_mapping
 from scan_core.read.open_file import open_file
 from scan_core.rows.selection import All
@@ -74,32 +74,30 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
 
 def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
     """The keys of the group one row group at a time, ascending by sequence number."""
-    fields = key_fields(group.key_ids, context, group.files[0].path)
+    columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
     for file in sorted(group.files, key=lambda f: f.data_sequence_number):
-        yield from _file_keys(file, fields, context, metrics)
+        yield from _file_keys(file, columns, context, metrics)
 
 
 def _load_files(
     files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
 ) -> list[DeleteKeys]:
-    fields = key_fields(key_ids, context, files[0].path)
-    return [keys for file in files for keys in _file_keys(file, fields, context, metrics)]
+    columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
+    return [keys for file in files for keys in _file_keys(file, columns, context, metrics)]
 
 
 def _file_keys(
-    file: DeleteFile, fields: Sequence[NestedField], context: ScanContext, metrics: ScanMetrics
+    file: DeleteFile, columns: "_KeyColumns", context: ScanContext, metrics: ScanMetrics
 ) -> Iterator[DeleteKeys]:
-    """The keys of one delete file, by row group, key columns in the order of `fields`."""
+    """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
-    reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
+    whole = context.options.read_small_files_whole
+    reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes
     try:
-        schema = reader.arrow_schema
-        if not reader.has_field_ids and context.name_mapping:
-            schema = apply_name_mapping(schema, context.name_mapping)
-        sources = [_key_source(schema, field, file.path) for field in fields]
+        sources = columns.of(reader, file.path)
         indices = sorted({index for index, _ in sources})
         for group in reader.row_groups:
             arrays = dict(zip(indices, reader.read(group, indices, All(group.num_rows)), strict=True))
@@ -107,6 +105,33 @@ def _file_keys(
             yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
     finally:
         reader.close()
+
+
+class _KeyColumns:
+    """Where files hold the key fields: found once for files of one schema, if their values pass unchanged."""
+
+    def __init__(self, fields: Sequence[NestedField], context: ScanContext) -> None:
+        self._fields = fields
+        self._name_mapping = context.name_mapping
+        self._schema: pa.Schema | None = None
+        self._sources: list[tuple[int, Convert]] = []
+
+    def of(self, reader: FileReader, path: str) -> list[tuple[int, Convert]]:
+        """The top-level column of each key field, and how its values become keys.
+
+        Raises:
+            MalformedTableError: a key field is not there, or not of a type that can be one.
+        """
+        schema = reader.arrow_schema
+        if schema is self._schema:  # files of one schema share it: see `file_columns.py`
+            return self._sources
+        named = schema
+        if not reader.has_field_ids and self._name_mapping:
+            named = apply_name_mapping(schema, self._name_mapping)
+        sources = [_key_source(named, field, path) for field in self._fields]
+        if all(is_identity(convert) for _, convert in sources):  # others name the file when they fail
+            self._schema, self._sources = schema, sources
+        return sources
 
 
 def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, Convert]:
@@ -122,6 +147,9 @@ def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, 
         raise MalformedTableError(f"{path}: lacks the member {member.name!r} of a key")
 
     convert = compile_conversion(file_field, field, ConversionContext(path, missing))
+
+    if len(steps) == 1:
+        return steps[0], convert
 
     def values(array: pa.Array) -> pa.Array:
         for step in steps[1:]:

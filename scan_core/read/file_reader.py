@@ -4,8 +4,7 @@
 of the file; `projection.py` turns them into those of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -162,6 +161,10 @@ class FileReader(Protocol):
         ...
 
 
+_BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
+"""What decoders raise."""
+
+
 @runtime_checkable
 class ReadsAhead(Protocol):
     """A FileReader whose bytes can be fetched before they are asked for."""
@@ -180,17 +183,25 @@ class ReadsAhead(Protocol):
         ...
 
 
-@contextmanager
-def refusing_malformed(path: str, what: str) -> Iterator[None]:
+class refusing_malformed:  # noqa: N801  reads as what it does; a generator would cost a microsecond per small file
     """Turn what decoders raise on broken bytes into errors that name the file and the part of it."""
-    try:
-        yield
-    except ScanError:
-        raise
-    except pa.ArrowNotImplementedError as error:
-        raise UnsupportedError(f"{path}: {what}: {error}") from error
-    except (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError) as error:
-        raise MalformedTableError(f"{path}: {what}: {error or type(error).__name__}") from error
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: str, what: str | Callable[[], str]) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, ScanError) or not isinstance(error, _BROKEN_BYTES):
+            return
+        what = self._what if isinstance(self._what, str) else self._what()
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise UnsupportedError(f"{self._path}: {what}: {error}") from error
+        raise MalformedTableError(f"{self._path}: {what}: {error or type(error).__name__}") from error
 
 
 def field_id_of(field: pa.Field) -> int | None:

@@ -16,6 +16,7 @@ def open_file(
     *,
     reads_pages: bool = True,
     parallelism: int = 1,
+    whole: bool = False,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -26,6 +27,7 @@ def open_file(
         size: bytes, where the caller knows; saves a request on object stores.
         reads_pages: decode only the pages that hold selected rows, where the file tells which do.
         parallelism: threads that may decode columns of a window of rows at a time.
+        whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
 
     Raises:
         MissingFileError: no such file.
@@ -36,7 +38,7 @@ def open_file(
         case FileFormat.PARQUET:
             from scan_core.read.parquet import open_parquet
 
-            return open_parquet(path, io, reads_pages=reads_pages, parallelism=parallelism)
+            return open_parquet(path, io, reads_pages=reads_pages, parallelism=parallelism, whole=whole)
         case FileFormat.ORC:
             from scan_core.read.orc import open_orc
 

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.errors import MalformedTableError
-from scan_core.file_io import fingerprint, open_input
+from scan_core.file_io import fingerprint, open_input, read_small
 from scan_core.read.bloom_filter import BloomFilter, BloomTest, read_bloom_filter
-from scan_core.read.byte_ranges import ByteSource
+from scan_core.read.byte_ranges import ByteRanges, ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
 from scan_core.read.dictionary_test import dictionary_range, dictionary_test
 from scan_core.read.file_reader import (
@@ -28,20 +27,24 @@ from scan_core.read.file_reader import (
 from scan_core.read.footer import Chunk
 from scan_core.read.paged_chunks import PagedChunks
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
-from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, check_codes, open_decoder, read_layout
+from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, read_layout
 from scan_core.read.remote_file import RemoteFile, opened_source
-from scan_core.read.struct_members import read_members
+from scan_core.read.whole_chunks import WholeChunks
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count, slice_selection, to_indices
 from scan_core.split import FileIOConfig
 
 _PAGED_SHARE_OF_ROWS = 0.5
 """Above, reading chunks as a whole is cheaper than choosing among their pages."""
+_SMALL_FILE_BYTES = 256 * 1024
+"""Up to here copying the bytes costs less than asking the system for parts of them."""
 _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
 """A file written later than that may be written again without its time telling so."""
 
 
-def open_parquet(path: str, io: FileIOConfig, *, reads_pages: bool = True, parallelism: int = 1) -> "ParquetFileReader":
+def open_parquet(
+    path: str, io: FileIOConfig, *, reads_pages: bool = True, parallelism: int = 1, whole: bool = False
+) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
 
     Args:
@@ -49,15 +52,20 @@ def open_parquet(path: str, io: FileIOConfig, *, reads_pages: bool = True, paral
         io: how to open it.
         reads_pages: decode only the pages that hold selected rows, where the file has a page index.
         parallelism: threads that may decode columns of a window of rows at a time.
+        whole: most of the file will be wanted: read a small one at once.
 
     Raises:
         MissingFileError: no such file.
         MalformedTableError: truncated, or a footer that contradicts itself.
         UnsupportedError: encrypted.
     """
-    content = fingerprint(path, io)
+    source: ByteSource
+    if whole and (small := read_small(path, io, _SMALL_FILE_BYTES)) is not None:
+        source, content = ByteRanges(pa.BufferReader(small[0])), small[1]
+    else:
+        content = fingerprint(path, io)
+        source = opened_source(open_input(path, io))
     is_settled = time_ns() - content[1] > _SETTLED_AFTER_NANOSECONDS
-    source = opened_source(open_input(path, io))
     try:
         if is_settled:
             key = (content, tuple(sorted(io.properties.items())))
@@ -88,13 +96,12 @@ class ParquetFileReader:
         self._layout = layout
         self._footer = self._layout.footer
         self._leaves = self._layout.columns.leaves
-        self._ranges = self._layout.columns.ranges
         self._reads_pages = reads_pages
+        self._chunks = WholeChunks(path, source, layout)
         self._pages = PagedChunks(path, source, layout)
         self._streams = ChunkStreams(path, source, layout, parallelism)
         self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
         self.counts = ReadCounts()
-        self._readers: dict[frozenset[int], Any] = {}
         self.arrow_schema = self._layout.columns.arrow_schema
         self.has_field_ids = self._layout.columns.has_field_ids
         self.row_groups: Sequence[RowGroup] = self._layout.row_groups
@@ -123,7 +130,9 @@ class ParquetFileReader:
             arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
         whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
         if whole:
-            arrays.update(zip(whole, select_rows(self._read_chunks(row_group, whole), selection), strict=True))
+            arrays.update(
+                zip(whole, select_rows(self._chunks.read(row_group, whole, self.counts), selection), strict=True)
+            )
         return [arrays[i] for i in column_indices]
 
     def member(self, way: tuple[int, ...]) -> int | None:
@@ -224,7 +233,7 @@ class ParquetFileReader:
     def close(self) -> None:
         """Release the file."""
         self._streams.close()
-        self._readers.clear()
+        self._chunks.close()
         self._source.close()
 
     def _read_on(
@@ -248,49 +257,5 @@ class ParquetFileReader:
         self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
         return dict(zip(found, select_rows(list(found.values()), within), strict=True))
 
-    def _reader(self, row_group: RowGroup) -> Any:
-        """A decoder that reads the strings of this row group as dictionaries where that pays."""
-        dictionaries = frozenset(
-            self._leaves[i].start
-            for i in self._layout.columns.string_columns
-            if self._layout.keeps_dictionary(row_group.index, i)
-        )
-        if dictionaries not in self._readers:
-            source = self._source.for_arrow()
-            self._readers[dictionaries] = open_decoder(source, self._layout.metadata, sorted(dictionaries))
-        return self._readers[dictionaries]
-
     def _chunk(self, row_group: RowGroup, column: int) -> Chunk:
         return self._footer.row_groups[row_group.index].chunks[self._leaves[column].start]
-
-    def _read_chunks(self, row_group: RowGroup, column_indices: Sequence[int]) -> list[pa.Array]:
-        columns = sorted(set(column_indices))
-        names = ", ".join(repr(self.field(i).name) for i in columns)
-        leaves = sorted({leaf for i in columns for leaf in self._leaves[i]})
-        self.counts.whole.update(columns)
-        chunks = self._footer.row_groups[row_group.index].chunks
-        with (
-            refusing_malformed(self.path, f"row group {row_group.index}, columns {names}"),
-            self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
-        ):
-            table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
-            ways = [self._layout.columns.ways[i] for i in columns]
-            tops = sorted({way[0] for way in ways})
-            whole = {top: check_codes(_one_array(column)) for top, column in zip(tops, table.columns, strict=True)}
-            arrays = dict(zip(columns, read_members(whole, ways, self._ranges, leaves), strict=True))
-        for column, array in arrays.items():
-            if len(array) != row_group.num_rows:
-                raise MalformedTableError(
-                    f"{self.path}: row group {row_group.index}: column {self.field(column).name!r} has "
-                    f"{len(array)} of {row_group.num_rows} rows"
-                )
-        return [arrays[i] for i in column_indices]
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    if column.nbytes < 2**31:
-        return column.combine_chunks()
-    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
-    return (column.cast(wide) if wide else column).combine_chunks()

@@ -5,6 +5,7 @@ import pytest
 
 from scan_core.deletes.loader import load_keys
 from scan_core.errors import MalformedTableError, MissingFileError
+from scan_core.file_io import read_small
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
 from scan_core.split import EqualityDeleteGroup, ScanContext
@@ -98,3 +99,42 @@ def test_file_without_rows_gives_no_keys(tmp_path: Path) -> None:
     for suffix in FORMATS:
         file = equality_file(tmp_path / f"d.{suffix}", {"id": []}, [1])
         assert [k for _, keys in loaded(EqualityDeleteGroup((1,), (file,))) for k in keys] == []
+
+
+@pytest.mark.parametrize("small_files_whole", [True, False])
+def test_files_of_several_schemas_in_turn_are_read_alike_at_once_or_in_parts(
+    tmp_path: Path, *, small_files_whole: bool
+) -> None:
+    other = (Column(2, "name", "string"), Column(9, "more", "long"), Column(1, "id", "int"))
+    files = []
+    for number in range(12):
+        rows: dict[str, list[Any]] = {"id": [number, None], "name": ["a", "b"], "more": [0, 0]}
+        columns = other if number % 3 == 1 else (Column(1, "id", "long"), Column(2, "name", "string"))
+        stored = {column.name: rows[column.name] for column in columns}
+        files.append(equality_file(tmp_path / f"{number}.parquet", stored, [1, 2], number=number, columns=columns))
+    context = context_for(options=ScanOptions(parallelism=1, read_small_files_whole=small_files_whole))
+    found = loaded(EqualityDeleteGroup((1, 2), tuple(files)), context)
+    assert found == [(number, [(number, "a"), (None, "b")]) for number in range(12)]
+
+
+@pytest.mark.parametrize("small_files_whole", [True, False])
+def test_value_that_is_no_key_names_its_own_file_after_others_of_its_schema(
+    tmp_path: Path, *, small_files_whole: bool
+) -> None:
+    text = (Column(1, "id", "string"),)
+    files = [equality_file(tmp_path / f"{i}.parquet", {"id": [i]}, [1]) for i in range(3)]
+    files.append(equality_file(tmp_path / "odd.parquet", {"id": ["x"]}, [1], columns=text))
+    context = context_for(options=ScanOptions(parallelism=1, read_small_files_whole=small_files_whole))
+    with pytest.raises(MalformedTableError, match=r"odd\.parquet"):
+        loaded(EqualityDeleteGroup((1,), tuple(files)), context)
+
+
+def test_large_file_is_not_read_at_once(tmp_path: Path) -> None:
+    rows: dict[str, list[Any]] = {
+        "id": list(range(100_000)),
+        "name": [f"name {i * 7919 % 100_003}" for i in range(100_000)],
+    }
+    file = equality_file(tmp_path / "large.parquet", rows, [1])
+    assert file.file_size_bytes > 256 * 1024
+    assert read_small(file.path, context_for().io, 256 * 1024) is None
+    assert len(loaded(EqualityDeleteGroup((1,), (file,)))[0][1]) == 100_000
