@@ -16,7 +16,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, retry_conflicts
 from pipelines.tables.row_shape import without_extensions
-from pipelines.tables.table_shape import ADOPTED, KEY, PARTITION_BY, partition_text
+from pipelines.tables.table_shape import ADOPTED, partition_text, shape_properties
 from pipelines.tables.table_writer import check_key
 
 SHOWN_KEYS = 20
@@ -73,7 +73,7 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
     with table.transaction() as change:
         change.set_properties(
             {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
-            | {KEY: ",".join(key), PARTITION_BY: partition_text(settings), ADOPTED: "true"}
+            | {**shape_properties(key, settings), ADOPTED: "true"}
         )
 
     def attempt() -> int:

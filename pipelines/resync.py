@@ -4,7 +4,7 @@ The rows are built in a table of their own and swapped in by one snapshot, so re
 Applying a part of the log once more is `replay.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -24,6 +24,7 @@ from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.schema_evolution import evolve
+from pipelines.tables.table_shape import soft_delete_property
 from pipelines.tables.table_writer import write_rows
 
 STAGING_SUFFIX = "__resync"
@@ -125,12 +126,14 @@ def _attempt(
     fresh = Mirror(catalog, staging, config, key)
     for _ in fresh.catch_up(log, reject=keep, start=_start(log, config)):
         pass
-    return _swapped(find_table(catalog, name), fresh.table, log)
+    return _swapped(find_table(catalog, name), fresh.table, log, soft_delete_property(config))
 
 
-def _swapped(target: Any, source: Any | None, log: ChangeLog) -> tuple[int, int]:
+def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str, str]) -> tuple[int, int]:
     """Put the rows of one table into the place of those of another, in one snapshot."""
     delta = RowDelta(target)
+    if any(target.metadata.properties.get(name) != value for name, value in shape.items()):
+        delta.set_properties(shape)
     files: list[WrittenFile] = []
     num_rows = 0
     if source is not None:

@@ -26,7 +26,7 @@ from pipelines.tables import positions
 from pipelines.tables.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_shape import KEY, PARTITION_BY, check_shape, partition_text, with_declared
+from pipelines.tables.table_shape import check_shape, shape_properties, with_declared
 from pipelines.tables.table_writer import WriterOptions
 
 
@@ -149,7 +149,7 @@ class Mirror:
             self.name,
             with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
             partition_by=[partition_field(text) for text in self.config.partition_by],
-            properties={KEY: ",".join(self.key), PARTITION_BY: partition_text(self.config)},
+            properties=shape_properties(self.key, self.config),
         )
 
     def _attempt(

@@ -8,18 +8,23 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.catalog import current_schema
 from pipelines.config import TableConfig, partition_field
 from pipelines.errors import ConfigError
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import check_key
 from scan_core.errors import ScanError
-from scan_core.schema import NestedField, Schema, arrow_type, parse_type
+from scan_core.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
 from scan_core.transforms import parse_transform
 
 PARTITION_BY = "nevermore.partition_by"
 """Table property: what config said when the table was made."""
 KEY = "nevermore.key"
 """Table property: the columns that identify a row."""
+IDENTITY = "nevermore.identity"
+"""Table property: what config said of `identity` when the table was made."""
+SOFT_DELETE = "nevermore.soft_delete"
+"""Table property: whether deleted rows stay in the table."""
 ADOPTED = "nevermore.adopted"
 """Table property: others made the table, so its own types count where the feed does not tell."""
 
@@ -65,10 +70,22 @@ def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[N
     return (*fields, *(NestedField(first + i, c, parse_type(config.types[c])) for i, c in enumerate(declared)))
 
 
+def shape_properties(key: Sequence[str], config: TableConfig) -> dict[str, str]:
+    """What a table remembers of the config that it was made by."""
+    return {KEY: ",".join(key), PARTITION_BY: partition_text(config), IDENTITY: config.identity} | soft_delete_property(
+        config
+    )
+
+
+def soft_delete_property(config: TableConfig) -> dict[str, str]:
+    """The part of it that a table made anew from its log may change."""
+    return {SOFT_DELETE: str(config.soft_delete).lower()}
+
+
 def check_unchanged(
     name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: Any | None
 ) -> None:
-    """Refuse a config whose key or partitioning is not that of what is there already.
+    """Refuse a config that does not fit what is there already: before an event comes that would show it.
 
     Raises:
         ConfigError: what to do about it.
@@ -78,11 +95,34 @@ def check_unchanged(
             f"{name}: its key was ({', '.join(logged_key)}) and is now ({', '.join(config.key)}); {log_name} cannot be "
             f"read by another key: put the old one back, or drop {log_name} and {name} and ingest anew"
         )
-    made = None if table is None else table.metadata.properties.get(PARTITION_BY)
+    if table is None:
+        return
+    made_by = table.metadata.properties
+    made = made_by.get(PARTITION_BY)
     if made is not None and made != partition_text(config):
         raise ConfigError(
             f"{name}: partition_by was [{made}] when the table was made and is now [{partition_text(config)}]; put the "
             f"old one back, or drop {name} (not {log_name}) and make it anew with `nevermore resync {name}`"
+        )
+    if (identity := made_by.get(IDENTITY, config.identity)) != config.identity:
+        raise ConfigError(
+            f"{name}: identity was {identity} when the table was made and is now {config.identity}; put the old one back, "
+            f"or drop {log_name} and {name} and ingest anew"
+        )
+    wanted = soft_delete_property(config)[SOFT_DELETE]
+    if (flagged := made_by.get(SOFT_DELETE, wanted)) != wanted:
+        raise ConfigError(
+            f"{name}: soft_delete was {flagged} when the table was made and is now {wanted}; put the old one back, or make "
+            f"the table anew from its log: nevermore resync {name}"
+        )
+    _check_sort(name, config, current_schema(table))
+
+
+def _check_sort(name: str, config: TableConfig, schema: Schema) -> None:
+    plain = [f.name for f in schema.fields if isinstance(f.type, PrimitiveType)]
+    if unknown := [column for column in config.sort_by if column not in plain]:
+        raise ConfigError(
+            f"{name}: sort_by: {unknown[0]} is no plain column of the table; choose from {', '.join(plain)}"
         )
 
 

@@ -3,6 +3,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.catalog import open_catalog
+from pipelines.config import load
+from pipelines.resync import resync
 from tests.pipelines.test_ingest import Project, event, the
 
 
@@ -81,3 +84,39 @@ def test_changed_partitioning_says_what_to_do(tmp_path: Path) -> None:
     assert the(project.run()).error is None
     change_config(project, partition_by=["bucket(2, id)"])
     assert "partition_by was [identity(region)]" in failed(project)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": [], "identity": "full"}, "identity was key when the table was made and is now full"),
+        ({"soft_delete": True}, "soft_delete was false when the table was made and is now true"),
+        ({"sort_by": ["nope"]}, "sort_by: nope is no plain column of the table; choose from id, name"),
+    ],
+)
+def test_config_that_does_not_fit_the_mirror_is_told_before_an_event_comes(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    project = project_of(tmp_path)
+    project.land("1.jsonl", [event("c", {"id": 1, "name": "a"})])
+    project.run()
+    change_config(project, **change)
+    report = project.run()
+    assert report.exit_code == 2
+    assert message in str(the(report).error)
+
+
+def test_soft_delete_is_turned_on_and_off_by_making_the_mirror_anew(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    project.land("1.jsonl", [event("c", {"id": 1}), event("c", {"id": 2}), event("d", {"id": 1})])
+    project.run()
+    for is_soft, rows in (
+        (True, [{"id": 1, "_deleted": True}, {"id": 2, "_deleted": False}]),
+        (False, [{"id": 2, "_deleted": None}]),
+    ):
+        change_config(project, soft_delete=is_soft)
+        assert "nevermore resync shop.products" in failed(project)
+        config = load(project.folder / "nevermore.yaml")
+        resync(open_catalog(config), config, "shop.products")
+        assert project.run().exit_code == 0
+        assert project.rows() == rows
