@@ -39,6 +39,7 @@ class FeedRun:
     reports: dict[str, TableReport] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unassigned: int = 0
+    untaken: set[str] = field(default_factory=set)
 
     def read(self, feed: Feed) -> None:
         """Bring the wanted tables of a feed up to date."""
@@ -96,12 +97,14 @@ class FeedRun:
             decoded = reading.decoded(batch)
         reading.claims = decoded.claims
         self.skipped.update(decoded.skipped)
+        self.untaken.update(decoded.untaken)
         self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
         reached = replace(batch.position_after, claims=decoded.claims).to_json()
 
         def add(table: TableIngest) -> None:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
-            table.add(decoded.tables[table.name], rejected, reached, is_atomic=reading.is_transactional)
+            changes, is_atomic = decoded.tables[table.name], reading.is_transactional
+            table.add(changes, rejected, reached, is_atomic=is_atomic, is_open=batch.is_open)
 
         alive = self._survivors(reading.running, add)
         reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)

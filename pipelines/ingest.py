@@ -16,6 +16,9 @@ from pipelines.ingest_report import IngestReport
 from pipelines.table_ingest import Progress
 from pipelines.table_patterns import expanded
 
+SHOWN_TABLES = 20
+"""A feed may carry thousands of tables that nobody asked for."""
+
 
 def run_once(
     config: Config,
@@ -51,7 +54,14 @@ def run_once(
         run.read(feed)
     known = [name for name in current.tables if name in run.reports]
     ordered = tuple(run.reports[name] for name in dict.fromkeys((*known, *run.reports)))
-    return IngestReport(ordered, dict(run.skipped), time.monotonic() - began, run.unassigned)
+    return IngestReport(
+        ordered,
+        dict(run.skipped),
+        time.monotonic() - began,
+        run.unassigned,
+        tuple(sorted(run.untaken)[:SHOWN_TABLES]),
+        tuple(p for p in chosen if p in config.patterns and not any(_covers([p], name) for name in run.reports)),
+    )
 
 
 def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
@@ -78,6 +88,19 @@ def _threads(config: Config) -> int:
     """How many tables may be committed at a time: each thread would see an SQLite database in memory of its own."""
     catalog = config.catalog
     return 1 if catalog.type == "in-memory" or ":memory:" in (catalog.uri or "") else config.parallel_tables
+
+
+def check_tables(config: Config) -> None:
+    """Refuse to ingest into no table at all.
+
+    Raises:
+        ConfigError: what to declare.
+    """
+    if not config.tables and not config.patterns:
+        raise ConfigError(
+            f"{config.path}: no table stands under tables, so there is nothing to ingest; declare one, such as "
+            "shop.orders: {source: {path: landing/orders/*.jsonl}, key: [id]}"
+        )
 
 
 def sources(config: Config) -> list[tuple[str, ...]]:

@@ -98,12 +98,16 @@ class IngestReport:
         skipped: events left out on purpose, by reason.
         seconds: wall time.
         unassigned: events newly quarantined that belong to none of the tables of their feed.
+        untaken_tables: of the feeds, that carried changes and no table or pattern takes; the first ones.
+        unmatched_patterns: of the config, that stand for no table yet.
     """
 
     tables: tuple[TableReport, ...]
     skipped: Mapping[str, int]
     seconds: float
     unassigned: int = 0
+    untaken_tables: tuple[str, ...] = ()
+    unmatched_patterns: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -125,5 +129,7 @@ class IngestReport:
             "seconds": round(self.seconds, 3),
             "skipped": dict(self.skipped),
             "unassigned": self.unassigned,
+            "untaken_tables": list(self.untaken_tables),
+            "unmatched_patterns": list(self.unmatched_patterns),
             "tables": [t.as_dict() for t in self.tables],
         }

@@ -30,9 +30,10 @@ def ingest(
     """
     from pipelines.collector import settle
     from pipelines.config import load
-    from pipelines.ingest import run_once
+    from pipelines.ingest import check_tables, run_once
 
     settings = load(config)
+    check_tables(settings)
     settle()
     for name in tables or ():
         settings.table(name)
@@ -43,6 +44,11 @@ def ingest(
         typer.echo(orjson.dumps(report.as_dict()))
     else:
         _print(report)
+        for pattern in report.unmatched_patterns:
+            told = settings.patterns[pattern]
+            chosen = [f"{n}: {', '.join(v)}" for n in ("include_tables", "exclude_tables") if (v := getattr(told, n))]
+            narrowed = f" ({'; '.join(chosen)})" if chosen else ""
+            typer.echo(f"{pattern}: no table of its feed was found{narrowed}", err=True)
     raise typer.Exit(report.exit_code)
 
 
@@ -80,7 +86,11 @@ def _print(report: "IngestReport") -> None:
         if table.quarantined:
             typer.echo(f"{table.table}: {table.quarantined:,} events went to quarantine", err=True)
     for reason, number in report.skipped.items():
-        typer.echo(f"left out: {number:,} {reason}")
+        if reason == "other table":
+            names = ", ".join(name or "(no name)" for name in report.untaken_tables)
+            typer.echo(f"left out: {number:,} event{'' if number == 1 else 's'} of other tables: {names}")
+        else:
+            typer.echo(f"left out: {number:,} {reason}")
 
 
 _KINDS = {"c": "creates", "u": "updates", "d": "deletes", "r": "snapshot reads", "t": "truncates"}

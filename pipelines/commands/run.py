@@ -33,8 +33,10 @@ def run(
     from pipelines.collector import settle
     from pipelines.config import load
     from pipelines.continuous import run_continuously
+    from pipelines.ingest import check_tables
 
     settings = load(config)
+    check_tables(settings)
     settle()
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}

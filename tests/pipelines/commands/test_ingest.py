@@ -144,6 +144,25 @@ def test_no_words_are_a_wish_for_help(run: Run) -> None:
     assert "Change events to tables" in output
 
 
+@pytest.mark.parametrize("command", ["ingest", "run"])
+def test_a_config_without_tables_is_said_to_have_none(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "nevermore.yaml").write_text("tables: {}\n", encoding="utf-8")
+    code, output, errors = run(command, "--config", tmp_path / "nevermore.yaml")
+    assert (code, output) == (2, "")
+    assert "nevermore.yaml: no table stands under tables, so there is nothing to ingest" in errors
+
+
+def test_a_pattern_that_no_table_of_the_feed_matches_says_so(run: Run, tmp_path: Path) -> None:
+    config = project(tmp_path, "shop.*", {"1.jsonl": EVENT.format(id=1).encode()})
+    config.write_text(config.read_text(encoding="utf-8") + "    include_tables: [order*]\n", encoding="utf-8")
+    code, output, errors = run("ingest", "--config", config)
+    assert code == 0
+    assert "left out: 1 event of other tables: t\n" in output
+    assert "shop.*: no table of its feed was found (include_tables: order*)" in errors
+    report = json.loads(run("ingest", "--config", config, "--json")[1])
+    assert (report["unmatched_patterns"], report["untaken_tables"]) == (["shop.*"], ["t"])
+
+
 def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:
     assert run("ingest", "--config", tmp_path / "none.yaml")[0] == 2
     config = project(tmp_path, "shop.t", {})
