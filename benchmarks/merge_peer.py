@@ -1,8 +1,9 @@
-"""Runs in an environment of the peers: one engine merges a batch of changes into an Iceberg table, by key.
+"""Runs in an environment of the peers: one engine merges batches of changes into Iceberg tables, by key, one a request.
 
-Start it as `python merge_peer.py ENGINE BASE CHANGES FOLDER ROUNDS`, ENGINE being `spark` (Iceberg Java, `MERGE INTO`) or `dlt`
-(`merge` with strategy `upsert`, table format Iceberg). BASE and CHANGES are Parquet files with columns id and name. Prints
-a JSON list with wall and CPU seconds of each round, the first of which, in a table of its own, does not count.
+Start it as `python merge_peer.py spark` (Iceberg Java, `MERGE INTO`) or `dlt` (`merge` with strategy `upsert`, table format
+Iceberg). A request is a JSON object {"base": Parquet file, "changes": Parquet file, "folder": where the new table goes,
+"mode": of Spark}, both files with columns id and name; the reply {"answer": [rows, sum of ids, changed rows], "seconds", "cpu"}
+of the merge alone, or {"error": text}.
 """
 
 import json
@@ -11,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+CHANGED = "changed"
 TICKS = os.sysconf("SC_CLK_TCK")
+Merge = Callable[[dict[str, str]], dict[str, Any]]
 
 
 def process_seconds(pid: int) -> float:
@@ -22,16 +26,15 @@ def process_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def timed(run: Callable[[], object], pids: list[int]) -> dict[str, float]:
+def timed(run: Callable[[], object], pids: list[int]) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), sum(map(process_seconds, pids))
     run()
     return {"seconds": time.perf_counter() - wall, "cpu": sum(map(process_seconds, pids)) - cpu}
 
 
-def spark(base: str, changes: str, folder: str, rounds: int, mode: str) -> list[dict[str, float]]:
+def spark() -> Merge:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.driver.host", "127.0.0.1")
@@ -39,9 +42,6 @@ def spark(base: str, changes: str, folder: str, rounds: int, mode: str) -> list[
         .config("spark.driver.memory", "2g")
         .config("spark.jars.packages", RUNTIME)
         .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
-        .config("spark.sql.catalog.peer", "org.apache.iceberg.spark.SparkCatalog")
-        .config("spark.sql.catalog.peer.type", "hadoop")
-        .config("spark.sql.catalog.peer.warehouse", folder)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -49,39 +49,47 @@ def spark(base: str, changes: str, folder: str, rounds: int, mode: str) -> list[
     )
     session.sparkContext.setLogLevel("ERROR")
     pids = [os.getpid(), session.sparkContext._gateway.proc.pid]  # noqa: SLF001 - the JVM does the work
-    taken = []
-    for number in range(rounds + 1):
-        table = f"peer.db.t{number}"
-        session.sql(
-            f"CREATE TABLE {table} (id bigint, name string) USING iceberg TBLPROPERTIES ('write.merge.mode'='{mode}')"
-        )
-        session.read.parquet(base).writeTo(table).append()
-        session.read.parquet(changes).createOrReplaceTempView("changes")
-        merge = (
+
+    def merge(request: dict[str, str]) -> dict[str, Any]:
+        name = Path(request["folder"]).name.replace("-", "_")
+        session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
+        session.conf.set(f"spark.sql.catalog.{name}.type", "hadoop")
+        session.conf.set(f"spark.sql.catalog.{name}.warehouse", request["folder"])
+        table = f"{name}.db.t"
+        properties = f"'format-version'='2', 'write.merge.mode'='{request['mode']}'"
+        session.sql(f"CREATE TABLE {table} (id bigint, name string) USING iceberg TBLPROPERTIES ({properties})")
+        session.read.parquet(request["base"]).writeTo(table).append()
+        session.read.parquet(request["changes"]).createOrReplaceTempView("changes")
+        text = (
             f"MERGE INTO {table} t USING changes s ON t.id = s.id "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
-        taken.append(timed(lambda text=merge: session.sql(text).collect(), pids))
-    session.stop()
-    return taken
+        taken = timed(lambda: session.sql(text).collect(), pids)
+        (row,) = session.sql(f"SELECT count(*), sum(id), count_if(name = '{CHANGED}') FROM {table}").collect()
+        session.sql(f"DROP TABLE {table} PURGE")
+        return {"answer": list(row), **taken}
+
+    return merge
 
 
-def dlt(base: str, changes: str, folder: str, rounds: int) -> list[dict[str, float]]:
-    import dlt as tool
-    import pyarrow.parquet as pq
-
+def dlt() -> Merge:
     os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
-    taken = []
-    for number in range(rounds + 1):
-        place = f"{folder}/{number}"
+    import dlt as tool
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+    from dlt.common.libs.pyiceberg import get_iceberg_tables
+
+    def merge(request: dict[str, str]) -> dict[str, Any]:
+        folder = request["folder"]
         pipeline = tool.pipeline(
-            f"merge_{number}",
-            pipelines_dir=f"{place}/state",
-            destination=tool.destinations.filesystem(f"file://{place}/lake"),
+            Path(folder).name,
+            pipelines_dir=f"{folder}/state",
+            destination=tool.destinations.filesystem(f"file://{folder}/lake"),
             dataset_name="peer",
         )
 
-        def load(path: str, disposition: object, pipeline: object = pipeline) -> None:
+        def load(path: str, disposition: object) -> None:
             rows = tool.resource(
                 lambda: iter([pq.read_table(path)]),
                 name="t",
@@ -89,22 +97,31 @@ def dlt(base: str, changes: str, folder: str, rounds: int) -> list[dict[str, flo
                 write_disposition=disposition,
                 table_format="iceberg",
             )
-            pipeline.run(rows, loader_file_format="parquet")  # type: ignore[attr-defined] # a dlt pipeline
+            pipeline.run(rows, loader_file_format="parquet")
 
-        load(base, "append")
-        merge = {"disposition": "merge", "strategy": "upsert"}
-        taken.append(timed(lambda load=load, merge=merge: load(changes, merge), [os.getpid()]))
-    return taken
+        load(request["base"], "append")
+        upsert = {"disposition": "merge", "strategy": "upsert"}
+        taken = timed(lambda: load(request["changes"], upsert), [os.getpid()])
+        rows: pa.Table = get_iceberg_tables(pipeline, "t")["t"].scan().to_arrow()
+        changed = pc.sum(pc.equal(rows.column("name"), CHANGED)).as_py()
+        return {"answer": [rows.num_rows, pc.sum(rows.column("id")).as_py(), changed], **taken}
+
+    return merge
 
 
-def main() -> None:
-    engine, base, changes, folder, rounds = sys.argv[1:6]
-    if engine == "dlt":
-        taken = dlt(base, changes, folder, int(rounds))
-    else:
-        taken = spark(base, changes, folder, int(rounds), engine.removeprefix("spark-"))
-    print("\n" + json.dumps(taken[1:]))
+def main(engine: str) -> None:
+    """Answer until standard input ends."""
+    replies = sys.stdout
+    sys.stdout = sys.stderr
+    merge = {"spark": spark, "dlt": dlt}[engine]()
+    print(json.dumps({"ready": engine}), file=replies, flush=True)
+    for line in sys.stdin:
+        try:
+            reply = merge(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises is its answer
+            reply = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        print(json.dumps(reply, default=str), file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,19 +34,27 @@ class Peer:
         Raises:
             SystemExit: the engine fails, with its message.
         """
+        return self.request({"sql": sql, "metadata": metadata, "files": files}, sql)
+
+    def request(self, what: Mapping[str, Any], title: str) -> Answer:
+        """Send any request that the script of the engine takes; `title` says in a message what it was.
+
+        Raises:
+            SystemExit: the engine fails, with its message.
+        """
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps({"sql": sql, "metadata": metadata, "files": files}) + "\n")
+        self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        reply = json.loads(line) if line else {"error": "the process has ended"}
+        reply: dict[str, Any] = json.loads(line) if line else {"error": "the process has ended"}
         if "error" in reply:
-            raise SystemExit(f"{self.engine}: {reply['error']} ({sql})")
+            raise SystemExit(f"{self.engine}: {reply['error']} ({title})")
         return Answer(reply["answer"], reply["seconds"], reply["cpu"])
 
 
 @contextmanager
-def running(engines: Iterable[str], folder: Path = _REPO) -> Iterator[dict[str, Peer]]:
+def running(engines: Iterable[str], folder: Path = _REPO, script: str = "peer.py") -> Iterator[dict[str, Peer]]:
     """Those of `engines` that are installed, by name; stopped at the end. ClickHouse reads nothing outside of `folder`."""
     with ExitStack() as stack:
         started = {}
@@ -55,7 +63,7 @@ def running(engines: Iterable[str], folder: Path = _REPO) -> Iterator[dict[str, 
             if not python.exists():
                 print(f"{engine} is left out: {python} is missing", file=sys.stderr)
                 continue
-            command = [str(python), "-W", "ignore", str(Path(__file__).with_name("peer.py")), engine]
+            command = [str(python), "-W", "ignore", str(Path(__file__).with_name(script)), engine]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
