@@ -30,7 +30,8 @@ _COLORS = np.array(["black", "white", "red", "green", "blue", "grey", "pink", "g
 class Shape:
     """One table: `columns` beside the keys, keys made by `keys`, deletes in `delete_files` files over `delete_commits`.
 
-    `absent_keys` are deleted beside those of rows, and are of none.
+    `absent_keys` are deleted beside those of rows, and are of none. With `partitions` each has a data file and
+    `delete_files` files of its own deleted keys.
     """
 
     name: str
@@ -53,7 +54,7 @@ SHAPES = {
         Shape("two_strings", key=("k1", "k2"), delete_files=10),
         Shape("wide_120", delete_files=10, wide_columns=102),
         Shape("ten_million_deletes", sparse=True, delete_files=20, absent_keys=9_000_000),
-        Shape("partitioned_2000", key=("id", "bucket"), delete_files=10, partitions=2_000),
+        Shape("partitioned_2000", key=("id", "bucket"), delete_files=1, partitions=2_000),
     )
 }
 
