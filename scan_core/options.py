@@ -31,7 +31,7 @@ class ScanOptions:
             memory limit; at most a quarter of it is used, and 0 fetches nothing ahead.
         keep_order: yield batches in the order of the plan; False yields them as they come, so that no worker waits for
             another.
-        delete_cache_bytes: cap of the process-wide cache of delete indexes.
+        delete_cache_bytes: cap of the process-wide cache of delete indexes, and of that of the keys of semi joins.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
         share_indexes: Spark's Python workers of one host share delete indexes through a folder of their user's, where

@@ -6,15 +6,13 @@ seed 0, as the file's own.
 """
 
 import os
-from collections import OrderedDict
-from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.read.bloom_filter import BloomFilter, BloomTest, block_bits
 from scan_core.runtime_filter.xxhash_columns import xxhash64_column
 
@@ -26,7 +24,8 @@ MOST_HASHED = 2_000_000
 """More keys are not looked for one by one."""
 _BLOCK = 16_384
 _INT32, _INT64, _BYTE_ARRAY, _FIXED = 1, 2, 6, 7
-_REMEMBERED = 16
+_MOST_BYTES = 64 * 1024**2
+"""Of the hashes that are remembered, and as many of filters: those of a few joins."""
 
 
 def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
@@ -37,10 +36,10 @@ def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
         keys: in the table's type.
         digest: what tells the key set from others, for what is remembered of it.
     """
-    hashes = _REMEMBER.hashes(keys, test.physical_type, test.file_type, digest)
+    hashes = _hashes(keys, test, digest)
     if hashes is None:
         return None
-    if len(hashes) >= INTERSECTED_FROM and not _intersect(test.filter_, _REMEMBER.filter_like(test.filter_, hashes)):
+    if len(hashes) >= INTERSECTED_FROM and not _intersect(test.filter_, _filter_like(test, hashes, keys, digest)):
         return False
     if len(hashes) > MOST_HASHED:
         return True
@@ -87,37 +86,20 @@ def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) 
     return None
 
 
-@dataclass(slots=True)
-class _Remembered:
-    lock: Lock
-    known: OrderedDict[tuple[str, str, int, str], Hashes | None]
-    filters: OrderedDict[tuple[int, int], tuple[Hashes, BloomFilter]]
-
-    def hashes(self, keys: pa.Array, physical_type: int, file_type: pa.DataType, digest: str) -> Hashes | None:
-        """Of a key set under one encoding, computed once."""
-        key = digest, str(keys.type), physical_type, str(file_type)
-        with self.lock:
-            if key not in self.known:
-                self.known[key] = _encoded_hashes(keys, physical_type, file_type)
-                while len(self.known) > _REMEMBERED:
-                    self.known.popitem(last=False)
-            return self.known[key]
-
-    def filter_like(self, filter_: BloomFilter, hashes: Hashes) -> BloomFilter:
-        """The keys as a filter of the same size, made once per size."""
-        key = id(hashes), len(filter_.blocks)
-        with self.lock:
-            found = self.filters.get(key)
-            if found is None or found[0] is not hashes:
-                found = self.filters[key] = hashes, filter_of(hashes, len(filter_.blocks))
-                while len(self.filters) > _REMEMBERED:
-                    self.filters.popitem(last=False)
-            return found[1]
-
-    def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self.lock = Lock()
+def _hashes(keys: pa.Array, test: BloomTest, digest: str) -> Hashes | None:
+    """Of a key set as the file would store it, computed once."""
+    key = digest, str(keys.type), test.physical_type, str(test.file_type)
+    return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MOST_BYTES)
 
 
-_REMEMBER = _Remembered(Lock(), OrderedDict(), OrderedDict())
-os.register_at_fork(after_in_child=_REMEMBER.forget_threads)
+def _filter_like(test: BloomTest, hashes: Hashes, keys: pa.Array, digest: str) -> BloomFilter:
+    """The keys as a filter of the size of another, made once per size."""
+    num_blocks = len(test.filter_.blocks)
+    key = digest, str(keys.type), test.physical_type, str(test.file_type), num_blocks
+    return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MOST_BYTES)
+
+
+_HASHES: BoundedCache[tuple[str, str, int, str], Hashes | None] = BoundedCache(lambda h: 0 if h is None else h.nbytes)
+_FILTERS: BoundedCache[tuple[str, str, int, str, int], BloomFilter] = BoundedCache(lambda f: f.blocks.nbytes)
+os.register_at_fork(after_in_child=_HASHES.forget_threads)
+os.register_at_fork(after_in_child=_FILTERS.forget_threads)

@@ -7,8 +7,6 @@ first use, however many splits carry the set.
 
 import hashlib
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.deletes.delete_keys import DeleteKeys
 from scan_core.deletes.dense_index import DenseIndex
 from scan_core.deletes.equality import (
@@ -34,8 +33,6 @@ from scan_core.runtime_filter.column_keys import ColumnKeys, KeyField, column_ke
 from scan_core.runtime_filter.key_types import positive_zero
 
 _PART_ROWS = 1_000_000
-_REMEMBERED_SETS = 8
-"""Sets whose lookup is kept in a process: those of a few joins."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,9 @@ class KeySet:
         return content.hexdigest()
 
     def lookup(self, options: ScanOptions) -> "KeyLookup":
-        """The lookup, built by the first who asks in this process."""
-        return _LOOKUPS.get(self, options)
+        """The lookup, built by the first who asks in this process and kept as long as `delete_cache_bytes` allow."""
+        key = self, may_use_numba(options), options.memory_limit_bytes
+        return _LOOKUPS.get(key, lambda: build_lookup(self, options), options.delete_cache_bytes)
 
     @staticmethod
     def _stream(column: pa.Array) -> memoryview:
@@ -100,6 +98,11 @@ class KeyLookup:
     keys: KeySet
     index: EqualityIndex
     columns: tuple[ColumnKeys, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held, the keys themselves included."""
+        return self.keys.num_bytes + self.index.num_bytes
 
     def contains(self, rows: Sequence[pa.Array], *, use_numba: bool = True) -> Flags:
         """True for rows whose columns, in the engine's types and perhaps dictionary-encoded, are a key; NULL is none."""
@@ -149,27 +152,6 @@ def _empty_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:
     return KeyLookup(keys, index, columns)
 
 
-class _Lookups:
-    """Lookups of this process, the least recently used forgotten."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[KeySet, bool, int], KeyLookup] = OrderedDict()
-
-    def get(self, keys: KeySet, options: ScanOptions) -> KeyLookup:
-        key = keys, may_use_numba(options), options.memory_limit_bytes
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = build_lookup(keys, options)
-                while len(self._kept) > _REMEMBERED_SETS:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return self._kept[key]
-
-    def forget_threads(self) -> None:
-        """In a forked process nobody builds anything: the thread that did was left behind."""
-        self._lock = threading.Lock()
-
-
-_LOOKUPS = _Lookups()
+_LOOKUPS: BoundedCache[tuple[KeySet, bool, int], KeyLookup] = BoundedCache(lambda lookup: lookup.num_bytes)
+"""Those of this process."""
 os.register_at_fork(after_in_child=_LOOKUPS.forget_threads)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import scan_core
 from checks.oracle.connection import open_connection
 from scan_core import ScanOptions
+from scan_core.bounded_cache import BoundedCache
 from scan_core.partition import normalise_value
 from scan_core.runtime_filter import bloom_keys, column_keys, key_set, partition_keys, row_groups, worth
 from scan_core.schema import arrow_type, parse_type
@@ -153,7 +154,7 @@ def small_limits(stack: ExitStack) -> None:
         (worth, "TRIED_ROWS"),
     ):
         stack.enter_context(patch.object(module, name, 1))
-    stack.enter_context(patch.object(key_set, "_LOOKUPS", key_set._Lookups()))
+    stack.enter_context(patch.object(key_set, "_LOOKUPS", BoundedCache(lambda lookup: lookup.num_bytes)))
 
 
 def check(draw: Callable[..., Any]) -> None:

@@ -91,12 +91,12 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "manifests": (lambda: manifest_cache._lock, lambda: manifest_cache.put("fork", "value", 1)),
     "file systems": (lambda: catalog._lock, _use_the_catalog),
     "hashes of keys": (
-        lambda: bloom_keys._REMEMBER.lock,
-        lambda: bloom_keys._REMEMBER.hashes(pa.array([1]), 2, pa.int64(), "fork"),
+        lambda: bloom_keys._HASHES._lock,
+        lambda: bloom_keys._HASHES.get(("fork", "", 2, ""), lambda: None, 0),
     ),
     "lookups": (
         lambda: key_set._LOOKUPS._lock,
-        lambda: key_set._LOOKUPS.get(key_set.KeySet((), (pa.array([1]),)), ScanOptions(use_numba=False)),
+        lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions(use_numba=False)),
     ),
     "runs": (lambda: worth.RUNS._lock, lambda: worth.RUNS.of(FilterDecision("fork"))),
     "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.get("fork")),
