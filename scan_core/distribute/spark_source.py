@@ -4,7 +4,9 @@ Only rows of the result cross to the JVM, as Arrow batches. Columns and predicat
 never overridden: up to Spark 4.3 a pushed filter leaks into other uses of the same DataFrame, which silently loses rows.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from scan_core.distribute.split_packing import pack_splits, unpack_split
 from scan_core.distribute.task_reports import TaskReports
-from scan_core.errors import OptionError
+from scan_core.errors import OptionError, ScanError
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import is_missed
 from scan_core.read.split_reader import read_split
@@ -41,11 +43,13 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
 
     def schema(self) -> st.StructType:
         """All columns of the scan, unless `.schema(...)` chose some."""
-        return spark_schema(SourceOptions.parse(self.options).scan().schema)
+        with _without_traceback():
+            return spark_schema(SourceOptions.parse(self.options).scan().schema)
 
     def reader(self, schema: st.StructType) -> "NevermoreReader":
         """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
-        return NevermoreReader(SourceOptions.parse(self.options), schema)
+        with _without_traceback():
+            return NevermoreReader(SourceOptions.parse(self.options), schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +99,25 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         split = replace(split, context=with_shared_indexes(split.context))
         metrics = ScanMetrics(fallbacks=is_missed(split.context.options))
         try:
-            for batch in read_split(split, metrics):
-                yield conform(batch, target)
+            with _without_traceback():
+                for batch in read_split(split, metrics):
+                    yield conform(batch, target)
         finally:
             task = TaskContext.get()
             if self._metrics_dir is not None and task is not None:
                 TaskReports(self._metrics_dir).write_task(
                     task.stageId(), partition.index, metrics, partition.num_splits
                 )
+
+
+@contextmanager
+def _without_traceback() -> Iterator[None]:
+    """Let Spark's message of an error begin with what the error says: a Python worker asks this variable, and then ends."""
+    try:
+        yield
+    except ScanError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def _require_same_types(table: st.StructType, declared: st.StructType) -> None:

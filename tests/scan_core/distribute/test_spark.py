@@ -1,6 +1,7 @@
 """DataFrames over scans: equal to the scan in every use, deletes applied before rows reach the JVM."""
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Sequence
 from decimal import Decimal
@@ -147,8 +148,10 @@ def test_wrong_options_fail_at_load_with_one_clear_message(
     message: str,
 ) -> None:
     given = options if not options or {"table", "tabel"} & set(options) else {"table": table.metadata_path, **options}
-    with pytest.raises(PySparkException, match=message):
+    with pytest.raises(PySparkException, match=message) as caught:
         spark.read.format("nevermore").options(**given).load().count()
+    assert re.search(r"scan_core\.errors\.\w+Error: ", str(caught.value).splitlines()[0])
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_dataframe_stays_on_its_snapshot_when_the_table_moves_on(
