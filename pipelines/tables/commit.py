@@ -4,10 +4,9 @@ Manifests are our own (`manifest_writer.py`); the catalog, through PyIceberg, sw
 What belongs into a snapshot is decided by change log, mirror and maintenance.
 """
 
-import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -28,9 +27,10 @@ Operation = Literal["append", "overwrite", "delete", "replace"]
 Result = TypeVar("Result")
 
 MAIN = "main"
-CONFLICT_ATTEMPTS = 6
-FIRST_PAUSE_SECONDS = 0.02
-"""Doubled with each attempt: over a second in all, longer than a commit takes."""
+CONFLICT_ATTEMPTS = 10
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+"""Each pause is random, its bound doubled with each attempt: several seconds in all, longer than commits take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,14 @@ def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
     return True
 
 
-def partition_is(spec_id: int, partition: tuple[Any, ...]) -> Selection:
-    """Select the files of one partition."""
+def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Selection:
+    """Select the files of some partitions, given as they stand in manifests."""
+    wanted = frozenset(partitions)
 
     def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
         if spec.spec_id != spec_id:
             return False
-        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) == partition
+        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
 
     return selects
 
@@ -228,11 +229,12 @@ def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTE
 
     Each attempt looks at the table afresh and decides whether what it wants is still right.
     """
-    for number in range(1, attempts):
-        try:
-            return attempt()
-        except CommitConflictError as error:
-            if not error.may_retry:
-                raise
-            time.sleep(FIRST_PAUSE_SECONDS * 2**number * (0.5 + random.random()))  # noqa: S311 - only spreads writers
-    return attempt()
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+    again = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, CommitConflictError) and error.may_retry),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
+        reraise=True,
+    )
+    return again(attempt)

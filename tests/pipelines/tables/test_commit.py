@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import CommitConflictError
-from pipelines.tables.commit import RowDelta, everything, partition_is, paths_in, retry_conflicts
+from pipelines.tables.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, paths_in, retry_conflicts
 from pipelines.tables.positions import ancestors, newest_property
 from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import write_deletes, write_rows
@@ -163,7 +163,7 @@ def test_partition_is_replaced_in_one_snapshot_and_others_keep_their_sequence_nu
         delta = RowDelta(table)
         rows = pa.table({"id": [20, 21], "name": [generation] * 2, "part": pa.array([1, 1], pa.int32())})
         files = write_rows(rows, delta.target, delta.default_spec)
-        delta.commit(files, {}, remove=partition_is(delta.default_spec.spec_id, (1,)), operation="overwrite")
+        delta.commit(files, {}, remove=partitions_in(delta.default_spec.spec_id, {(1,)}), operation="overwrite")
     table = reloaded(catalog)
     assert [(r["id"], r["name"]) for r in rows_of(table)] == [(1, "a"), (3, "c"), (20, "y"), (21, "y")]
     assert table.current_snapshot().summary.operation.value == "overwrite"
@@ -175,7 +175,7 @@ def test_partition_is_replaced_in_one_snapshot_and_others_keep_their_sequence_nu
 
 def test_null_partition_can_be_replaced(tmp_path: Path) -> None:
     catalog, table = table_with(tmp_path, ("identity", "part"))
-    RowDelta(table).commit([], {}, remove=partition_is(0, (None,)))
+    RowDelta(table).commit([], {}, remove=partitions_in(0, {(None,)}))
     assert [r["id"] for r in rows_of(reloaded(catalog))] == [1, 2]
 
 
@@ -238,7 +238,7 @@ def test_conflicts_are_retried_until_they_may_not(monkeypatch: pytest.MonkeyPatc
     calls.clear()
     with pytest.raises(CommitConflictError):
         retry_conflicts(lambda: attempt(99))
-    assert len(calls) == 6
+    assert len(calls) == CONFLICT_ATTEMPTS
 
 
 def test_snapshot_times_rise_with_every_commit(tmp_path: Path) -> None:
