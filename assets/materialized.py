@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
-from assets.published_reports import count_made, published_metadata, refresh_metadata
+from assets.published_reports import count_made, refresh_metadata
 from assets.resources import Project
 from pipelines.config import Config
 from pipelines.published.entries import tables_read
-from pipelines.published.materialize import count_day, materialize
 from pipelines.published.refresh import publish
 
 DAYS_PER_RUN = 31
@@ -79,14 +78,8 @@ def _how(partition: str | None) -> str:
 
 
 def _make(name: str, project: Project, keys: Sequence[str]) -> _Made:
-    """Days of a date column one by one, as their mode says; all else in one snapshot."""
+    """The partitions of a run in one snapshot, or all of the table."""
     config = project.config()
-    partition = config.published[name].partitioning
-    if partition is not None and partition.unit == "day" and partition.transform == "identity":
-        days = [materialize(config, name, day, master=project.spark_master) for day in keys]
-        found = sum(count_day(config, name, report.partition_key, report.snapshot_id) for report in days)
-        return sum(report.rows for report in days), found, published_metadata(days)
     report = publish(config, name, partitions=keys, master=project.spark_master)
-    if report.is_unchanged:
-        return 0, 0, refresh_metadata(report)
-    return report.rows, count_made(config, report), refresh_metadata(report)
+    found = 0 if report.is_unchanged else count_made(config, report)
+    return report.rows, found, refresh_metadata(report)

@@ -6,7 +6,6 @@ from sqlglot import exp
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.published.entries import published_entry
-from pipelines.published.materialize import MaterializeReport
 from pipelines.published.partition import NULL_KEY
 from pipelines.published.refresh_report import PublishReport
 from pipelines.published.slice_conditions import scan_condition
@@ -16,23 +15,6 @@ from scan_core.table import open_table
 
 MOST_TOLD = 50
 """Partitions whose reason is shown on a materialization."""
-
-
-def published_metadata(reports: list[MaterializeReport]) -> dict[str, dg.MetadataValue]:
-    """Metadata of one materialization, which may cover several days."""
-    last = reports[-1]
-    values = _metadata(
-        sum((report.metrics for report in reports), ScanMetrics()),
-        rows=sum(report.rows for report in reports),
-        data_files=sum(report.data_files for report in reports),
-        bytes_written=sum(report.bytes_written for report in reports),
-        snapshot_id=last.snapshot_id,
-    )
-    if len(reports) > 1:
-        values["rows by day"] = dg.JsonMetadataValue({report.partition_key: report.rows for report in reports})
-    for table, read in last.reads.items():
-        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
-    return values
 
 
 def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
@@ -50,6 +32,9 @@ def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
     )
     if report.why:
         values["why"] = dg.JsonMetadataValue({key: list(why) for key, why in list(report.why.items())[:MOST_TOLD]})
+    if len(report.rows_by_partition) > 1:
+        rows = dict(list(report.rows_by_partition.items())[:MOST_TOLD])
+        values["rows by partition"] = dg.JsonMetadataValue(rows)
     for table, count in report.changed_rows.items():
         values[f"changed rows of {table}"] = dg.IntMetadataValue(count)
     for table, read in report.reads.items():

@@ -17,12 +17,16 @@ MOST_SHOWN = 20
 def publish(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Tables under `published` in the config; all of them by default."),
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Tables under `published` in the config; by default all but those to whose partitions rows are added.",
+        ),
     ] = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(
             "--partition",
+            "--day",
             help="Make this partition, whatever changed: 2026-01-31, 2026-01-31T13, 2026-01, 2026, a value, or FIRST..LAST. Repeatable.",
             show_default=False,
         ),
@@ -40,11 +44,13 @@ def publish(
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
-    from pipelines.published.entries import published_query, requested_partitions
+    from pipelines.published.entries import made_without_asking, published_query, requested_partitions
     from pipelines.published.refresh import publish as make
 
     settings = load(config)
-    chosen = names or [name for name, entry in settings.published.items() if entry.mode == "replace"]
+    chosen = names or made_without_asking(settings)
+    if not chosen and settings.published:
+        raise ConfigError(f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for")
     if not chosen:
         raise ConfigError(f"{config} publishes nothing; add an entry under published")
     if partition and len(chosen) > 1:
@@ -74,8 +80,10 @@ def _told(report: "PublishReport", *, with_reasons: bool) -> str:
     if report.is_dry:
         told = f"{report.name}: would make {what} ({report.reason})"
     else:
+        verb = {"replace": "made", "append": "appended", "upsert": "upserted"}[report.mode]
+        deleted = f", {report.delete_rows:,} keys deleted first" if report.delete_rows else ""
         told = (
-            f"{report.name}: made {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files, "
+            f"{report.name}: {verb} {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files{deleted}, "
             f"snapshot {report.snapshot_id}"
         )
     changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]

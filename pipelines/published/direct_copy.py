@@ -1,7 +1,7 @@
-"""A published day that is nothing but columns of one mirror: the tasks that read it write its files.
+"""Published rows that are nothing but columns of one mirror: the tasks that read it write their files.
 
-No row goes through the JVM. What the copy gives is what the query would: rows of the one day that the scan's predicate
-leaves, in the types that Spark would have given them. No pyspark here.
+No row goes through the JVM. What the copy gives is what the query would: all rows that the scan's predicate leaves, in
+the types that Spark would have given them. No pyspark here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ class CopyTask:
         source: what Spark would see of the columns that the splits give.
         sources: for each column of the result its place among those, None for the day.
         result: the columns of the result.
-        day: of all rows.
+        day: of all rows, where the result has one that is no column of the mirror.
     """
 
     publish: PublishTask
@@ -43,7 +43,7 @@ class CopyTask:
     source: pa.Schema
     sources: tuple[int | None, ...]
     result: pa.Schema
-    day: date
+    day: date | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report for all the packed splits in `batches`."""
@@ -68,13 +68,16 @@ class CopyTask:
         return pa.RecordBatch.from_arrays(columns, schema=self.result)
 
 
-def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequence[str]) -> list[str | None] | None:
+def copied_columns(
+    query: PublishedQuery, columns: Sequence[str], result: Sequence[str], day: str | None = None
+) -> list[str | None] | None:
     """The column of the mirror that each column of the result is, None for the day; or None for any other query.
 
     Args:
-        query: of a published table; its day must be that of rows of its only table.
-        columns: of that table.
+        query: of a published table.
+        columns: of its only table.
         result: names of the result's columns, as Spark finds them.
+        day: the column of the result that is known to be one day in all rows, whatever it is made of.
     """
     select = query.tree
     if not isinstance(select, exp.Select) or any(value for name, value in select.args.items() if name not in _SIMPLE):
@@ -85,13 +88,13 @@ def copied_columns(query: PublishedQuery, columns: Sequence[str], result: Sequen
     by_lower = {name.lower(): name for name in columns}
     if len(by_lower) != len(columns):
         return None
-    day = (query.partition or "").lower()
+    day = (day or "").lower()
     found: list[tuple[str, str | None]] = []
     for expression in select.expressions:
         inner = expression.unalias()
         if isinstance(inner, exp.Star) and not any(inner.args.values()):
             found += [(name, name) for name in columns]
-        elif expression.alias_or_name.lower() == day:
+        elif day and expression.alias_or_name.lower() == day:
             found.append((expression.alias_or_name, None))
         elif _is_column_of(inner, table) and inner.name.lower() in by_lower:
             found.append((expression.alias_or_name, by_lower[inner.name.lower()]))

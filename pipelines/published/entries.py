@@ -57,10 +57,20 @@ def requested_partitions(config: Config, name: str, partitions: Sequence[str], *
         ConfigError: no such entry or partition, or a request that makes no sense.
     """
     entry = published_entry(config, name)
-    if entry.mode != "replace":
-        raise ConfigError(f"published {name} has mode: {entry.mode}, by partition: nevermore materialize {name}")
+    if is_full and entry.mode == "append":
+        raise ConfigError(
+            f"published {name} has mode: append, so that --full would add rows that are there: leave it out"
+        )
     if partitions and entry.partitioning is None:
         raise ConfigError(f"published {name} has no partitions: leave out --partition")
     if partitions and is_full:
         raise ConfigError("--full makes all partitions; leave out --partition")
     return [key for text in partitions for key in (entry.partitioning.keys(text) if entry.partitioning else ())]
+
+
+def made_without_asking(config: Config) -> list[str]:
+    """The tables that a run makes which names none: where all of the result is what the table is to hold.
+
+    What is added to the rows of a partition is added when that partition is asked for.
+    """
+    return [n for n, entry in config.published.items() if entry.mode == "replace" or entry.partition is None]

@@ -93,6 +93,17 @@ def rows_of(result: DataFrame, partition: PublishedPartition, kind: Type, values
         kind: Iceberg type of the partition column.
         values: of the Iceberg partition field.
     """
+    present = [v for v in values if v is not None]
+    return result.where(_is_in(partition, kind, values)) if present or None in values else result.limit(0)
+
+
+def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
+    """The rows of all partitions but some, given as for `rows_of`."""
+    return result.where(~f.coalesce(_is_in(partition, kind, values), f.lit(False)))
+
+
+def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -> Column:
+    """Whether a row is of some partitions; NULL as false."""
     column = f.col("`" + partition.column.replace("`", "``") + "`")
     name = kind.name if isinstance(kind, PrimitiveType) else ""
     present = sorted(v for v in values if v is not None)
@@ -106,8 +117,8 @@ def rows_of(result: DataFrame, partition: PublishedPartition, kind: Type, values
         day = column if partition.unit == "day" else f.trunc(column, partition.unit)
         within = day.isin([start.date() for start in starts])
     if None in values:
-        return result.where(within | column.isNull() if present else column.isNull())
-    return result.where(within) if present else result.limit(0)
+        return within | column.isNull() if present else column.isNull()
+    return within
 
 
 def _starts(partition: PublishedPartition, present: Iterable[Any]) -> list[Any]:

@@ -1,27 +1,28 @@
-"""Published tables brought up to date: what changes of the mirrors reach is made anew, in one snapshot.
+"""Published tables brought up to date: what changes of the mirrors reach, or what was asked for, in one snapshot.
 
-Imports pyspark. What there is to make is decided by `refresh_plan.py` and `refresh_work.py`.
+Imports pyspark. What there is to make is decided by `refresh_plan.py` and `refresh_work.py`, written by `work_writer.py`
+and committed by `commit.py`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
-from uuid import uuid4
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
+from pyspark.sql import SparkSession
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
-from pipelines.errors import ConfigError, PublishError
-from pipelines.published.entries import arguments, published_entry, published_query, requested_partitions
-from pipelines.published.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
-from pipelines.published.partition_rows import query_result, rows_of
+from pipelines.errors import ConfigError
+from pipelines.published.appended import SOURCES, Appended, appended, fingerprint, remembered
+from pipelines.published.commit import Publication, Published, PublishedTarget
+from pipelines.published.entries import published_entry, published_query, requested_partitions
+from pipelines.published.mirror_reads import mirror_scans, snapshots_read, views_of
+from pipelines.published.partition_rows import query_result
+from pipelines.published.provenance import SOURCE
 from pipelines.published.query import PublishedQuery
-from pipelines.published.refresh_commit import RefreshTarget, commit_refresh
-from pipelines.published.refresh_plan import MakeNothing, plan_refresh, why_never_incremental
-from pipelines.published.refresh_report import PublishReport
+from pipelines.published.refresh_plan import MakeAll, MakeNothing, RefreshPlan, plan_refresh, why_never_incremental
+from pipelines.published.refresh_report import PublishReport, joined
 from pipelines.published.refresh_work import (
     ResultShape,
     Work,
@@ -29,16 +30,15 @@ from pipelines.published.refresh_work import (
     last_partition,
     result_shape,
     sample_arguments,
+    work_without,
 )
-from pipelines.published.state import PARTITIONS, STATE, base_of, current_state, partitions_json
-from pipelines.published.task import PublishTask
-from pipelines.published.writer import QueryRows, file_layout, spark_message
+from pipelines.published.state import PARTITIONS, QUERY, STATE, PublishedState, base_of, current_state, partitions_json
+from pipelines.published.work_writer import WorkWriter
 from pipelines.spark.place import project_session
-from pipelines.tables.commit import RowDelta, retry_conflicts
-from pipelines.tables.file_metrics import WrittenFile
-from pipelines.tables.leftover_files import remove_leftovers
-from scan_core.metrics import ScanMetrics
+from pipelines.tables.commit import retry_conflicts
 from scan_core.scan import Scan
+
+ALREADY_APPENDED = "an earlier run has appended these rows"
 
 
 def publish(
@@ -51,10 +51,11 @@ def publish(
     master: str | None = None,
     remote: str | None = None,
 ) -> PublishReport:
-    """Bring a published table up to date in one snapshot.
+    """Bring a published table up to date in one snapshot, as its `mode` says.
 
     Of an incremental table only the partitions are made that changes of the mirrors since the last run can have reached,
-    where that is certain; else all. The result is always that of making all.
+    where that is certain; else all. The result is always that of making all. Partitions that are upserted make a
+    snapshot each, in the order in which they are asked for: of rows with one key the last one stays.
 
     Args:
         config: the project.
@@ -75,10 +76,12 @@ def publish(
     query = published_query(config, name)
     keys = requested_partitions(config, name, partitions, is_full=is_full)
 
-    def attempt() -> PublishReport:
+    def make(keys: Sequence[str]) -> PublishReport:
         return _Run(config, entry, query, place=(master, remote)).make(keys, is_full=is_full, is_dry=is_dry)
 
-    return retry_conflicts(attempt)
+    if entry.mode == "upsert" and len(keys) > 1:
+        return joined([retry_conflicts(partial(make, [key])) for key in keys])
+    return retry_conflicts(partial(make, keys))
 
 
 def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | None = None) -> str | None:
@@ -107,8 +110,9 @@ class _Run:
         self._catalog = open_catalog(config)
         self._scans = mirror_scans(self._catalog, query)
         self._table = find_table(self._catalog, query.name)
-        self._base = base_of(self._table)
-        self._reads: dict[str, MirrorRead] = {}
+        self._base = base_of(self._table, entry.mode)
+        self._from = fingerprint(snapshots_read(self._scans))
+        self._done = appended(self._table, self._from) if entry.mode == "append" else Appended()
         if (why := check_incremental(config, query.name, self._scans)) is not None:
             raise ConfigError(
                 f"published {query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
@@ -118,93 +122,66 @@ class _Run:
     def make(self, keys: Sequence[str], *, is_full: bool, is_dry: bool) -> PublishReport:
         """Make and commit what there is to make, or only say what that is."""
         wanted = current_state(self._config, self._entry, self._scans, last_partition(self._entry, self._query))
-        plan = plan_refresh(self._entry, self._query, self._scans, self._base, wanted, is_full=is_full)
+        if self._done.is_all or (keys and self._done.keys.issuperset(keys)):
+            return self._nothing(ALREADY_APPENDED, is_dry=is_dry)
+        plan: RefreshPlan = MakeAll("the mirrors are in a state that was not appended")
+        if self._entry.mode != "append":
+            plan = plan_refresh(self._entry, self._query, self._scans, self._base, wanted, is_full=is_full)
         if not keys and isinstance(plan, MakeNothing):
-            nothing = self._report(Work(frozenset(), plan.reason), (), self._base.snapshot_id, is_dry=is_dry)
-            return replace(nothing, is_unchanged=True)
+            return self._nothing(plan.reason, is_dry=is_dry)
         spark = project_session(self._config.spark.at(*self._place))
-        finder = WorkFinder(self._entry, self._query, self._base, self._table)
         with views_of(spark, self._scans, self._config.spark.reports) as (views, reports):
-            result = query_result(spark, self._query, views, sample_arguments(self._entry, self._query))
-            shape = result_shape(self._entry, self._query, result)
-            work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
-            self._count(self._scans, {table: reports[table].total() for table in self._scans})
+            work, shape = self._work(spark, plan, keys, views)
+            asked = {table: reports[table].total() for table in self._scans}
+        writer = WorkWriter(spark, self._config, self._entry, self._query, self._scans, work=work, shape=shape)
+        writer.count(self._scans, asked)
         if is_dry:
-            return self._report(work, (), None, is_dry=True)
-        target = RefreshTarget(self._catalog, self._query.name, shape.columns, self._entry.partitioning)
-        delta = target.delta(self._base.snapshot_id)
-        files = self._write(spark, delta, work, shape)
-        told = {f"nevermore.source.{name}": str(i) for name, i in snapshots_read(self._scans).items()}
-        told |= {PARTITIONS: partitions_json(set(work.why))} if keys else {STATE: wanted.as_json()}
-        committed = commit_refresh(delta, files, told, work.values)
-        return self._report(work, files, committed.snapshot_id, is_dry=False)
+            return replace(self._report(work, writer, None), is_dry=True)
+        if self._entry.mode == "append" and work.values is not None and not work.values:
+            return self._nothing(ALREADY_APPENDED, is_dry=False)
+        is_part = bool(keys)
+        publication = self._publication(work, shape, is_part=is_part)
+        published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
+        return self._report(work, writer, published)
 
-    def _write(self, spark: SparkSession, delta: RowDelta, work: Work, shape: ResultShape) -> tuple[WrittenFile, ...]:
-        run = uuid4().hex[:12]
-        layout = file_layout(self._entry.options)
-        task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run)
-        files: list[WrittenFile] = []
-        try:
-            for key, values in self._jobs(work, shape):
-                files += self._write_one(spark, task, key, values, shape)
-        except PySparkException as error:
-            delta.discard(files)
-            raise PublishError(f"published {self._query.name}: the Spark job failed: {spark_message(error)}") from error
-        except PublishError:
-            delta.discard(files)
-            raise
-        paths = {file.path for file in files}
-        remove_leftovers(delta.storage, {path.rpartition("/")[0] for path in paths}, run, paths)
-        return tuple(files)
+    def _work(
+        self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
+    ) -> tuple[Work, ResultShape]:
+        result = query_result(spark, self._query, views, sample_arguments(self._entry, self._query))
+        shape = result_shape(self._entry, self._query, result)
+        finder = WorkFinder(self._entry, self._query, self._base, self._table)
+        work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
+        return work_without(work, self._done.keys, self._entry, self._query, shape), shape
 
-    def _jobs(self, work: Work, shape: ResultShape) -> Iterator[tuple[str | None, frozenset[Any] | None]]:
-        """(key for parameters, values of the partition field) of each query to run."""
-        partition = self._entry.partitioning
-        if partition is not None and shape.partition is not None and self._query.depends_on_partition:
-            for key in work.why:
-                yield key, frozenset({partition.physical(key, shape.partition.type)})
-        elif work.values is None or work.values:
-            yield None, work.values
+    def _publication(self, work: Work, shape: ResultShape, *, is_part: bool) -> Publication:
+        """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""
+        entry = self._entry
+        key = entry.key if entry.mode == "upsert" else ()
+        target = PublishedTarget(self._catalog, self._query.name, shape.columns, entry.partitioning, entry.mode, key)
 
-    def _write_one(
-        self,
-        spark: SparkSession,
-        task: PublishTask,
-        key: str | None,
-        values: Collection[Any] | None,
-        shape: ResultShape,
-    ) -> Sequence[WrittenFile]:
-        """The files of one query, of some partitions or of all."""
-        partition = self._entry.partitioning
-        scans: Mapping[str, Scan] = self._scans
-        if partition is not None and values is not None:
-            schemas = {table: scan.table.schema for table, scan in scans.items()}
-            conditions = self._query.conditions(schemas, partition, values)
-            scans = {t: scan.where(conditions[t].sql) if t in conditions else scan for t, scan in scans.items()}
-        with views_of(spark, scans, self._config.spark.reports) as (views, reports):
-            result = query_result(spark, self._query, views, arguments(self._query, self._entry, key))
-            if partition is not None and shape.partition is not None and values is not None:
-                result = rows_of(result, partition, shape.partition.type, values)
-            written = QueryRows(self._query.name, self._spread(result, values), self._entry).write(task)
-            self._count(scans, {table: reports[table].total() for table in scans})
-        return written.files
+        def holds(table: Any) -> bool:
+            if entry.mode == "append":
+                return appended(table, self._from) == self._done
+            return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self._base.snapshot_id
 
-    def _spread(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
-        """Rows of one partition in few tasks, where there are several: else each task writes a file of each."""
-        partition = self._entry.partitioning
-        is_one = values is not None and len(values) == 1
-        if partition is None or is_one or self._entry.options.distribution != "none":
-            return result
-        return result.hint("rebalance", col(f"`{partition.column}`"))
+        appends = remembered(self._from, work.why if is_part else None) if entry.mode == "append" else {}
+        return Publication(target, work.values, holds, appends)
 
-    def _count(self, scans: Mapping[str, Scan], metrics: Mapping[str, ScanMetrics]) -> None:
-        for table, scan in scans.items():
-            read, before = read_of(scan, metrics[table]), self._reads.get(table)
-            self._reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
+    def _told(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
+        """What the snapshot says of its rows."""
+        told = {QUERY: wanted.query, SOURCES: self._from}
+        told |= {SOURCE + name: str(i) for name, i in snapshots_read(self._scans).items()}
+        if is_part:
+            return told | {PARTITIONS: partitions_json(work.why)}
+        return told if self._entry.mode == "append" else told | {STATE: wanted.as_json()}
 
-    def _report(
-        self, work: Work, files: Sequence[WrittenFile], snapshot_id: int | None, *, is_dry: bool
-    ) -> PublishReport:
+    def _nothing(self, reason: str, *, is_dry: bool) -> PublishReport:
+        made = PublishReport(self._query.name, (), reason, {}, {}, 0, 0, 0, self._base.snapshot_id)
+        return replace(made, is_dry=is_dry, is_unchanged=True, mode=self._entry.mode)
+
+    def _report(self, work: Work, writer: WorkWriter, published: Published | None) -> PublishReport:
+        files = () if published is None else published.files
+        deletes = () if published is None else published.delete_files
         return PublishReport(
             name=self._query.name,
             partitions=None if work.values is None else tuple(work.why),
@@ -213,8 +190,12 @@ class _Run:
             changed_rows=work.changed_rows,
             rows=sum(file.record_count for file in files),
             data_files=len(files),
-            bytes_written=sum(file.file_size_bytes for file in files),
-            snapshot_id=snapshot_id,
-            reads=dict(self._reads),
-            is_dry=is_dry,
+            bytes_written=sum(file.file_size_bytes for file in (*files, *deletes)),
+            snapshot_id=None if published is None else published.committed.snapshot_id,
+            reads=dict(writer.reads),
+            mode=self._entry.mode,
+            rows_by_partition=writer.rows_by_partition,
+            copied_rows=writer.copied_rows,
+            delete_rows=sum(file.record_count for file in deletes),
+            leftover_files=writer.leftover_files,
         )

@@ -1,9 +1,10 @@
 """What one run of `publish` made, or would make, and why."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipelines.published.commit import Mode
 from pipelines.published.mirror_reads import MirrorRead
 from scan_core.metrics import ScanMetrics
 
@@ -25,6 +26,11 @@ class PublishReport:
         reads: what was read, by table.
         is_dry: nothing was made.
         is_unchanged: there was nothing to make, and no snapshot was added.
+        mode: what was done with rows that were there: replace, append or upsert.
+        rows_by_partition: rows written, by key.
+        copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
+        delete_rows: keys whose earlier rows the new ones take the place of.
+        leftover_files: files of failed attempts of tasks, removed.
     """
 
     name: str
@@ -39,11 +45,21 @@ class PublishReport:
     reads: Mapping[str, MirrorRead] = field(default_factory=dict)
     is_dry: bool = False
     is_unchanged: bool = False
+    mode: Mode = "replace"
+    rows_by_partition: Mapping[str, int] = field(default_factory=dict)
+    copied_rows: int = 0
+    delete_rows: int = 0
+    leftover_files: int = 0
 
     @property
     def metrics(self) -> ScanMetrics:
         """Of all reads together."""
         return sum((read.metrics for read in self.reads.values()), ScanMetrics())
+
+    @property
+    def rows_removed_by_deletes(self) -> int:
+        """Rows that files hold and deletes removed, in the Spark read."""
+        return self.metrics.rows_removed_by_position_deletes + self.metrics.rows_removed_by_equality_deletes
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON and metadata."""
@@ -51,11 +67,16 @@ class PublishReport:
             "name": self.name,
             "made": "all" if self.partitions is None else "nothing" if not self.partitions else "partitions",
             "partitions": None if self.partitions is None else list(self.partitions),
+            "mode": self.mode,
             "reason": self.reason,
             "why": {key: list(reasons) for key, reasons in self.why.items()},
             "changed_rows": dict(self.changed_rows),
             "dry_run": self.is_dry,
+            "unchanged": self.is_unchanged,
             "rows": self.rows,
+            "copied_rows": self.copied_rows,
+            "delete_rows": self.delete_rows,
+            "rows_removed_by_deletes": self.rows_removed_by_deletes,
             "data_files": self.data_files,
             "bytes_written": self.bytes_written,
             "snapshot_id": self.snapshot_id,
@@ -64,3 +85,25 @@ class PublishReport:
             "bytes_skipped": self.metrics.bytes_skipped,
             "read_snapshots": {table: read.snapshot_id for table, read in self.reads.items()},
         }
+
+
+def joined(reports: Sequence[PublishReport]) -> PublishReport:
+    """Several runs on some partitions each as one report, as of the last."""
+    reads: dict[str, MirrorRead] = {}
+    for report in reports:
+        for table, read in report.reads.items():
+            before = reads.get(table)
+            reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
+    return replace(
+        reports[-1],
+        partitions=tuple(key for report in reports for key in report.partitions or ()),
+        why={key: reasons for report in reports for key, reasons in report.why.items()},
+        rows=sum(report.rows for report in reports),
+        data_files=sum(report.data_files for report in reports),
+        bytes_written=sum(report.bytes_written for report in reports),
+        reads=reads,
+        rows_by_partition={key: rows for report in reports for key, rows in report.rows_by_partition.items()},
+        copied_rows=sum(report.copied_rows for report in reports),
+        delete_rows=sum(report.delete_rows for report in reports),
+        leftover_files=sum(report.leftover_files for report in reports),
+    )

@@ -3,8 +3,8 @@
 Imports pyspark, to ask which partitions changed rows are part of.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,12 +39,14 @@ class Work:
         reason: in one sentence.
         why: by key, as far as single partitions are known.
         changed_rows: of each mirror that changed.
+        without: values of partitions that are left out of the whole table.
     """
 
     values: frozenset[Any] | None
     reason: str
     why: Why = field(default_factory=dict)
     changed_rows: Mapping[str, int] = field(default_factory=dict)
+    without: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,21 @@ def sample_arguments(entry: PublishedConfig, query: PublishedQuery) -> dict[str,
     if partition is not None and query.depends_on_partition:
         key = datetime.now(UTC).strftime(FORMATS[partition.unit]) if partition.is_time else ""
     return arguments(query, entry, key)
+
+
+def work_without(
+    work: Work, keys: Collection[str], entry: PublishedConfig, query: PublishedQuery, shape: ResultShape
+) -> Work:
+    """What is left to make where some partitions are made already."""
+    partition = entry.partitioning
+    if not keys or partition is None or shape.partition is None:
+        return work
+    kind = shape.partition.type
+    done = frozenset(partition.physical(key, kind) for key in keys)
+    why = {key: reasons for key, reasons in work.why.items() if partition.physical(key, kind) not in done}
+    if work.values is not None:
+        return replace(work, values=work.values - done, why=why)
+    return replace(work, why=why, without=frozenset() if query.depends_on_partition else done)
 
 
 class WorkFinder:

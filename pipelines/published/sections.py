@@ -54,7 +54,7 @@ class PublishedConfig(Section):
         parameters: values of `:name` in the SQL, beside `:partition`, `:partition_start` and `:partition_end`.
         incremental: whether `publish` makes only partitions that changes of the mirrors can have reached: `true` refuses SQL for which that is never certain, `auto` then makes all.
         key: columns that identify a row of the result, for the checks and for `mode: upsert`.
-        mode: what a run does with the rows of its day: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
+        mode: what a run does with the rows of its partition: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which rows are sorted within each file.
         schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
         checks: expectations on the table, read by the checks.

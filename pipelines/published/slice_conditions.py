@@ -61,8 +61,9 @@ def scan_condition(
     if not partition.is_time:
         return _of_values(name, field.type, values) if isinstance(expression, exp.Column) else None
     is_day = _is_day_of_column(expression)
+    periods = partition.periods(values)
     found = []
-    for period in _few(partition.periods(values)):
+    for period in _few(periods):
         if not _FIRST < period.start <= period.end < _LAST:
             return None
         widened = _before(expression, period)
@@ -72,7 +73,8 @@ def scan_condition(
         if text is None:
             return None
         found.append(text)
-    exact = is_day and partition.transform == "identity" and len(values) == 1
+    is_column = isinstance(expression, exp.Column) and len(periods) <= MOST_RANGES
+    exact = is_column or (is_day and partition.transform == "identity" and len(values) == 1)
     return ScanCondition(found[0] if len(found) == 1 else " or ".join(f"({text})" for text in found), exact)
 
 
@@ -162,4 +164,4 @@ def _of_values(name: str, kind: PrimitiveType, values: Collection[Any]) -> ScanC
         if isinstance(value, str) and "\\" in value:
             return None
         literals.append(literal.sql(dialect=DIALECT))
-    return ScanCondition(f"{name} in ({', '.join(literals)})")
+    return ScanCondition(f"{name} in ({', '.join(literals)})", is_exact=True)

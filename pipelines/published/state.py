@@ -11,13 +11,15 @@ from datetime import date
 from typing import Any
 
 from pipelines.config import Config, PublishedConfig
-from pipelines.published.commit import MODE, PARTITION
+from pipelines.published.commit import MODE, Mode
 from scan_core.scan import Scan
 
 STATE = "nevermore.published-state"
 """Of a summary: what all rows of the table reflect, as JSON."""
 PARTITIONS = "nevermore.partitions"
 """Of a summary: keys of partitions that were made alone, as JSON."""
+QUERY = "nevermore.query"
+"""Of a summary: hash of the SQL and of all in the config that decides its result."""
 _REWRITE = "replace"
 """The operation of snapshots that change no row."""
 
@@ -81,37 +83,44 @@ def current_state(
     config: Config, entry: PublishedConfig, scans: Mapping[str, Scan], until: str | None = None
 ) -> PublishedState:
     """What a table made of these scans would reflect."""
+    return PublishedState(query_hash(config, entry), {name: _source(scan) for name, scan in scans.items()}, until)
+
+
+def query_hash(config: Config, entry: PublishedConfig) -> str:
+    """Of the SQL and of all in the config that decides its result."""
     meaning = {
         "sql": entry.sql,
         "partition": entry.partition,
         "parameters": {name: _text(value) for name, value in entry.parameters.items()},
         "values": list(entry.values),
         "start": entry.start,
+        "key": list(entry.key) if entry.mode == "upsert" else [],
         "settings": {name: value for name, value in config.spark.conf.items() if name.startswith("spark.sql.")},
     }
-    return PublishedState(_hash(meaning), {name: _source(scan) for name, scan in scans.items()}, until)
+    return _hash(meaning)
 
 
-def base_of(table: Any) -> Base:
+def base_of(table: Any, mode: Mode = "replace") -> Base:
     """What a published table holds, told by its snapshots from the newest to the one that made all of it.
 
     Args:
         table: from the catalog; None if it does not exist.
+        mode: that all of them must have.
     """
     if table is None or table.metadata.current_snapshot_id is None:
         return Base(None, None, why_unknown="the table is empty")
     current = table.metadata.current_snapshot_id
     made: set[str] = set()
-    for snapshot in _ancestors(table):
+    for snapshot in ancestors(table):
         told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if (other := told.get(MODE, mode)) != mode:
+            return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
         if STATE in told:
             state = PublishedState.from_json(told[STATE])
             why = "" if state is not None else "the last state is not understood"
             return Base(current, state, frozenset(made), why)
         if PARTITIONS in told:
             made.update(json.loads(told[PARTITIONS]))
-        elif PARTITION in told and told.get(MODE, "replace") == "replace":
-            made.add(told[PARTITION])
         elif snapshot.summary is None or snapshot.summary.operation.value != _REWRITE:
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made by something else")
     return Base(current, None, why_unknown="no snapshot tells what all of the table was made from")
@@ -122,7 +131,8 @@ def partitions_json(keys: Collection[str]) -> str:
     return json.dumps(sorted(keys))
 
 
-def _ancestors(table: Any) -> Iterator[Any]:
+def ancestors(table: Any) -> Iterator[Any]:
+    """Snapshots of a table from the catalog, from the current one back."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at, seen = table.metadata.current_snapshot_id, set()
     while at in by_id and at not in seen:

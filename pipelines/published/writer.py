@@ -1,14 +1,11 @@
-"""The rows of a published day on their way through Spark: tasks write and report files, one commit names them.
+"""Rows of a published table on their way through Spark: tasks write files and report them.
 
-Imports pyspark. Rows come from a query, or from tasks that read and write by themselves (`direct_copy.py`); what the
-commit does with the files is decided by `commit.py`.
+Imports pyspark. Rows come from a query, or from tasks that read and write by themselves (`direct_copy.py`).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import date
 from typing import Any, Protocol
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -16,20 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.config import PublishedConfig
 from pipelines.errors import ConfigError, PublishError, SchemaConflictError
-from pipelines.published.commit import Publication, Published
 from pipelines.published.direct_copy import CopyTask
 from pipelines.published.sections import PublishedOptions
 from pipelines.published.task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.file_metrics import WrittenFile
-from pipelines.tables.leftover_files import remove_leftovers
 from pipelines.tables.rolling_writer import FileLayout
 from pipelines.tables.schema_evolution import iceberg_fields
 from scan_core.distribute.spark import parallelism_of
 from scan_core.distribute.spark_source import MIN_SPLIT_BYTES, SPLITS_PER_CORE
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from scan_core.distribute.split_packing import pack_splits
-from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 from scan_core.schema import NestedField
 
@@ -37,67 +29,10 @@ _HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds 
 
 
 class Rows(Protocol):
-    """The rows of a day, of which tasks make files."""
-
-    @property
-    def columns(self) -> tuple[NestedField, ...]:
-        """In Iceberg's types; ids only have to be distinct."""
+    """Rows of a result, of which tasks make files."""
 
     def write(self, task: PublishTask) -> TaskReport:
         """Run the job; what its tasks report."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenDay:
-    """What a publication wrote.
-
-    Attributes:
-        published: the commit.
-        metrics: of tasks that read by themselves.
-        leftover_files: files of failed attempts that were removed.
-    """
-
-    published: Published
-    metrics: ScanMetrics
-    leftover_files: int
-
-
-def publish(
-    catalog: Any, name: str, entry: PublishedConfig, rows: Rows, *, day: date, sources: Mapping[str, int]
-) -> WrittenDay:
-    """Write the rows of a day and commit them in one snapshot, as the entry's mode says.
-
-    Raises:
-        ConfigError: rows that the table cannot take.
-        PublishError: the Spark job failed; nothing is published.
-        CommitConflictError: others were faster too often.
-    """
-    run = uuid4().hex[:12]
-    reports: list[TaskReport] = []
-    written_to: list[RowDelta] = []
-
-    key = entry.key if entry.mode == "upsert" else ()
-
-    def write(delta: RowDelta) -> tuple[WrittenFile, ...]:
-        written_to.append(delta)
-        layout = file_layout(entry.options)
-        task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
-        reports.append(rows.write(task))
-        return reports[-1].files
-
-    partition = str(entry.partition)
-    publication = Publication(catalog, name, rows.columns, partition=partition, mode=entry.mode, key=key)
-    leftovers = 0
-    try:
-        published = publication.commit(day, sources, write, {})
-    finally:
-        reported = {file.path for report in reports for file in report.files}
-        for delta in written_to[-1:]:
-            home = f"{delta.target.data_location}/{partition}={day}"
-            folders = {home, *(path.rpartition("/")[0] for path in reported)}
-            leftovers = remove_leftovers(delta.storage, folders, run, reported)
-    metrics = sum((report.metrics for report in reports), ScanMetrics())
-    return WrittenDay(published, metrics, leftovers)
 
 
 class QueryRows:
@@ -107,7 +42,6 @@ class QueryRows:
         self._name = name
         self._result = result
         self._entry = entry
-        self.columns = iceberg_columns(name, result)
 
     def write(self, task: PublishTask) -> TaskReport:
         """Run the query and write its rows.
@@ -119,10 +53,26 @@ class QueryRows:
 
 
 class CopiedRows:
-    """The rows of one day of one mirror, read and written by the same tasks."""
+    """Rows of one mirror, read and written by the same tasks.
+
+    Args:
+        spark: where tasks run.
+        scan: gives the rows, and no others.
+        result: what the query would give.
+        name: of the published table.
+        copied: for each column of the result the one of the mirror; None for the day.
+        day: of all rows, if it is a column of the result.
+    """
 
     def __init__(
-        self, spark: SparkSession, scan: Scan, result: DataFrame, *, name: str, copied: list[str | None], day: date
+        self,
+        spark: SparkSession,
+        scan: Scan,
+        result: DataFrame,
+        *,
+        name: str,
+        copied: list[str | None],
+        day: date | None,
     ) -> None:
         self._spark = spark
         self._scan = scan.select(
@@ -132,7 +82,6 @@ class CopiedRows:
         self._name = name
         self._copied = copied
         self._day = day
-        self.columns = iceberg_columns(name, result)
 
     def write(self, task: PublishTask) -> TaskReport:
         """Read the splits and write their rows.
@@ -201,11 +150,13 @@ def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
         key = [f"`{column}`" for column in entry.key]
         return result.repartition(*key).sortWithinPartitions(*key)
     order = [f"`{column}`" for column in entry.sort_by]
+    partition = entry.partitioning
     match entry.options.distribution:
         case "rebalance":
             result = result.hint("rebalance")
-        case "range":
-            result = result.repartitionByRange(*order)
+        case "range":  # a file holds one partition
+            by = [] if partition is None else [f"`{partition.column}`"]
+            result = result.repartitionByRange(*dict.fromkeys([*by, *order]))
         case "none":
             pass
     return result.sortWithinPartitions(*order) if order else result

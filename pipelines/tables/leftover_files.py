@@ -19,3 +19,10 @@ def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reporte
     ]
     storage.remove(left)
     return len(left)
+
+
+def remove_all(storage: Storage, folder: str, run: str) -> int:
+    """Remove all files of `run` in a folder and those in it, for a run that failed; how many there were."""
+    left = [path for path in storage.files_below(folder) if path.rpartition("/")[2].startswith(f"{run}-")]
+    storage.remove(left)
+    return len(left)

@@ -67,6 +67,17 @@ class Storage:
         found = remote.get_file_info(fs.FileSelector(inner, allow_not_found=True))
         return [f"{folder}/{info.base_name}" for info in found if info.is_file]
 
+    def files_below(self, folder: str) -> list[str]:
+        """Paths of the files in a folder and in all folders in it; none if it does not exist."""
+        location = parse_location(folder)
+        if location.is_local:
+            return [f"{at}/{name}" for at, _, names in os.walk(location.path) for name in names]
+        from pyarrow import fs
+
+        remote, inner = filesystem(location, self.io.properties)
+        found = remote.get_file_info(fs.FileSelector(inner, allow_not_found=True, recursive=True))
+        return [folder + info.path.removeprefix(inner) for info in found if info.is_file]
+
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files that no commit names; one that is gone already is no error."""
         for path in paths:

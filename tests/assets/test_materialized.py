@@ -85,7 +85,7 @@ def test_days_of_one_run_are_all_made(project: ShopProject) -> None:
 def test_a_day_that_does_not_hold_what_was_written_fails_its_run_and_is_not_retried(
     project: ShopProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(materialized, "count_day", lambda *_: 0)
+    monkeypatch.setattr(materialized, "count_made", lambda *_: 0)
     result = _run(project, "2026-01-01")
     assert not result.success
     assert not result.get_asset_materialization_events()

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType
 
 from pipelines.config import load
 from pipelines.published import writer as published_writer
-from pipelines.published.materialize import materialize
+from pipelines.published.refresh import publish
 from pipelines.spark.place import project_session
 from tests.cluster.sales_project import DAYS
 
@@ -32,7 +32,7 @@ def main() -> None:
     session.udf.register("through", killing(fault, folder), LongType())
     before = published_writer._run
     published_writer._run = lambda name, frame, task: before(name, frame, after_writing(task, fault, folder))
-    reports = [materialize(config, "shop.sold", day).as_dict() for day in (*DAYS, DAYS[0])]
+    reports = [publish(config, "shop.sold", partitions=[day]).as_dict() for day in (*DAYS, DAYS[0])]
     print(json.dumps({"reports": reports, "happened": [p.name for p in Path(folder).iterdir()]}))  # noqa: T201
     session.stop()
 

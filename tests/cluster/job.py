@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, load
-from pipelines.published.materialize import materialize
+from pipelines.published.refresh import publish
 from pipelines.spark.place import project_session
 from scan_core import open_table
 from scan_core.distribute.spark import dataframe, reports_of
@@ -33,7 +33,7 @@ def main() -> None:
         "read": {"python": by_python, "auto": read(session, config, "auto")[1]},
         "fallbacks": fallbacks,
         "reports": [
-            materialize(config, table, day).as_dict()
+            publish(config, table, partitions=[day]).as_dict()
             for table in filter(None, arguments.tables.split(","))
             for day in filter(None, arguments.days.split(","))
         ],

@@ -56,7 +56,7 @@ def test_the_job_succeeds_once(
     truth = published(config, "shop.sales", ["day", "id", "amount"])
     assert truth.total() == 31_000
     assert published(config, "shop.sold", ["day", "id", "amount"]) == truth
-    assert [r["is_repeat"] for r in seen["reports"]] == [False, False, mode == "append"]
+    assert [r["unchanged"] for r in seen["reports"]] == [False, False, mode == "append"]
 
     table = find_table(open_catalog(config), "shop.sold")
     assert table is not None

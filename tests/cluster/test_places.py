@@ -37,8 +37,8 @@ def check(project: Path, seen: dict[str, Any]) -> None:
     assert seen["read"] == {"python": sums, "auto": sums}
     for table in TABLES:
         assert published(config, table, COLUMNS[table]) == Counter(truth[table]), table
-    assert [(r["name"], r["partition"]) for r in seen["reports"]] == [(t, d) for t in TABLES for d in DAYS]
-    assert {r["name"] for r in seen["reports"] if r["is_direct_copy"]} == {"shop.copied"}
+    assert [(r["name"], *r["partitions"]) for r in seen["reports"]] == [(t, d) for t in TABLES for d in DAYS]
+    assert {r["name"] for r in seen["reports"] if r["copied_rows"]} == {"shop.copied"}
 
 
 @pytest.mark.parametrize("master", ["local[*]", "local-cluster[2,1,1024]"])

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from checks.reference import live_rows
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
-from pipelines.published.materialize import materialize
 from pipelines.published.refresh import publish
 from pipelines.tables.commit import RowDelta, everything
 from pipelines.tables.table_writer import write_rows
@@ -91,7 +90,7 @@ def test_incremental_runs_make_what_duckdb_makes_of_all_rows(seed: int, tmp_path
     for _ in range(STEPS):
         history.step()
         if partition == "day" and history.chance.random() < 0.3:
-            materialize(config, NAME, f"2026-01-0{history.chance.randint(1, 6)}")
+            publish(config, NAME, partitions=[f"2026-01-0{history.chance.randint(1, 6)}"])
         report = publish(config, NAME)
         traced += report.partitions is not None
         assert sorted(published(config), key=str) == _expected(config, sql), (report.reason, report.why)

@@ -31,7 +31,7 @@ published:
         (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
         (("", ""), ["--partition", "2026-01-01"], "--partition is of one table; name it"),
         (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
-        (("", ""), ["shop.appended"], "shop.appended has mode: append, by partition: nevermore materialize shop.appended"),
+        (("", ""), ["shop.appended", "--full"], "shop.appended has mode: append, so that --full would add rows that are there"),
         ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
         (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
         (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),

@@ -11,7 +11,10 @@ import pytest
 from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import parse
 from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.published.commit import Mode, Publication, Published
+from pipelines.published.appended import SOURCES, appended, remembered
+from pipelines.published.commit import Mode, Publication, Published, PublishedTarget
+from pipelines.published.partition import PublishedPartition
+from pipelines.published.state import PARTITIONS, partitions_json
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import write_rows
@@ -31,15 +34,29 @@ class Project:
         self.catalog = open_catalog(config)
 
     def publish(
-        self, mode: Mode, day: dt.date, rows: Mapping[int, int], *, source: int = 1, key: tuple[str, ...] = ("id",)
-    ) -> Published:
-        """Publish amounts by id as a day's rows, made from a snapshot of the only mirror."""
-        fields = iceberg_fields(COLUMNS)
-        publication = Publication(self.catalog, NAME, fields, partition="day", mode=mode, key=key)
-        table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=COLUMNS)
-        return publication.commit(
-            day, {"shop.orders": source}, lambda delta: write_rows(table, delta.target, delta.default_spec), {}
+        self, mode: Mode, day: dt.date, rows: Mapping[int, int], *, state: str = "1", key: tuple[str, ...] = ("id",)
+    ) -> Published | None:
+        """Publish amounts by id as a day's rows, made from a state of the mirrors; None for a repeated append."""
+        done = appended(self.table, state)
+        if mode == "append" and (done.is_all or day.isoformat() in done.keys):
+            return None
+        target = PublishedTarget(
+            self.catalog, NAME, iceberg_fields(COLUMNS), PublishedPartition.parse("day"), mode, key
         )
+        table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=COLUMNS)
+        publication = Publication(
+            target,
+            {(day - dt.date(1970, 1, 1)).days},
+            lambda table: appended(table, state) == done,
+            remembered(state, [day.isoformat()]) if mode == "append" else {},
+        )
+        told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
+        return publication.commit(lambda delta: write_rows(table, delta.target, delta.default_spec), told)
+
+    def must_publish(self, mode: Mode, day: dt.date, rows: Mapping[int, int], **options: Any) -> Published:
+        published = self.publish(mode, day, rows, **options)
+        assert published is not None
+        return published
 
     @property
     def table(self) -> Any:
@@ -60,41 +77,40 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_day_is_appended_once_per_state_of_the_mirrors(project: Project) -> None:
-    first = project.publish("append", FIRST, {1: 10})
-    again = project.publish("append", FIRST, {1: 10})
-    assert (again.is_repeat, again.files, again.committed.snapshot_id) == (True, (), first.committed.snapshot_id)
-    assert not project.publish("append", SECOND, {1: 10}).is_repeat
-    assert not project.publish("append", FIRST, {1: 11}, source=2).is_repeat
-    assert project.publish("append", FIRST, {1: 10}).is_repeat
+    assert project.publish("append", FIRST, {1: 10})
+    assert project.publish("append", FIRST, {1: 10}) is None
+    assert project.publish("append", SECOND, {1: 10})
+    assert project.publish("append", FIRST, {1: 11}, state="2")
+    assert project.publish("append", FIRST, {1: 10}) is None
     assert project.rows == [(1, 1, 10), (1, 1, 11), (2, 1, 10)]
 
 
 def test_a_day_without_rows_is_remembered_as_appended(project: Project) -> None:
-    assert [project.publish("append", FIRST, {}).is_repeat for _ in range(2)] == [False, True]
+    assert [project.publish("append", FIRST, {}) is None for _ in range(2)] == [False, True]
 
 
 def test_what_expired_snapshots_appended_is_not_appended_again(project: Project) -> None:
-    first = project.publish("append", FIRST, {1: 10})
+    first = project.must_publish("append", FIRST, {1: 10})
     project.publish("append", SECOND, {2: 20})
     project.table.maintenance.expire_snapshots().by_id(first.committed.snapshot_id).commit()
     assert len(project.table.metadata.snapshots) == 1
-    assert project.publish("append", FIRST, {1: 10}).is_repeat
+    assert project.publish("append", FIRST, {1: 10}) is None
 
 
 def test_what_a_tag_keeps_beyond_expired_snapshots_is_not_appended_again(project: Project) -> None:
-    first, second, _ = (project.publish("append", day, {1: 10}) for day in (FIRST, SECOND, THIRD))
+    first, second, _ = (project.must_publish("append", day, {1: 10}) for day in (FIRST, SECOND, THIRD))
     snapshots = project.table.manage_snapshots()
     snapshots.create_tag(first.committed.snapshot_id, "kept").commit()
     project.table.maintenance.expire_snapshots().by_id(second.committed.snapshot_id).commit()
-    assert project.publish("append", FIRST, {1: 10}).is_repeat
+    assert project.publish("append", FIRST, {1: 10}) is None
     assert project.rows == [(1, 1, 10), (2, 1, 10), (3, 1, 10)]
 
 
 def test_what_was_rolled_back_is_appended_again(project: Project) -> None:
-    kept = project.publish("append", FIRST, {1: 10}).committed.snapshot_id
+    kept = project.must_publish("append", FIRST, {1: 10}).committed.snapshot_id
     project.publish("append", SECOND, {2: 20})
     project.table.manage_snapshots().rollback_to_snapshot(kept).commit()
-    assert not project.publish("append", SECOND, {2: 20}).is_repeat
+    assert project.publish("append", SECOND, {2: 20}) is not None
     assert project.rows == [(1, 1, 10), (2, 2, 20)]
 
 
@@ -102,7 +118,7 @@ def test_what_was_rolled_back_is_appended_again(project: Project) -> None:
 
 
 def test_rows_take_the_place_of_those_with_their_key_as_often_as_one_likes(project: Project) -> None:
-    assert project.publish("upsert", FIRST, {1: 10, 2: 20}).delete_files == ()
+    assert project.must_publish("upsert", FIRST, {1: 10, 2: 20}).delete_files == ()
     for _ in range(2):
         project.publish("upsert", FIRST, {2: 21, 3: 30})
         assert project.rows == [(1, 1, 10), (1, 2, 21), (1, 3, 30)]

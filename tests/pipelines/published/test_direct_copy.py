@@ -25,7 +25,7 @@ COLUMNS = ("day", "id", "amount")
 
 
 def copied(sql: str, *result: str) -> list[str | None] | None:
-    return copied_columns(parse_query("shop.daily", sql, "day", ["shop.orders", "shop.items"]), COLUMNS, result)
+    return copied_columns(parse_query("shop.daily", sql, "day", ["shop.orders", "shop.items"]), COLUMNS, result, "day")
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,13 @@ def test_any_other_query_is_left_to_spark(sql: str) -> None:
     assert copied(sql, "day", "id") is None
 
 
+def test_without_a_day_of_all_rows_its_column_is_one_like_others() -> None:
+    for sql, expected in (("select day, id from shop.orders", ["day", "id"]),
+                          ("select cast(day as date) as day, id from shop.orders", None)):  # fmt: skip
+        query = parse_query("shop.daily", sql, "day", ["shop.orders"])
+        assert copied_columns(query, COLUMNS, ("day", "id")) == expected
+
+
 def test_columns_that_differ_only_in_case_are_left_to_spark() -> None:
     query = parse_query("shop.daily", "select day, id from shop.orders", "day", ["shop.orders"])
     assert copied_columns(query, ("day", "id", "ID"), ("day", "id")) is None
@@ -97,7 +104,7 @@ def test_a_task_copies_the_live_rows_of_its_splits(tmp_path: Path) -> None:
     delta.commit(write_deletes(pa.table({"id": range(0, 5_000, 5)}), delta.target, delta.default_spec, [1]), {})
 
     plan = open_table(find_table(catalog, "shop.orders")).scan().select("id", "amount").plan()
-    packed = pack_splits(plan.splits(8_000))
+    packed = pack_splits(plan.splits(4_000))
     assert len(packed.splits) > 2
     wanted = pa.schema([("day", pa.date32()), ("number", pa.int64()), ("amount", pa.float64())])
     copied_to = create_table(catalog, "shop.copied", iceberg_fields(wanted))

@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import Config, parse
 from pipelines.errors import CommitConflictError, ConfigError, PublishError
-from pipelines.published import refresh as published_refresh
-from pipelines.published.materialize import materialize
 from pipelines.published.refresh import publish
 from pipelines.published.refresh_report import PublishReport
 from pipelines.tables.commit import RowDelta
@@ -154,7 +152,7 @@ def test_a_partition_made_alone_is_made_again_and_the_others_by_what_changed_sin
     assert days(publish(config, NAME, partitions=["2026-01-02"])) == [2]
     apply(config, "shop.orders", orders(), deleted=[6])
     apply(config, "shop.orders", orders((7, 1, 4, 1)))
-    materialize(config, NAME, "2026-01-01")
+    publish(config, NAME, partitions=["2026-01-01"])
     report = publish(config, NAME)
     assert days(report) == [1, 2, 4]
     assert report.why["2026-01-01"] == ("made alone since the last run",)
@@ -227,17 +225,15 @@ def test_a_dry_run_names_the_partitions_and_makes_nothing(config: Config) -> Non
 @pytest.mark.slow
 def test_a_run_that_another_overtakes_plans_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     apply(config, "shop.orders", orders((5, 2, 2, 5)))
-    original, calls = published_refresh.commit_refresh, []
+    original = RowDelta.commit
 
-    def overtaken(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            apply(config, "shop.orders", orders((9, 2, 3, 5)))
-            monkeypatch.setattr(published_refresh, "commit_refresh", original)
-            publish(config, NAME)
-        return original(*arguments)
+    def overtaken(delta: RowDelta, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(RowDelta, "commit", original)
+        apply(config, "shop.orders", orders((9, 2, 3, 5)))
+        publish(config, NAME)
+        return original(delta, *arguments, **options)
 
-    monkeypatch.setattr(published_refresh, "commit_refresh", overtaken)
+    monkeypatch.setattr(RowDelta, "commit", overtaken)
     assert publish(config, NAME).is_unchanged
     assert_is_what_all_gives(config)
 
@@ -249,11 +245,11 @@ def test_a_failing_job_publishes_nothing_and_the_next_run_makes_it(
     apply(config, "shop.orders", orders((5, 2, 2, 5)))
     before = published(config)
 
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise CommitConflictError("shop.daily was changed", may_retry=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr(published_refresh, "commit_refresh", fails)
+        patch.setattr(RowDelta, "commit", fails)
         with pytest.raises(CommitConflictError):
             publish(config, NAME)
     assert published(config) == before

@@ -1,6 +1,7 @@
-"""Published tables: a day is what the SQL says of the live rows, replaced in one snapshot, as often as one likes."""
+"""Partitions that are asked for: a day is what the SQL says of the live rows, replaced in one snapshot, as often as one likes."""
 
 import datetime as dt
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,8 @@ from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import Config, parse
 from pipelines.errors import ConfigError, PublishError
 from pipelines.published.entries import tables_read
-from pipelines.published.materialize import MaterializeReport, count_day, materialize
+from pipelines.published.refresh import publish
+from pipelines.published.refresh_report import PublishReport
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import write_deletes, write_rows
@@ -94,7 +96,7 @@ def _expected(day: int) -> list[dict[str, Any]]:
 
 
 def test_a_day_holds_what_the_sql_says_of_the_live_rows(config: Config) -> None:
-    report = materialize(config, "shop.orders_daily", DAY)
+    report = publish(config, "shop.orders_daily", partitions=[DAY])
     assert _published(config) == _expected(2)
     assert (report.rows, report.data_files) == (1, 1)
     assert report.rows_removed_by_deletes == 6
@@ -105,37 +107,37 @@ def test_a_day_holds_what_the_sql_says_of_the_live_rows(config: Config) -> None:
 
 
 def test_repeating_a_day_changes_nothing_but_the_snapshot(config: Config) -> None:
-    first = materialize(config, "shop.orders_daily", DAY)
+    first = publish(config, "shop.orders_daily", partitions=[DAY])
     rows = _published(config)
-    second = materialize(config, "shop.orders_daily", DAY)
+    second = publish(config, "shop.orders_daily", partitions=[DAY])
     assert _published(config) == rows
     assert second.snapshot_id != first.snapshot_id
     assert _facts(second) == _facts(first)
 
 
-def _facts(report: MaterializeReport) -> dict[str, Any]:
+def _facts(report: PublishReport) -> dict[str, Any]:
     return {k: v for k, v in report.as_dict().items() if k not in ("snapshot_id", "bytes_written")}
 
 
 def test_days_are_replaced_each_on_its_own(config: Config) -> None:
     for day in (1, 2, 3):
-        materialize(config, "shop.orders_daily", f"2026-01-0{day}")
+        publish(config, "shop.orders_daily", partitions=[f"2026-01-0{day}"])
     _append(open_catalog(config), "shop.orders", _orders(range(0)), pa.table({"id": pa.array(range(90), pa.int64())}))
-    report = materialize(config, "shop.orders_daily", DAY)
+    report = publish(config, "shop.orders_daily", partitions=[DAY])
     assert report.rows == 0
     assert _published(config) == [*_expected(1), *_expected(3)]
 
 
 def test_a_day_without_rows_is_an_empty_partition(config: Config) -> None:
-    report = materialize(config, "shop.orders_daily", "2030-12-31")
+    report = publish(config, "shop.orders_daily", partitions=["2030-12-31"])
     assert (report.rows, report.data_files) == (0, 0)
     assert _published(config) == []
-    assert count_day(config, "shop.orders_daily", "2030-12-31", report.snapshot_id) == 0
+    assert report.rows_by_partition == {"2030-12-31": 0}
 
 
 def test_one_snapshot_replaces_the_day_and_says_what_it_was_made_from(config: Config) -> None:
-    materialize(config, "shop.orders_daily", DAY)
-    report = materialize(config, "shop.orders_daily", DAY)
+    publish(config, "shop.orders_daily", partitions=[DAY])
+    report = publish(config, "shop.orders_daily", partitions=[DAY])
     table = find_table(open_catalog(config), "shop.orders_daily")
     assert table is not None
     snapshot = table.current_snapshot()
@@ -143,13 +145,13 @@ def test_one_snapshot_replaces_the_day_and_says_what_it_was_made_from(config: Co
     assert snapshot.summary.operation.value == "overwrite"
     summary = snapshot.summary.additional_properties
     assert summary["deleted-data-files"] == summary["added-data-files"] == "1"
-    assert summary["nevermore.partition"] == DAY
+    assert summary["nevermore.partitions"] == json.dumps([DAY])
     assert summary["nevermore.source.shop.orders"] == str(report.reads["shop.orders"].snapshot_id)
     assert len(table.metadata.snapshots) == 2
 
 
 def test_files_carry_field_ids_and_lie_in_the_table(config: Config) -> None:
-    materialize(config, "shop.orders_daily", DAY)
+    publish(config, "shop.orders_daily", partitions=[DAY])
     table = find_table(open_catalog(config), "shop.orders_daily")
     assert table is not None
     path = table.inspect.data_files()["file_path"][0].as_py()
@@ -159,7 +161,7 @@ def test_files_carry_field_ids_and_lie_in_the_table(config: Config) -> None:
 
 
 def test_only_the_days_rows_are_read_where_the_sql_makes_that_certain(config: Config) -> None:
-    report = materialize(config, "shop.orders_daily", DAY)
+    report = publish(config, "shop.orders_daily", partitions=[DAY])
     assert report.reads["shop.orders"].where == (
         "`ordered_at` >= timestamp '2026-01-02 00:00:00+00:00' and `ordered_at` < timestamp '2026-01-03 00:00:00+00:00'"
     )
@@ -168,10 +170,10 @@ def test_only_the_days_rows_are_read_where_the_sql_makes_that_certain(config: Co
 
 
 def test_a_new_column_in_the_sql_evolves_the_table_in_the_same_snapshot(config: Config, tmp_path: Path) -> None:
-    materialize(config, "shop.orders_daily", "2026-01-01")
+    publish(config, "shop.orders_daily", partitions=["2026-01-01"])
     wider = DAILY.replace("c.city,", "c.city, max(o.note) as last_note,", 1)
     changed = _config(tmp_path, {"partition": "day", "sql": wider})
-    materialize(changed, "shop.orders_daily", DAY)
+    publish(changed, "shop.orders_daily", partitions=[DAY])
     assert [row["last_note"] for row in _published(changed)] == [None, "note 88"]
 
 
@@ -194,23 +196,23 @@ def test_sql_that_cannot_be_published_is_refused_and_creates_no_table(
 ) -> None:
     wrong = _config(tmp_path, {"partition": "day", "sql": sql})
     with pytest.raises(ConfigError, match=message):
-        materialize(wrong, "shop.orders_daily", DAY)
+        publish(wrong, "shop.orders_daily", partitions=[DAY])
     assert find_table(open_catalog(wrong), "shop.orders_daily") is None
 
 
 def test_a_changed_type_is_refused_with_what_to_do(config: Config, tmp_path: Path) -> None:
-    materialize(config, "shop.orders_daily", DAY)
+    publish(config, "shop.orders_daily", partitions=[DAY])
     clashing = DAILY.replace("count(*) as orders", "'many' as orders")
     changed = _config(tmp_path, {"partition": "day", "sql": clashing})
     with pytest.raises(ConfigError, match="column 'orders' is long in the table and string in the result: cast it"):
-        materialize(changed, "shop.orders_daily", DAY)
+        publish(changed, "shop.orders_daily", partitions=[DAY])
 
 
 def test_a_failing_task_publishes_nothing_and_says_why(config: Config, tmp_path: Path) -> None:
     failing = "select cast(ordered_at as date) as day, cast(note as int) as number from shop.orders"
     broken = _config(tmp_path, {"partition": "day", "sql": failing})
     with pytest.raises(PublishError, match=r"shop\.orders_daily: the Spark job failed: .*CAST_INVALID_INPUT"):
-        materialize(broken, "shop.orders_daily", DAY)
+        publish(broken, "shop.orders_daily", partitions=[DAY])
     table = find_table(open_catalog(broken), "shop.orders_daily")
     assert table is None or table.current_snapshot() is None
 
@@ -226,12 +228,12 @@ def test_an_unknown_name_or_day_is_told(
     config: Config, name: str, day: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        materialize(config, name, day)
+        publish(config, name, partitions=[day])
 
 
 def test_a_mirror_that_was_never_ingested_is_told(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match=r"reads shop\.customers, which does not exist yet: ingest it first"):
-        materialize(_config(tmp_path), "shop.orders_daily", DAY)
+        publish(_config(tmp_path), "shop.orders_daily", partitions=[DAY])
 
 
 def test_the_tables_that_a_query_reads_are_known_without_spark(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_the_tables_that_a_query_reads_are_known_without_spark(tmp_path: Path) -
 def test_rows_are_sorted_within_files_where_the_config_says_so(config: Config, tmp_path: Path) -> None:
     sql = "select cast(ordered_at as date) as day, id, note from shop.orders"
     sorted_config = _config(tmp_path, {"partition": "day", "sql": sql, "sort_by": ["note"]})
-    materialize(sorted_config, "shop.orders_daily", DAY)
+    publish(sorted_config, "shop.orders_daily", partitions=[DAY])
     table = find_table(open_catalog(sorted_config), "shop.orders_daily")
     assert table is not None
     for path in table.inspect.data_files()["file_path"].to_pylist():

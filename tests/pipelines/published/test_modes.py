@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import Config, parse
 from pipelines.errors import ConfigError, PublishError
-from pipelines.published import commit as published_commit
-from pipelines.published.materialize import materialize
+from pipelines.published.appended import fingerprint
+from pipelines.published.refresh import publish
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import write_deletes, write_rows
@@ -73,16 +73,16 @@ def snapshots(config: Config) -> list[Any]:
 def test_rows_are_appended_once_per_state_of_the_mirrors(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="append")
     land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (2, 30.0)})
-    first = materialize(config, NAME, FIRST)
-    again = materialize(config, NAME, FIRST)
-    assert (first.rows, first.is_repeat) == (2, False)
-    assert (again.rows, again.is_repeat, again.snapshot_id) == (0, True, first.snapshot_id)
-    assert materialize(config, NAME, SECOND).rows == 1
-    assert materialize(config, NAME, FIRST).is_repeat
+    first = publish(config, NAME, partitions=[FIRST])
+    again = publish(config, NAME, partitions=[FIRST])
+    assert (first.rows, first.is_unchanged) == (2, False)
+    assert (again.rows, again.is_unchanged, again.snapshot_id) == (0, True, first.snapshot_id)
+    assert publish(config, NAME, partitions=[SECOND]).rows == 1
+    assert publish(config, NAME, partitions=[FIRST]).is_unchanged
     assert rows_of(config) == [(FIRST, 1, 10.0), (FIRST, 2, 20.0), (SECOND, 3, 30.0)]
 
     land(config, {4: (1, 40.0)}, deleted=(1,))
-    assert not materialize(config, NAME, FIRST).is_repeat
+    assert not publish(config, NAME, partitions=[FIRST]).is_unchanged
     assert [row[1] for row in rows_of(config)] == [1, 2, 2, 4, 3]
 
 
@@ -96,13 +96,13 @@ def test_of_two_runs_at_once_one_appends(tmp_path: Path, spark: SparkSession, mo
     def commit(delta: RowDelta, *arguments: Any, **options: Any) -> Any:
         if not others:  # another run comes first
             others.append(1)
-            others.append(materialize(config, NAME, FIRST).rows)
+            others.append(publish(config, NAME, partitions=[FIRST]).rows)
         return before(delta, *arguments, **options)
 
     monkeypatch.setattr(RowDelta, "commit", commit)
-    report = materialize(config, NAME, FIRST)
+    report = publish(config, NAME, partitions=[FIRST])
     assert others == [1, 1]
-    assert report.is_repeat
+    assert report.is_unchanged
     assert rows_of(config) == [(FIRST, 1, 10.0)]
     table = find_table(open_catalog(config), NAME)
     assert table is not None
@@ -116,13 +116,13 @@ def test_of_two_runs_at_once_one_appends(tmp_path: Path, spark: SparkSession, mo
 def test_rows_take_the_place_of_those_with_their_key_and_leave_others(tmp_path: Path, spark: SparkSession) -> None:
     config = config_of(tmp_path, mode="upsert", key=["id"])
     land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (1, 30.0)})
-    assert materialize(config, NAME, FIRST).delete_rows == 0
+    assert publish(config, NAME, partitions=[FIRST]).delete_rows == 0
     land(config, {1: (1, 11.0), 4: (1, 40.0)}, deleted=(1, 3))
-    report = materialize(config, NAME, FIRST)
+    report = publish(config, NAME, partitions=[FIRST])
     assert (report.rows, report.delete_rows) == (3, 2)
     expected = [(FIRST, 1, 11.0), (FIRST, 2, 20.0), (FIRST, 3, 30.0), (FIRST, 4, 40.0)]  # 3 is in no result any more
     assert rows_of(config) == expected
-    materialize(config, NAME, FIRST)
+    publish(config, NAME, partitions=[FIRST])
     assert rows_of(config) == expected
     assert snapshots(config)[-1].summary.operation.value == "overwrite"
 
@@ -131,7 +131,7 @@ def test_equal_keys_in_a_result_are_refused_and_nothing_is_left(tmp_path: Path, 
     config = config_of(tmp_path, f"{ROWS} union all {ROWS}", mode="upsert", key=["id"])
     land(config, {1: (1, 10.0)})
     with pytest.raises(PublishError, match=r"several rows of the result have the same key \(id\): \(1,\); group by it"):
-        materialize(config, NAME, FIRST)
+        publish(config, NAME, partitions=[FIRST])
     assert list((tmp_path / "warehouse" / "shop" / "published").rglob("*.parquet")) == []
 
 
@@ -140,9 +140,9 @@ def test_a_key_that_cannot_be_one_is_refused(tmp_path: Path, spark: SparkSession
     config = config_of(tmp_path, mode="upsert", key=["amount"])
     land(config, {1: (1, 10.0)})
     with pytest.raises(ConfigError, match="key column 'amount' has type double"):
-        materialize(config, NAME, FIRST)
+        publish(config, NAME, partitions=[FIRST])
     with pytest.raises(ConfigError, match="the result has no column 'ident'; did you mean 'id'"):
-        materialize(config_of(tmp_path, mode="upsert", key=["ident"]), NAME, FIRST)
+        publish(config_of(tmp_path, mode="upsert", key=["ident"]), NAME, partitions=[FIRST])
 
 
 # -- layout and copying ------------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ def test_a_copy_by_the_readers_is_what_the_query_gives(
     land(config_of(tmp_path), {}, deleted=tuple(range(0, 300, 7)))
     read = []
     for direct_copy in (True, False):
-        config = config_of(tmp_path, sql, partition=partition, key=["amount"], options={"direct_copy": direct_copy})
-        report = materialize(config, NAME, SECOND)
-        assert report.is_direct_copy == direct_copy
+        config = config_of(tmp_path, sql, partition=partition, options={"direct_copy": direct_copy})
+        report = publish(config, NAME, partitions=[SECOND])
+        assert report.copied_rows == (86 if direct_copy else 0)
         assert report.rows_removed_by_deletes == 14
         assert report.reads["shop.orders"].metrics.rows_out == report.rows == 86
         table = open_table(find_table(open_catalog(config), NAME)).scan().to_table()
@@ -182,7 +182,7 @@ def test_files_are_ranged_sorted_and_filtered_as_the_options_ask(tmp_path: Path,
     land(config, {i: (1, float(i % 7)) for i in range(1_000)})
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "false")
-    report = materialize(config, NAME, FIRST)
+    report = publish(config, NAME, partitions=[FIRST])
     spark.conf.set("spark.sql.adaptive.enabled", str(before))
     assert report.data_files > 1
     table = find_table(open_catalog(config), NAME)
@@ -202,9 +202,9 @@ def test_options_name_columns_of_the_result(tmp_path: Path, spark: SparkSession)
     config = config_of(tmp_path, options={"bloom_filters": ["idd"]})
     land(config, {1: (1, 10.0)})
     with pytest.raises(ConfigError, match="the result has no column 'idd'; did you mean 'id'"):
-        materialize(config, NAME, FIRST)
+        publish(config, NAME, partitions=[FIRST])
 
 
 def test_states_of_mirrors_are_told_apart() -> None:
-    assert published_commit._fingerprint({"a": 1, "b": 2}) == published_commit._fingerprint({"b": 2, "a": 1})
-    assert published_commit._fingerprint({"a": 1}) != published_commit._fingerprint({"a": 2})
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
