@@ -103,6 +103,8 @@ class FeedRun:
 
         def add(table: TableIngest) -> None:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
+            if not batch.goes_on:
+                table.forget_open()
             changes, is_atomic = decoded.tables[table.name], reading.is_transactional
             table.add(changes, rejected, reached, is_atomic=is_atomic, is_open=batch.is_open)
 

@@ -16,6 +16,7 @@ from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quara
 from pipelines.errors import ConfigError
 from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
+from pipelines.sources.event_groups import Complete
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
@@ -162,7 +163,7 @@ class Feed:
             position: to read on from.
             tables: whose change logs know how far files were read.
             left_out: told what is not read.
-            saw_transactions: told before the first batch of a feed that marks its transactions: each ends with one.
+            saw_transactions: told before the first batch of a feed that marks its transactions.
         """
 
         def applied_lines(files: Sequence[str]) -> dict[str, int]:
@@ -172,14 +173,14 @@ class Feed:
                     lines[file] = max(last, lines.get(file, 0))
             return lines
 
-        def complete(documents: pa.BinaryArray) -> int | None:
-            count = None if whole is None else whole(documents)
-            if count is not None:
+        def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
+            found = None if whole is None else whole(events)
+            if found is not None and found.of_transactions:
                 saw_transactions()
-            return count
+            return found
 
         start = None if position is None else FilePosition.from_json(position)
-        whole = complete_events_of(self.source.format)
+        whole = complete_events_of(self.source.format, self.format_options)
         return discover(
             self.source.path,
             start,

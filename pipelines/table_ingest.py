@@ -17,6 +17,7 @@ from pipelines.changes.late_changes import check_order, followed, order_text
 from pipelines.changes.logged_changes import last_offsets
 from pipelines.changes.pending_changes import PendingChanges
 from pipelines.config import TableConfig, change_log_name, quarantine_name
+from pipelines.errors import PipelineError
 from pipelines.ingest_report import TableReport
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.soft_delete import DELETED
@@ -53,7 +54,7 @@ class TableIngest:
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
-        self._is_atomic = False
+        self._is_atomic = self._is_open = False
         self._adopted_types: dict[str, pa.DataType] = {}
         self._adopted_key: tuple[str, ...] = ()
 
@@ -114,18 +115,30 @@ class TableIngest:
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position
 
-    def add(self, batch: ChangeBatch, rejected: Rejected, position: str, *, is_atomic: bool = False) -> None:
+    def add(
+        self, batch: ChangeBatch, rejected: Rejected, position: str, *, is_atomic: bool = False, is_open: bool = False
+    ) -> None:
         """Take changes that lead to `position`; commit when enough are gathered, spill when memory takes no more.
 
-        They are committed together, and with `is_atomic` applied together as well: they end with a transaction.
+        They are committed together, and with `is_atomic` applied together as well: they end with a transaction. With
+        `is_open` they do not end it: they are committed with what follows, and never without.
+
+        Raises:
+            PipelineError: a transaction that cannot be committed as one.
         """
-        if not self._pending.takes(batch):
+        takes = self._pending.takes(batch)
+        if self._is_open and not takes:
+            raise PipelineError(
+                f"{self.name}: the key or the types of its columns change within a transaction that is larger than a "
+                "batch; let batches be larger (batch_bytes among the options of the source, memory_limit_bytes)"
+            )
+        if not takes or (is_open and not self._is_open):
             self.flush()
         self._pending.add(batch)
         if rejected.num_rows:
             self._rejected.append(rejected)
-        self._reached, self._is_atomic = position, is_atomic
-        if self._pending.num_rows >= self.config.commit_rows:
+        self._reached, self._is_atomic, self._is_open = position, is_atomic, is_open
+        if self._pending.num_rows >= self.config.commit_rows and not is_open:
             self.flush()
         elif self._pending.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
             self.spill()
@@ -138,6 +151,12 @@ class TableIngest:
         """
         self._pending.spill()
 
+    def forget_open(self) -> None:
+        """Forget the begin of a transaction whose end did not come: it will be read again."""
+        if self._is_open:
+            self._pending.clear()
+            self._rejected, self._reached, self._is_open = [], None, False
+
     def close(self) -> None:
         """Forget what was gathered and not committed."""
         self._pending.clear()
@@ -147,11 +166,14 @@ class TableIngest:
     def flush(self) -> None:
         """Commit what was gathered: quarantine, then change log with the position, then mirror.
 
+        The begin of a transaction whose end has not come is forgotten.
+
         Raises:
             QuarantineLimitError: too much was rejected; nothing of it is committed.
             ConfigError: the mirror cannot be made as config asks; nothing is committed either.
             SchemaConflictError: so is a key that cannot identify a row.
         """
+        self.forget_open()
         if self._reached is None or self._reached == self.position:
             return
         rejected, position = Rejected.concat(self._rejected), self._reached

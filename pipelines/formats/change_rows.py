@@ -17,33 +17,24 @@ from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, 
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import SpanColumn, from_binary
-from pipelines.formats.op_names import op_codes
+from pipelines.formats.json_spans import Members, SpanColumn, from_binary
+from pipelines.formats.op_names import (
+    SQL_SERVER_OPERATION,
+    SQL_SERVER_WORDS,
+    USUAL_OP_COLUMNS,
+    USUAL_WORDS,
+    op_codes,
+)
+from pipelines.formats.row_pairs import BEFORE, old_rows, waiting_rows, with_retractions
 from pipelines.formats.span_text import json_text
 from pipelines.formats.value_type import ValueType
+from pipelines.sources.event_groups import Complete
 from pipelines.sources.raw_events import RawEvents
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
-SQL_SERVER_OPERATION = "__$operation"
-USUAL_OP_COLUMNS = (
-    *("op", "_op", "__op", "Op", "OP", "operation", "_operation", "Operation", "OPERATION"),
-    *("op_type", "cdc_op", "cdc_operation", "_cdc_operation", "change_type", "_change_type", "_CHANGE_TYPE"),
-    *("row_kind", "rowkind", "_row_kind", "METADATA$ACTION", SQL_SERVER_OPERATION),
-)
-SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "b", "4": "u", "5": "u"}
-"""The numbers of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
-USUAL_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("r", "read", "snapshot", "load", "initial", "bootstrap-insert"), "r"),
-    **dict.fromkeys(("c", "i", "create", "created", "insert", "inserted", "ins", "new", "+i"), "c"),
-    **dict.fromkeys(("u", "update", "updated", "upd", "upsert", "upserted", "modify", "modified"), "u"),
-    **dict.fromkeys(("merge", "replace", "update_postimage", "update_after", "+u"), "u"),
-    **dict.fromkeys(("d", "delete", "deleted", "del", "remove", "removed", "-d"), "d"),
-    **dict.fromkeys(("t", "truncate", "truncated"), "t"),
-    **dict.fromkeys(("-u", "update_preimage", "update_before"), "b"),
-}
-BEFORE = ord("b")
-"""The row before an update that follows at once: all it can tell is that the key was another."""
+_LAST_LOOKED_AT = 64
+"""More rows before updates and blank lines at the end of a batch are not usual."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +81,30 @@ def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | 
     return _from_documents(raw, options) if raw.rows is None else _from_table(raw.rows, options, before_prefix)
 
 
+def complete_pairs(events: pa.BinaryArray | pa.Table, options: RowChangeOptions) -> Complete:
+    """How many of the events need none of those that follow: all but the rows before updates that come last."""
+    count = len(events)
+    for looked_at in (_LAST_LOOKED_AT, count):
+        last = events.slice(max(count - looked_at, 0))
+        op = _ops_of_rows(last, options) if isinstance(last, pa.Table) else _ops_of_documents(last, options)
+        waiting, is_sure = waiting_rows(op)
+        if is_sure:
+            break
+    return Complete(count - waiting, of_transactions=False)
+
+
 def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     documents = from_binary(raw.documents)
-    names = (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
+    names = _op_columns(options)
     extra = (options.ts_column,) if options.ts_column else ()
     rows = scan_objects(documents, (*names, *extra), learn=False)
-    given = [name for name in names if rows.column(name).has_value.any()]
-    words = json_text(rows.column(given[0]))[0] if given else None
-    op = _ops(words, rows.is_object, options, _usual(given))
+    given, words = _words(rows, names)
+    op = with_retractions(_ops(words, rows.is_object, options, _usual(given)))
     times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
     usable = documents.where(rows.is_object)
     deleted = op == ord("d")
     without = frozenset(given[:1])
-    old, has_old = _old_rows(op)
+    old, has_old = old_rows(op)
     events = _events(
         op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.take(old).where(has_old), without)
     )
@@ -123,11 +125,9 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
 
 
 def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str | None) -> Events:
-    names = (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
+    names = _op_columns(options)
     given = [name for name in names if name in table.column_names]
-    every = np.ones(table.num_rows, np.bool_)
-    words = cast_each(_single(table.column(given[0])), pa.string())[0] if given else None
-    op = _ops(words, every, options, _usual(given))
+    op = with_retractions(_ops_of_rows(table, options))
     columns = {name: _single(table.column(name)) for name in table.column_names if name not in given[:1]}
     times = pa.nulls(len(op), TIMESTAMP)
     if options.ts_column is not None:
@@ -149,13 +149,37 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
     )
 
 
+def _op_columns(options: RowChangeOptions) -> tuple[str, ...]:
+    return (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
+
+
+def _words(rows: Members, names: tuple[str, ...]) -> tuple[list[str], pa.StringArray | None]:
+    """The members that may tell the operation, and what the first of them says."""
+    given = [name for name in names if rows.column(name).has_value.any()]
+    return given, json_text(rows.column(given[0]))[0] if given else None
+
+
+def _ops_of_documents(documents: pa.BinaryArray, options: RowChangeOptions) -> NDArray[np.uint8]:
+    rows = scan_objects(from_binary(documents), _op_columns(options), learn=False)
+    given, words = _words(rows, _op_columns(options))
+    if words is None:
+        return np.zeros(len(documents), np.uint8)  # decoding says that there is no operation
+    return _ops(words, rows.is_object, options, _usual(given))
+
+
+def _ops_of_rows(table: pa.Table, options: RowChangeOptions) -> NDArray[np.uint8]:
+    given = [name for name in _op_columns(options) if name in table.column_names]
+    words = cast_each(_single(table.column(given[0])), pa.string())[0] if given else None
+    return _ops(words, np.ones(table.num_rows, np.bool_), options, _usual(given))
+
+
 def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
     """The columns that stand for the former values of others, by the names of those."""
     return {name: columns[prefix + name] for name in columns if prefix + name in columns}
 
 
 def _old_images(op: NDArray[np.uint8], now: Mapping[str, pa.Array], former: Mapping[str, pa.Array]) -> TableImages:
-    old, has_old = _old_rows(op)
+    old, has_old = old_rows(op)
     if not former:
         whole = bool((old == np.arange(len(old))).all())
         return TableImages(now if whole else {name: a.take(pa.array(old)) for name, a in now.items()}, has_old)
@@ -164,13 +188,6 @@ def _old_images(op: NDArray[np.uint8], now: Mapping[str, pa.Array], former: Mapp
     columns = {name: pc.if_else(pa.array(deleted), now[name], array) for name, array in former.items()}
     rest = {name: pc.if_else(pa.array(deleted), a, pa.scalar(None, a.type)) for name, a in now.items()}
     return TableImages({**rest, **columns}, deleted | said)
-
-
-def _old_rows(op: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where the row before each change stands, and which changes have one: deletes, and updates behind such a row."""
-    paired = np.zeros(len(op), np.bool_)
-    paired[1:] = (op[1:] == ord("u")) & (op[:-1] == BEFORE)
-    return np.arange(len(op)) - paired, paired | (op == ord("d"))
 
 
 def _events(

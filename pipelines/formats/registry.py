@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.assemble import Reading, assemble
 from pipelines.formats.canal import CanalOptions, decode_canal
 from pipelines.formats.casting import cast_each
-from pipelines.formats.change_rows import RowChangeOptions, decode_rows
+from pipelines.formats.change_rows import RowChangeOptions, complete_pairs, decode_rows
 from pipelines.formats.debezium import decode_debezium
 from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
 from pipelines.formats.debezium_options import DebeziumOptions
@@ -28,7 +29,8 @@ from pipelines.formats.message_wrappers import unwrapped
 from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
 from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
 from pipelines.formats.table_parts import merge_parts
-from pipelines.formats.wal2json import Wal2JsonOptions, complete_events, decode_wal2json
+from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
+from pipelines.sources.event_groups import Complete, CompleteEvents
 from pipelines.sources.raw_events import RawEvents, from_documents
 
 CUT = "digits below a microsecond"
@@ -59,11 +61,12 @@ class DecodedFeed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it reads its options, how it decodes, and whether its documents are text."""
+    """A format: how it reads its options, how it decodes, whether its documents are text, which of them go together."""
 
     options: type[Any]
     decode: Callable[[RawEvents, Any], Events]
     is_text: bool = True
+    complete: Callable[..., Complete | None] | None = None
 
 
 FORMATS: Mapping[str, Format] = {
@@ -72,27 +75,45 @@ FORMATS: Mapping[str, Format] = {
     "canal-json": Format(CanalOptions, decode_canal),
     "maxwell-json": Format(MaxwellOptions, decode_maxwell),
     "dms": Format(DmsOptions, decode_dms),
-    "wal2json": Format(Wal2JsonOptions, decode_wal2json),
-    "rows": Format(RowChangeOptions, decode_rows),
+    "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions),
+    "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs),
 }
 
 
-def complete_events_of(name: str | None) -> Callable[[pa.BinaryArray], int | None] | None:
-    """How far events of a format may be applied, for a source to ask; None for formats without transactions.
+def complete_events_of(name: str | None, options: Mapping[str, Any]) -> CompleteEvents | None:
+    """How far events of a format may be handed on, for a source to ask; None for formats where each stands alone.
 
     Of a feed whose format is to be sniffed, the events themselves tell.
+
+    Raises:
+        ConfigError: unknown format or option.
     """
-    if name is None:
-        return _complete_if_transactional
-    return complete_events if ALIASES.get(name, name) == "wal2json" else None
+    if name is not None:
+        return _complete_of(name, options)
+
+    def told(events: pa.BinaryArray | pa.Table) -> Complete | None:
+        try:
+            found = sniff(_first_events(events))
+        except SourceError:
+            return None  # decoding says what is in doubt
+        complete = _complete_of(found, options)
+        return None if complete is None else complete(events)
+
+    return told
 
 
-def _complete_if_transactional(documents: pa.BinaryArray) -> int | None:
-    try:
-        name = sniff(from_documents(documents.slice(0, SNIFFED_EVENTS)))
-    except SourceError:
-        return None  # decoding says what is in doubt
-    return complete_events(documents) if name == "wal2json" else None
+def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None:
+    chosen = lookup(name)
+    if chosen.complete is None:
+        return None
+    return partial(chosen.complete, options=parse_options(chosen, options))
+
+
+def _first_events(events: pa.BinaryArray | pa.Table) -> RawEvents:
+    if not isinstance(events, pa.Table):
+        return from_documents(events.slice(0, SNIFFED_EVENTS))
+    first = events.slice(0, SNIFFED_EVENTS)
+    return replace(from_documents(pa.nulls(first.num_rows, pa.binary())), documents=None, rows=first)
 
 
 ALIASES: Mapping[str, str] = {

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats.change_rows import USUAL_OP_COLUMNS
 from pipelines.formats.debezium_layouts import is_envelope, is_unwrapped
 from pipelines.formats.events import letters
 from pipelines.formats.json_events import blank, tombstones
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary
+from pipelines.formats.op_names import USUAL_OP_COLUMNS
 from pipelines.sources.raw_events import RawEvents
 
 SNIFFED_EVENTS = 200

@@ -1,7 +1,7 @@
 """wal2json, format versions 1 and 2, bare or in the wrapper of pgcopydb.
 
 A column that an update lacks was not sent (an unchanged TOAST value). What a transaction changes is applied once its
-commit has been seen: `complete_events` tells a source how far that is.
+commit has been seen: `complete_transactions` tells a source how far that is.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from pipelines.formats.json_scan import scan_arrays, scan_objects
 from pipelines.formats.json_spans import Documents, Elements, Members, SpanColumn, from_binary
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.sql_types import postgres_type
+from pipelines.sources.event_groups import Complete
 from pipelines.sources.raw_events import RawEvents
 
 Rows = NDArray[np.int64]
@@ -57,8 +58,10 @@ def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
     return _version_2(documents, wrapper)
 
 
-def complete_events(documents: pa.BinaryArray) -> int | None:
-    """How many of the events belong to finished transactions; None if the feed has no transaction markers."""
+def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2JsonOptions) -> Complete | None:
+    """How many of the events belong to finished transactions; None if nothing among them marks transactions."""
+    if isinstance(documents, pa.Table) or options.version == 1:
+        return None
     inner, _ = _unwrapped(from_binary(documents))
     action = strings(scan_objects(inner, ("action",), learn=False).column("action"))
     begins = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(action, "B"), False)))
@@ -67,7 +70,8 @@ def complete_events(documents: pa.BinaryArray) -> int | None:
         return None
     last_commit = int(commits[-1]) + 1 if len(commits) else 0
     open_begins = begins[begins >= last_commit]
-    return int(open_begins[0]) if len(open_begins) else len(documents) if len(commits) else 0
+    count = int(open_begins[0]) if len(open_begins) else len(documents) if len(commits) else 0
+    return Complete(count, of_transactions=True)
 
 
 def _unwrapped(documents: Documents) -> tuple[Documents, Members]:

@@ -163,7 +163,14 @@ def _csv_piece(part: Records, before: ReadFile, after: ReadFile, applied: int) -
     names = pa.array([after.name] * rejected.num_rows, pa.string())
     rejected = rejected.set_column(0, rejected.schema.field(0), names)
     piece = Piece(pa.nulls(rows.num_rows, pa.binary()), None, numbers, after.read_bytes, after.lines)
+    if applied > before.lines:
+        before = replace(_behind(before, applied), layout="")
     return FilePiece(piece, rows, before, after, Rejected(rejected))
+
+
+def _behind(file: ReadFile, applied: int) -> ReadFile:
+    """The file, read at least so many lines far: where their bytes end is not known."""
+    return file if file.lines >= applied else replace(file, lines=applied, read_bytes=0)
 
 
 def _read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
@@ -202,7 +209,7 @@ def _read_lines(
         if whole:
             piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
-            yield FilePiece(_chosen(piece, options, applied), None, before, known)
+            yield FilePiece(_chosen(piece, options, applied), None, _behind(before, applied), known)
             if piece.read_bytes < whole:
                 chunks.give_back(data, piece.read_bytes)
                 continue

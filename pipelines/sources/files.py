@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.errors import SourceError
+from pipelines.sources.event_groups import CompleteEvents
 from pipelines.sources.file_fingerprint import fingerprints_of
 from pipelines.sources.file_listing import ListedFile, list_files, place
 from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
 from pipelines.sources.file_reader import FilePiece, is_quiet, read_file, unreadable_rest
-from pipelines.sources.raw_batching import CompleteEvents, gather
+from pipelines.sources.raw_batching import gather
 from pipelines.sources.raw_events import RawEvents
 
 MARGIN_NS = 3600 * 1_000_000_000
@@ -32,10 +33,20 @@ AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Events, and the position once they are applied."""
+    """Events, and the position once they are applied.
+
+    Attributes:
+        raw: the events.
+        position_after: once they are applied.
+        is_open: they end within a transaction that is larger than a batch: they may be decoded, and are applied with
+            the batch that ends it. Without one nothing of it is applied, and it is read again.
+        goes_on: they go on with the transaction of the batch before, which was open; if not, that one counts for nothing.
+    """
 
     raw: RawEvents
     position_after: FilePosition
+    is_open: bool = False
+    goes_on: bool = False
 
 
 def discover(
@@ -55,7 +66,7 @@ def discover(
         position: after the last batch that was applied; None begins from the start.
         options: limits and layout.
         applied_lines: asks the change log about files that the position's ledger no longer knows.
-        complete: tells how many events belong to finished transactions; others wait for the rest.
+        complete: tells how many events need none of those that follow; others wait for the rest of their group.
         left_out: told why something was not read: a re-delivered file, an unfinished line.
         filesystem: a pyarrow filesystem for remote paths; None takes the one of their scheme.
 
@@ -78,13 +89,14 @@ def discover(
         waiting: FileBatch | None = None
         pieces = (piece for file, known in todo for piece in _pieces(file, known, chosen, filesystem))
         try:
-            for raw, ends in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
-                if waiting is not None and raw is not None and raw.num_read:
+            for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
+                has_events = part.raw is not None and part.raw.num_read
+                if waiting is not None and has_events:
                     yield waiting
                     waiting = None
-                now = _advanced(now, ends, tell)
-                if raw is not None and raw.num_read:
-                    waiting = FileBatch(raw, now)
+                now = _advanced(now, part.ends, tell)
+                if part.raw is not None and has_events:
+                    waiting = FileBatch(part.raw, now, part.is_open, part.goes_on)
         except SourceError:
             # What comes before a file that cannot be read is applied first.
             if waiting is not None:

@@ -1,14 +1,16 @@
 """Pieces of files joined or cut to batches of raw events of bounded rows and bytes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.changes.change_batch import Rejected
 from pipelines.errors import SourceError
+from pipelines.sources.event_groups import CompleteEvents
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.file_reader import FilePiece
 from pipelines.sources.raw_events import RawEvents
@@ -33,77 +35,148 @@ class _Pending:
         self.size += PIECE_BYTES + int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
 
 
-CompleteEvents = Callable[[pa.BinaryArray], int | None]
-"""How many of some events belong to finished transactions; None where the feed does not mark transactions."""
+@dataclass(frozen=True)
+class Gathered:
+    """A batch.
+
+    Attributes:
+        raw: its events; None if there are none.
+        ends: files as far as they are read after it.
+        is_open: it ends within a transaction, of which the next batch holds more; if there is none, nothing of it counts.
+        goes_on: it goes on with the transaction of the batch before.
+    """
+
+    raw: RawEvents | None
+    ends: list[ReadFile]
+    is_open: bool = False
+    goes_on: bool = False
 
 
 def gather(
     pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int, complete: CompleteEvents | None = None
-) -> Iterator[tuple[RawEvents | None, list[ReadFile]]]:
-    """(events, files as far as they are read after them) of pieces in order.
+) -> Iterator[Gathered]:
+    """The events of pieces in order, in batches.
 
     A batch ends where the next piece would take it over a limit, or has other columns. Readers keep pieces below the
-    limits, as far as lines and documents allow; only `complete` cuts pieces: what it leaves goes into the next batch,
-    which grows until a transaction is finished. Files of which something is left in the end come last, without events.
+    limits, as far as lines and documents allow; only `complete` cuts pieces: what it leaves goes into the next batch.
+    A transaction that is larger than a batch makes several, all but the last of them open. Files of which something is
+    left in the end come last, without events.
     """
     pending = _Pending()
+    cutting = _Cutting(complete)
     reading = iter(pieces)
     while True:
         try:
             piece = next(reading, None)
         except SourceError:
             # What comes before a file that cannot be read is applied first.
-            done, _ = _cut(pending, complete)
+            goes_on = cutting.is_open
+            done, _ = cutting.cut(pending)
             if done.has_events:
-                yield _batch(done)
+                yield _batch(done, goes_on=goes_on)
             raise
         if piece is None:
             break
         count = len(piece.piece.offsets)
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):
-            done, pending = _cut(pending, complete)
-            if done.has_events:
-                yield _batch(done)
+            goes_on = cutting.is_open
+            done, pending = cutting.cut(pending)
+            if done.pieces:
+                yield _batch(done, goes_on=goes_on)
+            is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
+            if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
+                goes_on = cutting.is_open
+                yield _batch(pending, is_open=cutting.opened(pending), goes_on=goes_on)
+                pending = _Pending()
         pending.add(piece)
-    done, left = _cut(pending, complete)
+    goes_on = cutting.is_open
+    done, left = cutting.cut(pending)
     if done.pieces:
-        yield _batch(done)
-    if left.pieces:
-        files = {p.after.name: replace(p.before, finished=False) for p in reversed(left.pieces)}
-        yield None, list(files.values())
+        yield _batch(done, goes_on=goes_on)
+    if files := cutting.unfinished(left):
+        yield Gathered(None, files)
 
 
-def _cut(pending: _Pending, complete: CompleteEvents | None) -> tuple[_Pending, _Pending]:
-    """What may be applied, and what waits for the rest of its transaction."""
-    if complete is None or not pending.rows or any(p.rows is not None for p in pending.pieces):
-        return pending, _Pending()
-    usable = complete(_documents([p for p in pending.pieces if len(p.piece.offsets)]))
-    if usable is None or usable == pending.rows:
-        return pending, _Pending()
-    done, left = _Pending(), _Pending()
-    for piece in pending.pieces:
-        count = len(piece.piece.offsets)
-        if left.pieces or usable < count:
-            first, rest = _halves(piece, 0 if left.pieces else usable)
-            if len(first.piece.offsets):
-                done.add(first)
-            left.add(rest)
-        else:
-            done.add(piece)
-        usable = max(usable - count, 0)
-    return done, left
+class _Cutting:
+    """Where batches may end. Mutable: knows the files of a transaction whose begin was handed on already."""
+
+    def __init__(self, complete: CompleteEvents | None) -> None:
+        self._complete = complete
+        self._open: dict[str, ReadFile] = {}
+        self.of_transactions = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what was handed on last ends within a transaction."""
+        return bool(self._open)
+
+    def cut(self, pending: _Pending) -> tuple[_Pending, _Pending]:
+        """What may be applied, and what waits for the rest of its group."""
+        usable = self._usable(pending)
+        if usable:
+            self._open = {}
+        if usable == pending.rows:
+            return pending, _Pending()
+        done, left = _Pending(), _Pending()
+        for piece in pending.pieces:
+            count = len(piece.piece.offsets)
+            if left.pieces or usable < count:
+                first, rest = _halves(piece, 0 if left.pieces else usable)
+                if len(first.piece.offsets):
+                    done.add(first)
+                left.add(rest)
+            else:
+                done.add(piece)
+            usable = max(usable - count, 0)
+        return done, left
+
+    def _usable(self, pending: _Pending) -> int:
+        if self._complete is None or not pending.rows:
+            return pending.rows
+        full = [p for p in pending.pieces if len(p.piece.offsets)]
+        rows = full[-1].rows
+        complete = self._complete(_documents(full) if rows is None else rows)
+        if complete is None:
+            return 0 if self._open else pending.rows
+        self.of_transactions = complete.of_transactions
+        return complete.num_events + (0 if rows is None else pending.rows - rows.num_rows)
+
+    def opened(self, pending: _Pending) -> bool:
+        """Whether events that are handed on begin, or go on with, a transaction: its files are remembered then."""
+        if self.of_transactions:
+            self._open = _first_seen(self._open, pending)
+        return self.of_transactions
+
+    def unfinished(self, left: _Pending) -> list[ReadFile]:
+        """The files of what is not complete in the end, as far as they were read before it."""
+        return [replace(file, finished=False) for file in _first_seen(self._open, left).values()]
+
+
+def _first_seen(known: dict[str, ReadFile], pending: _Pending) -> dict[str, ReadFile]:
+    """Files as they were before all of this."""
+    return {**{p.after.name: p.before for p in reversed(pending.pieces)}, **known}
 
 
 def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
     """The first `count` events of a piece, and the others. Where in the file the cut is, only its line tells."""
-    part = piece.piece
+    part, rows = piece.piece, piece.rows
     line = int(part.offsets[count - 1]) if count else piece.before.lines
-    middle = replace(piece.before, read_bytes=0, lines=line, finished=False) if count else piece.before
+    layout = "" if rows is not None else piece.before.layout  # CSV counts its records anew without one
+    middle = replace(piece.before, read_bytes=0, lines=line, layout=layout, finished=False) if count else piece.before
     keys = (None, None) if part.keys is None else (part.keys.slice(0, count), part.keys.slice(count))
     first = replace(part, documents=part.documents.slice(0, count), keys=keys[0], offsets=part.offsets[:count])
     rest = replace(part, documents=part.documents.slice(count), keys=keys[1], offsets=part.offsets[count:], skipped={})
-    return replace(piece, piece=first, after=middle), replace(piece, piece=rest, before=middle)
+    rejected = piece.rejected.table
+    is_before = pc.less_equal(rejected.column("source_offset"), line)
+    return (
+        FilePiece(first, _sliced(rows, 0, count), piece.before, middle, Rejected(rejected.filter(is_before))),
+        FilePiece(rest, _sliced(rows, count), middle, piece.after, Rejected(rejected.filter(pc.invert(is_before)))),
+    )
+
+
+def _sliced(rows: pa.Table | None, first: int, count: int | None = None) -> pa.Table | None:
+    return None if rows is None else rows.slice(first, count)
 
 
 def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
@@ -113,7 +186,7 @@ def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
     return piece.rows is None or last.rows is None or piece.rows.schema.equals(last.rows.schema, check_metadata=True)
 
 
-def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:
+def _batch(pending: _Pending, *, is_open: bool = False, goes_on: bool = False) -> Gathered:
     full = [p for p in pending.pieces if len(p.piece.offsets)]
     counts = [len(p.piece.offsets) for p in full]
     places = {name: place for place, name in enumerate(dict.fromkeys(p.after.name for p in full))}
@@ -136,7 +209,7 @@ def _batch(pending: _Pending) -> tuple[RawEvents, list[ReadFile]]:
         rejected=Rejected.concat(p.rejected for p in pending.pieces),
     )
     ends = {p.after.name: p.after for p in pending.pieces}
-    return raw, list(ends.values())
+    return Gathered(raw, list(ends.values()), is_open, goes_on)
 
 
 def _documents(pieces: list[FilePiece]) -> pa.BinaryArray:

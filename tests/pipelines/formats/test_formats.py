@@ -13,7 +13,8 @@ import pytest
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.formats.wal2json import complete_events
+from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions
+from pipelines.sources.event_groups import Complete
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 from pipelines.sources.raw_events import RawEvents, from_documents
@@ -233,6 +234,14 @@ def test_rows_of_sql_servers_change_tables_have_numbers() -> None:
     assert [r["op"] for r in changes(decoded, "op")] == ["c", "u", "d", "u"]
 
 
+def test_rows_before_several_updates_may_come_before_all_of_them() -> None:
+    words = [("+I", 1), ("-U", 1), ("-U", 2), ("+U", 3), ("+U", 4), ("-U", 5), ("-U", 6), ("+I", 7)]
+    decoded = read("rows", *({"id": key, "op": word} for word, key in words))
+    found = [(c["op"], c["key"]["id"], c["before"]) for c in changes(decoded)]
+    assert found == [("c", 1, None), ("d", 1, {"id": 1}), ("u", 2, {"id": 2}), ("u", 4, None), ("c", 7, None)]
+    assert decoded.skipped == {"row before an update": 3}
+
+
 def test_rows_with_a_flag_for_deletes_decode() -> None:
     options = {"op_column": "gone", "ops": {"true": "d", "false": "u"}}
     decoded = read("rows", {"id": 1, "gone": False}, {"id": 1, "gone": True}, options=options)
@@ -342,7 +351,8 @@ def test_wal2json_version_1_with_uneven_lists_is_refused_and_the_rest_goes_on() 
 )
 def test_events_of_finished_transactions_are_counted(actions: str, wanted: int | None) -> None:
     documents = pa.array([json.dumps({"action": a}).encode() for a in actions], pa.binary())
-    assert complete_events(documents) == wanted
+    found = complete_transactions(documents, Wal2JsonOptions())
+    assert found == (None if wanted is None else Complete(wanted, of_transactions=True))
 
 
 # -- sniffing ------------------------------------------------------------------------------------------------------------

@@ -18,14 +18,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import ConfigError, PositionLostError, SourceError
-from pipelines.formats.wal2json import complete_events
+from pipelines.formats.registry import complete_events_of
 from pipelines.sources import file_position, files
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import BLAKE2B, FilePosition
-from pipelines.sources.files import discover
+from pipelines.sources.files import FileBatch, discover
 from pipelines.sources.raw_batching import PIECE_BYTES
 
 Seen = list[tuple[str, int, Any]]
+
+
+WAL2JSON = complete_events_of("wal2json", {})
+PAIRS = complete_events_of("rows", {})
 
 
 class Reader:
@@ -425,19 +429,70 @@ def test_one_line_longer_than_a_batch_is_read_whole(reader: Reader) -> None:
 def test_uncommitted_tail_waits_for_its_commit(reader: Reader) -> None:
     begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
     reader.write("1", begin + lines(1) + commit + begin + lines(2))
-    assert [o for _, o, _ in reader.run(complete=complete_events)] == [1, 2, 3]
-    assert reader.run(complete=complete_events) == []
+    assert [o for _, o, _ in reader.run(complete=WAL2JSON)] == [1, 2, 3]
+    assert reader.run(complete=WAL2JSON) == []
     reader.write("2", lines(3))
-    assert reader.run(complete=complete_events) == []
+    assert reader.run(complete=WAL2JSON) == []
     reader.write("3", lines(4) + commit + begin)
-    assert [d for _, _, d in reader.run(complete=complete_events)] == [
+    assert [d for _, _, d in reader.run(complete=WAL2JSON)] == [
         '{"action":"B"}',
         '{"n":2}',
         '{"n":3}',
         '{"n":4}',
         '{"action":"C"}',
     ]
-    assert reader.run(complete=complete_events) == []
+    assert reader.run(complete=WAL2JSON) == []
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_rows_before_and_after_an_update_are_handed_on_together(reader: Reader, suffix: str, batch_rows: int) -> None:
+    def write(words: list[str], name: str = "a") -> None:
+        rows = [{"op": word, "id": number} for number, word in enumerate(words)]
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), reader.folder / f"{name}.{suffix}")
+        else:
+            header = "op,id\n" if suffix == "csv" else ""
+            shown = (f"{r['op']},{r['id']}\n" if header else json.dumps(r) + "\n" for r in rows)
+            reader.write(f"{name}.{suffix}", header + "".join(shown))
+
+    def run() -> list[list[int]]:
+        position = None if reader.position is None else FilePosition.from_json(reader.position)
+        pattern, offsets = str(reader.folder / "*"), []
+        for batch in discover([pattern], position, FileOptions(batch_rows=batch_rows), complete=PAIRS):
+            offsets.append(batch.raw.source_offset.to_pylist())
+            reader.position = batch.position_after.to_json()
+        return offsets
+
+    write(["+I", "-U", "+U", "-D", "-U"])
+    found = run()
+    assert [row for rows in found for row in rows] == [1, 2, 3, 4]
+    assert any({2, 3} <= set(rows) for rows in found)
+    assert run() == []
+    write(["+I", "-U", "+U", "-D", "-U", "+U"] if suffix != "parquet" else ["+U"], "a" if suffix != "parquet" else "b")
+    assert run() == ([[5, 6]] if suffix != "parquet" else [[5, 1]])
+
+
+def test_transactions_larger_than_a_batch_are_handed_on_in_parts(reader: Reader) -> None:
+    begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
+    change = '{"action":"I","columns":[]}\n'
+    reader.write("1", begin + change + commit + begin + 3_000 * change)
+    reader.write("2", 3_000 * change)
+    options = FileOptions(batch_bytes=16 * 1024)
+
+    def run(position: FilePosition | None) -> list[FileBatch]:
+        return list(discover([str(reader.folder / "*")], position, options, complete=WAL2JSON))
+
+    first, *parts = run(None)
+    assert (first.raw.num_events, first.is_open) == (3, False)
+    assert len(parts) > 5
+    assert all(part.is_open and part.raw.num_bytes < 64 * 1024 for part in parts)
+    reader.write("2", 3_000 * change + commit + begin + commit)
+    *parts, last = run(first.position_after)
+    assert [p.is_open for p in (*parts, last)] == [True] * len(parts) + [False]
+    begun = max(number for number, part in enumerate(parts) if not part.goes_on)  # files are swept in two goes
+    assert sum(p.raw.num_events for p in (*parts[begun:], last)) == 6_000 + 4
+    assert run(last.position_after) == []
 
 
 def test_lines_may_be_chosen_and_comments_left_out(reader: Reader) -> None:
