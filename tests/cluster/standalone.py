@@ -24,10 +24,14 @@ class StandaloneCluster:
         folder: for logs and the workers' own folders.
         path: folders in which workers find their `python3`.
         num_workers: each with one core.
+        private: a folder in whose place each worker has one of its own, as on another machine; needs the right to mount.
     """
 
-    def __init__(self, folder: Path, path: Sequence[Path | str] = (), num_workers: int = 2) -> None:
+    def __init__(
+        self, folder: Path, path: Sequence[Path | str] = (), num_workers: int = 2, private: Path | None = None
+    ) -> None:
         self._folder = folder
+        self._private = private
         self._environment = clean_environment(path)
         self._num_workers = num_workers
         self._processes: list[ServerProcess] = []
@@ -63,6 +67,19 @@ class StandaloneCluster:
 
     def _run(self, name: str, class_name: str, *arguments: str, host: str = "127.0.0.1") -> ServerProcess:
         command = [_SPARK_CLASS, f"org.apache.spark.deploy.{class_name}", "--host", host, *arguments]
+        if self._private is not None and class_name == "worker.Worker":
+            mount = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
+            command = [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                mount,
+                str(self._private),
+                *command,
+            ]
         self._processes.append(ServerProcess(name, command, self._folder, self._environment))
         return self._processes[-1]
 
