@@ -6,7 +6,7 @@ import pytest
 
 from checks.mirror_checks import run_checks
 from pipelines.config import load
-from tests.pipelines.test_ingest import Project, event
+from tests.pipelines.project import Project, event
 
 CHECKS = ["no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique"]
 

@@ -11,13 +11,14 @@ import pytest
 import sqlglot
 from pyspark.sql import SparkSession
 
+from checks.published_equality import published_equals_duckdb
 from checks.reference import live_rows
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.published.refresh import publish
 from pipelines.tables.commit import RowDelta, everything
 from pipelines.tables.table_writer import write_rows
-from tests.pipelines.published.test_refresh import NAME, apply, customers, make_config, orders, published
+from tests.pipelines.published.daily_orders import NAME, apply, customers, make_config, orders, published
 from tests.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow]
@@ -94,6 +95,8 @@ def test_incremental_runs_make_what_duckdb_makes_of_all_rows(seed: int, tmp_path
         report = publish(config, NAME)
         traced += report.partitions is not None
         assert sorted(published(config), key=str) == _expected(config, sql), (report.reason, report.why)
+        check = published_equals_duckdb(config, NAME)
+        assert (check.passed, check.details) == (True, [])
     assert traced == STEPS or "not in" in sql
 
 

@@ -15,7 +15,7 @@ from pipelines.adoption import adopt
 from pipelines.catalog import open_catalog
 from pipelines.config import load
 from pipelines.errors import ConfigError, PipelineError, SourceError
-from tests.pipelines.test_ingest import Project, event
+from tests.pipelines.project import Project, event
 
 SCHEMA = Schema(
     NestedField(7, "name", StringType(), required=False),

@@ -11,7 +11,7 @@ import pytest
 from pipelines.adoption import adopt
 from pipelines.catalog import open_catalog
 from pipelines.config import load
-from tests.pipelines.test_ingest import Project, event
+from tests.pipelines.project import Project, event
 
 
 def moved(value: Any, old: str, new: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.catalog import create_table, open_catalog
 from pipelines.config import load
 from scan_core.schema import NestedField, PrimitiveType
-from tests.pipelines.test_ingest import Project
+from tests.pipelines.project import Project
 
 OPENERS = 6
 

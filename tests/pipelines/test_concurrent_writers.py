@@ -15,7 +15,7 @@ from pipelines.tables.commit import RowDelta, everything, retry_conflicts
 from pipelines.tables.positions import LOG_ORDINAL
 from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
-from tests.pipelines.test_ingest import Project, event, product
+from tests.pipelines.project import Project, event, product
 
 PROGRAM = """
 import sys

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from tests.pipelines.test_ingest import Project, event, the
+from tests.pipelines.project import Project, event, the
 
 
 def test_rule_28_rows_without_a_new_column_are_found(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.pipelines.test_ingest import Project, event, product
+from tests.pipelines.project import Project, event, product
 
 TABLES = 200
 ROWS = 30

@@ -8,7 +8,7 @@ from checks.mirror_checks import run_checks
 from pipelines.catalog import open_catalog
 from pipelines.config import load
 from pipelines.replay import replay
-from tests.pipelines.test_ingest import Event, Project, event
+from tests.pipelines.project import Event, Project, event
 
 KEY_IS_UNIQUE = "key_is_unique"
 

@@ -11,7 +11,7 @@ from pipelines.catalog import open_catalog
 from pipelines.config import load
 from pipelines.errors import SourceError
 from pipelines.resync import Resynced, resync, resync_from
-from tests.pipelines.test_ingest import Project, event, product
+from tests.pipelines.project import Project, event, product
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pipelines.config import load
 from pipelines.errors import ConfigError
 from pipelines.ingest import run_once, sources
 from pipelines.table_patterns import expanded
-from tests.pipelines.test_ingest import Project, event, product
+from tests.pipelines.project import Project, event, product
 
 
 def project_with(folder: Path, **tables: dict[str, Any]) -> Project:

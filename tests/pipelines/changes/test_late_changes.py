@@ -13,7 +13,7 @@ from pipelines.changes.change_log import ChangeLog
 from pipelines.config import load
 from pipelines.errors import PipelineError
 from pipelines.ingest_report import TableReport
-from tests.pipelines.test_ingest import Project
+from tests.pipelines.project import Project
 
 Event = dict[str, Any]
 UNSENT = "__debezium_unavailable_value"

@@ -17,7 +17,7 @@ from pipelines.changes.key_partitions import parts_by_key
 from pipelines.changes.spill import SpilledTables, remove_leftovers, spill_root
 from pipelines.errors import PipelineError
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
-from tests.pipelines.test_ingest import Project, event, product
+from tests.pipelines.project import Project, event, product
 
 COLUMNS = {"id": pa.int64(), "part": pa.string(), "text": pa.string(), "n": pa.int64()}
 KEY = ("id", "part")

@@ -6,7 +6,7 @@ import pytest
 from pipelines.catalog import open_catalog
 from pipelines.config import load
 from pipelines.resync import resync
-from tests.pipelines.test_ingest import Project, event, the
+from tests.pipelines.project import Project, event, the
 
 
 def project_of(folder: Path, **table: Any) -> Project:
