@@ -167,11 +167,8 @@ class Feed:
         """
 
         def applied_lines(files: Sequence[str]) -> dict[str, int]:
-            lines: dict[str, int] = {}
-            for table in tables:
-                for file, last in table.lines_logged(files).items():
-                    lines[file] = max(last, lines.get(file, 0))
-            return lines
+            logged = [table.lines_logged(files) for table in tables]
+            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
 
         def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
             found = None if whole is None else whole(events)
@@ -237,6 +234,7 @@ def _table_feed(name: str, config: TableConfig, table: TableIngest | None, found
         name=name,
         source_table=config.source_table or found_for,
         key=config.key if table is None else table.key,
+        known_key=() if table is None else table.known_key,
         identity_full=config.identity == "full",
         types=config.types,
         encodings=config.encodings,

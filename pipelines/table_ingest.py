@@ -85,6 +85,11 @@ class TableIngest:
         return self.config.key or self._adopted_key
 
     @property
+    def known_key(self) -> tuple[str, ...]:
+        """Key columns of what is logged or gathered so far."""
+        return self._log.key or self._pending.key
+
+    @property
     def schema_version(self) -> int:
         """Schema id of the change log, for the changes decoded against it."""
         schema = self._log.schema

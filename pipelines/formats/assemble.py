@@ -3,6 +3,7 @@
 The same for every format; what a format knows about its events is in `Events`.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipelines.changes.change_batch import TIMESTAMP, ChangeBatch, Rejected, change_schema
+from pipelines.changes.change_batch import ChangeBatch, Rejected
+from pipelines.formats.change_table import change_table
 from pipelines.formats.column_types import resolve_types, widened
 from pipelines.formats.completion import (
     filled_from_before,
@@ -23,7 +25,6 @@ from pipelines.formats.events import Declared, Events, distinct, reject
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, choose_key, old_keys
 from pipelines.formats.image import Image, typed
-from pipelines.formats.image_sources import is_whole
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.rejections import Rejections, reject_images
 from pipelines.formats.table_parts import Part, merge_parts
@@ -33,6 +34,12 @@ from pipelines.sources.raw_events import RawEvents
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+
+
+CUT = "digits below a microsecond"
+"""What times of nanoseconds lose: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
+EMPTY = "truncate of a table without rows"
+"""Before any row of a table has come nobody knows its key, and there is nothing to remove."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,8 @@ class Reading:
 
 def assemble(
     events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading
-) -> tuple[ChangeBatch, Rejected, int]:
-    """The changes of one table at `rows`, in order; those that are rejected; how many of their times were cut.
+) -> tuple[ChangeBatch, Rejected, Counter[str]]:
+    """The changes of one table at `rows`, in order; those that are rejected; what was cut or left out, by reason.
 
     Raises:
         ConfigError: `types` names what the feed does not have.
@@ -63,6 +70,7 @@ def assemble(
     declared = [events.declared[code] for code in declared_of[first_places]]
     parts: list[Part] = []
     rejected: list[Rejected] = []
+    told: Counter[str] = Counter()
     for number, own in enumerate(declared):
         places = np.flatnonzero(part_of == number)
         # Events of a feed that declares only some are of the same types; what came before tells better than what follows.
@@ -72,8 +80,10 @@ def assemble(
         )
         rejected.append(refused)
         parts += [] if part is None else [part]
+        told[EMPTY] += len(places) if part is None and not refused.num_rows else 0
+    told[CUT] = sum(part.num_cut for part in parts)
     batch, conflicts = merge_parts(parts, feed, raw)
-    return batch, Rejected.concat([*rejected, *conflicts]), sum(part.num_cut for part in parts)
+    return batch, Rejected.concat([*rejected, *conflicts]), +told
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
@@ -83,7 +93,10 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
         for column in part.row_type:
             wider = widened(known.get(column.name, pa.null()), column.type)
             known[column.name] = known[column.name] if wider is None else wider
-    return replace(feed, known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)})
+    key = parts[0].key if parts else feed.known_key
+    return replace(
+        feed, known_key=key, known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)}
+    )
 
 
 def _assemble_part(
@@ -98,7 +111,8 @@ def _assemble_part(
 ) -> tuple[Part | None, Rejected]:
     op = events.op[rows]
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
-    likely = () if feed.identity_full else feed.key or (*map(feed.target_name, declared.key or images[2].names),)
+    told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
+    likely = () if feed.identity_full else told
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=likely)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=likely).items():
         types.setdefault(name, of_key)
@@ -116,6 +130,8 @@ def _assemble_part(
     after, before, message_key = (image.renamed(feed.rename) for image in found)
     row_type = _row_type(feed, types, (after, before, message_key))
     key = choose_key(feed, declared.key, message_key, row_type)
+    if not key and (op == TRUNCATE).all():
+        return None, Rejected.none()
     if not key:
         reason = "no key: the feed names none, declare it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
@@ -136,7 +152,7 @@ def _assemble_part(
     if rejections.any() and not feed.identity_full:
         row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
     unchanged = unchanged_columns(after, written)
-    table = _change_table(
+    table = change_table(
         events, rows, raw, row_type, key, parts=(keys, before, after, unchanged), schema_version=feed.schema_version
     )
     if not rejections.any():
@@ -189,53 +205,3 @@ def _in_types(image: Image, row_type: pa.StructType) -> Image:
         for name, array in image.columns.items()
     }
     return replace(image, columns=columns)
-
-
-def _change_table(
-    events: Events,
-    rows: Rows,
-    raw: RawEvents,
-    row_type: pa.StructType,
-    key: tuple[str, ...],
-    *,
-    parts: tuple[list[pa.Array], Image, Image, pa.ListArray],
-    schema_version: int,
-) -> pa.Table:
-    keys, before, after, unchanged = parts
-    op = events.op[rows]
-    count = len(rows)
-    file, offset, source_ts = raw.source_file, raw.source_offset, events.source_ts
-    if not is_whole(events.raw[rows], raw.num_events):
-        raw_rows = pa.array(events.raw[rows])
-        file, offset = file.take(raw_rows), offset.take(raw_rows)
-    if not is_whole(rows, len(events)):
-        source_ts = source_ts.take(pa.array(rows))
-    written = (op == CREATE) | (op == READ) | (op == UPDATE)
-    letters, first = distinct(op)
-    schema = change_schema(row_type, key, is_ordered=events.places is not None)
-    columns = [
-        pa.array([chr(c) for c in op[first]], pa.string()).take(pa.array(letters)),
-        _struct(keys, schema.field("key").type, op != TRUNCATE),
-        _row_struct(before, row_type, before.present),
-        _row_struct(after, row_type, after.present & written),
-        unchanged,
-        file.cast(pa.string()),
-        offset,
-        source_ts,
-        pa.repeat(pa.scalar(raw.ingested_at, TIMESTAMP), count),
-        pa.repeat(pa.scalar(schema_version, pa.int32()), count),
-        *([] if events.places is None else [events.places.take(pa.array(rows))]),
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _row_struct(image: Image, row_type: pa.StructType, valid: Mask) -> pa.StructArray:
-    if not valid.any():
-        return pa.nulls(len(valid), row_type)
-    fields = [row_type.field(i) for i in range(row_type.num_fields)]
-    return _struct([image.columns.get(f.name, pa.nulls(len(valid), f.type)) for f in fields], row_type, valid)
-
-
-def _struct(arrays: list[pa.Array], arrow: pa.StructType, valid: Mask) -> pa.StructArray:
-    fields = [arrow.field(i) for i in range(arrow.num_fields)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if valid.all() else pa.array(~valid))

@@ -19,6 +19,7 @@ class TableFeed:
         source_table: which tables of the feed it takes: `table`, `schema.table` or `db.schema.table`, `*` and `?`
             allowed. None takes the one whose name fits `name`, or the only one there is.
         key: key columns by target name; empty takes them from the feed.
+        known_key: key columns by target name of what is logged already, for events that do not tell.
         identity_full: the whole old row identifies a row: all columns are the key.
         types: Iceberg type names by source column, over whatever the feed says.
         encodings: how values of those columns are written (`millis`, `base64`, ...).
@@ -35,6 +36,7 @@ class TableFeed:
     name: str
     source_table: str | None = None
     key: tuple[str, ...] = ()
+    known_key: tuple[str, ...] = ()
     identity_full: bool = False
     types: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, str] = field(default_factory=dict)

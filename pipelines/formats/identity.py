@@ -23,12 +23,17 @@ READ, CREATE, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "rcudt")
 def choose_key(
     feed: TableFeed, declared: Sequence[str], message_key: Image, row_type: pa.StructType
 ) -> tuple[str, ...]:
-    """The key columns by target name: configured, all columns, declared by the feed, or those of the message key."""
+    """The key columns by target name.
+
+    They are configured, all columns, declared by the feed, those of the message key, or else those that are logged.
+    """
     if feed.identity_full:
-        return tuple(row_type.field(i).name for i in range(row_type.num_fields))
+        # A truncate alone has no columns.
+        return tuple(row_type.field(i).name for i in range(row_type.num_fields)) or tuple(feed.known_types)
     if feed.key:
         return feed.key
-    return tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
+    told = tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
+    return told or feed.known_key
 
 
 def old_keys(

@@ -33,9 +33,6 @@ from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, d
 from pipelines.sources.event_groups import Complete, CompleteEvents
 from pipelines.sources.raw_events import RawEvents, from_documents
 
-CUT = "digits below a microsecond"
-"""What times of nanoseconds lose: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
-
 
 @dataclass(frozen=True)
 class DecodedFeed:
@@ -163,10 +160,10 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         if table.order_by != POSITION and len(rows):
             ordered = replace(events, places=places(events, table.order_by))
             rows = in_order(rows, ordered.places)
-        tables[table.name], part, num_cut = assemble(ordered, rows, table, readable, reading)
+        tables[table.name], part, told = assemble(ordered, rows, table, readable, reading)
         refused.append(part)
-        if num_cut:
-            skipped[CUT] = skipped.get(CUT, 0) + num_cut
+        for reason, count in told.items():
+            skipped[reason] = skipped.get(reason, 0) + count
     unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
     untaken = tuple(events.tables[code] for code in np.unique(events.table_of[unwanted]).tolist())
     if untaken:
