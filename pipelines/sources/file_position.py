@@ -96,21 +96,31 @@ class FilePosition:
     def _fingerprint_set(self) -> frozenset[str]:
         return frozenset(self.fingerprints) | {f.fingerprint for f in self.named}
 
-    def with_file(self, file: ReadFile) -> "FilePosition":
-        """The position after reading so much of a file."""
-        others = [f for f in self.named if f.name != file.name]
-        # Files that wait for the end of a transaction are never forgotten.
-        waiting = [f for f in others[: 1 - MAX_NAMED_FILES] if not f.finished or f.waiting]
-        named = [*waiting, *others[1 - MAX_NAMED_FILES :], file]
-        evicted = [f.fingerprint for f in others[: 1 - MAX_NAMED_FILES] if f.finished and not f.waiting]
-        fingerprints = (*self.fingerprints, *evicted)[-MAX_FINGERPRINTS:]
-        swept = max(self.swept, file.name, key=place) if file.finished and self.is_sweeping else self.swept
+    def with_files(self, files: Iterable[ReadFile]) -> "FilePosition":
+        """The position after reading so much of these files, one after the other."""
+        recent = {f.name: f for f in self.named}
+        kept: dict[str, ReadFile] = {}
+        fingerprints = list(self.fingerprints)
+        finished = []
+        for file in files:
+            recent.pop(file.name, None)
+            kept.pop(file.name, None)
+            while len(recent) >= MAX_NAMED_FILES:
+                oldest = recent.pop(next(iter(recent)))
+                # Files that wait for the end of a transaction are never forgotten.
+                if not oldest.finished or oldest.waiting:
+                    kept[oldest.name] = oldest
+                else:
+                    fingerprints.append(oldest.fingerprint)
+            recent[file.name] = file
+            if file.finished:
+                finished.append(file.name)
         return replace(
             self,
-            named=tuple(named),
-            fingerprints=fingerprints,
-            swept=swept,
-            highest=max(self.highest, file.name, key=place) if file.finished else self.highest,
+            named=(*kept.values(), *recent.values()),
+            fingerprints=tuple(fingerprints[-MAX_FINGERPRINTS:]),
+            swept=max((self.swept, *finished), key=place) if self.is_sweeping else self.swept,
+            highest=max((self.highest, *finished), key=place),
         )
 
     def sweeping(self, until_ns: int) -> "FilePosition":

@@ -39,6 +39,7 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", 
 _MAGIC_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4"}
 _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 _TEXT_TABLES = (".csv", ".tsv")
+_NO_DOCUMENTS, _NO_LINES = pa.array([], pa.binary()), np.zeros(0, np.int64)
 _LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 
 
@@ -68,7 +69,8 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
     """
     suffix, compression = _suffixes(file.name)
     # What is left of a file that nobody writes to any more is all there will be.
-    options = replace(options, report_incomplete=options.report_incomplete or known.waiting or is_quiet(file))
+    if not options.report_incomplete and (known.waiting or is_quiet(file)):
+        options = replace(options, report_incomplete=True)
     try:
         with _open(file, compression, filesystem) as stream:
             content = stream
@@ -199,9 +201,8 @@ def _read_lines(
 ) -> Iterator[FilePiece]:
     # Lines without a byte position are known from the change log: they are counted again and left out.
     applied = known.lines if known.read_bytes == 0 else 0
-    if known.read_bytes == 0:
-        known = replace(known, read_bytes=comment[0], lines=comment[1])
-    known = replace(known, read_bytes=chunks.skip(known.read_bytes), layout=layout.value, waiting=False)
+    begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
+    known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
     while True:
         data, is_last = chunks.lines(options.batch_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout)
@@ -216,7 +217,8 @@ def _read_lines(
         if pending and options.report_incomplete:
             rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
             yield FilePiece(_chosen(rest, options, applied), None, known, known)
-        known = replace(known, waiting=bool(pending) and not options.report_incomplete)
+        if pending and not options.report_incomplete:
+            known = replace(known, waiting=True)
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield _end(known)
@@ -281,7 +283,7 @@ def _part(piece: Piece, first: int, count: int) -> Piece:
 
 
 def _end(known: ReadFile) -> FilePiece:
-    nothing = Piece(pa.array([], pa.binary()), None, np.zeros(0, np.int64), known.read_bytes, known.lines)
+    nothing = Piece(_NO_DOCUMENTS, None, _NO_LINES, known.read_bytes, known.lines)
     return FilePiece(nothing, None, known, replace(known, finished=True))
 
 
@@ -297,7 +299,7 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
             skipped["comment"] = skipped.get("comment", 0) + int((is_comment & keep).sum())
             keep &= ~is_comment
     if keep.all():
-        return replace(piece, skipped=skipped)
+        return piece if skipped == piece.skipped else replace(piece, skipped=skipped)
     mask = pa.array(keep)
     keys = None if piece.keys is None else piece.keys.filter(mask)
     return replace(

@@ -196,10 +196,9 @@ def _grown(own: ReadFile, earlier: ReadFile) -> ReadFile:
 def _advanced(position: FilePosition, ends: Sequence[ReadFile], tell: Callable[[str], None]) -> FilePosition:
     """The position after reading files so far."""
     for end in ends:
-        position = position.with_file(end)
         if end.waiting and end.finished:
             tell(UNFINISHED)
-    return position
+    return position.with_files(ends)
 
 
 def _nobody(_: str) -> None:
