@@ -27,12 +27,13 @@ sys.exit(report.exit_code)
 """
 TOUCH = """
 import sys, time
+from pathlib import Path
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import load
 catalog = open_catalog(load(sys.argv[1]))
-until = time.monotonic() + float(sys.argv[2])
 done = 0
-while time.monotonic() < until:
+print("ready", flush=True)
+while not Path(sys.argv[2]).exists():
     table = find_table(catalog, "shop.products")
     if table is None or len(table.metadata.snapshots) < 3:
         time.sleep(0.05)
@@ -94,9 +95,12 @@ def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project) 
     last = land(project, 1)
     assert run_once(load(project.folder / "nevermore.yaml")).exit_code == 0
     last |= land(project, 6)
-    other = start(project, TOUCH, 6)
-    time.sleep(2)
+    ended = project.folder / "ended"
+    other = start(project, TOUCH, ended)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
     report = run_once(load(project.folder / "nevermore.yaml"))
+    ended.touch()
     output, errors = other.communicate(timeout=100)
     assert other.returncode == 0, errors
     assert int(output) > 0
