@@ -13,6 +13,8 @@ from assets.keys import published_key, table_pool
 from assets.partitions import partitions_of
 from assets.published_reports import count_made, refresh_metadata
 from assets.resources import Project
+from checks.asset_checks import check_result
+from checks.published_equality import published_equals_duckdb
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.published.entries import published_entry
@@ -89,6 +91,13 @@ def _refresh_op(name: str) -> dg.OpDefinition:
             )
         for event in _materializations(config, report, context.instance):
             context.log_event(event)
+        verdict = published_equals_duckdb(config, name)
+        if not verdict.passed:
+            raise dg.Failure(
+                f"{name}: {verdict.summary()}",
+                metadata=check_result(verdict, published_key(name)).metadata,
+                allow_retries=False,
+            )
 
     return refresh
 

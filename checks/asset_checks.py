@@ -1,10 +1,12 @@
-"""The checks of mirrors as Dagster asset checks: a failed one blocks what is downstream and names offending keys."""
+"""The checks of mirrors and published tables as Dagster asset checks: a failed one fails its run and names offending keys."""
 
 from collections.abc import Iterator
 
 import dagster as dg
 
 from checks.mirror_checks import checks_of, run_checks
+from checks.published_equality import NAME as EQUALS_DUCKDB
+from checks.published_equality import published_equals_duckdb
 from checks.result import CheckResult
 from pipelines.config import Config
 
@@ -32,6 +34,22 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
         for found in run_checks(context.resources.project.config(), table, [n for n in names if n in selected]):
             yield check_result(found, key)
+
+    return check
+
+
+def published_asset_check(name: str, key: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """The check of one published table, whose asset is `key`, against DuckDB."""
+
+    @dg.asset_check(
+        name=EQUALS_DUCKDB,
+        asset=key,
+        blocking=True,
+        description="The rows are those that DuckDB computes from the mirrors' files, where it can.",
+        required_resource_keys={PROJECT},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        return check_result(published_equals_duckdb(context.resources.project.config(), name), key)
 
     return check
 

@@ -1,4 +1,4 @@
-"""`nevermore check`: prove mirrors against the reference."""
+"""`nevermore check`: prove mirrors and published tables against the reference."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,20 @@ def check(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TABLE]...", help="Mirrors of the config; all of them if none is named.", show_default=False
+            metavar="[TABLE]...",
+            help="Mirrors and published tables of the config; all of them if none is named.",
+            show_default=False,
         ),
     ] = None,
     config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
 ) -> None:
-    """Compare mirrors with their change logs and files, in DuckDB and without the engine that reads them.
+    """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB.
 
     Exit code 0 if every check passes, 1 if one fails.
     """
     from checks.mirror_checks import checks_of, run_checks
+    from checks.published_equality import published_equals_duckdb
     from pipelines.catalog import has_catalog, open_catalog
     from pipelines.config import load
     from pipelines.table_patterns import expanded
@@ -28,9 +31,13 @@ def check(
     given = load(config)
     settings = expanded(given, open_catalog(given)) if given.patterns and has_catalog(given) else given
     failed = False
-    for name in tables or settings.tables:
-        settings.table(name)
-        for result in run_checks(settings, name, checks_of(settings, name)):
+    for name in tables or (*settings.tables, *settings.published):
+        if name in settings.published:
+            results = iter([published_equals_duckdb(settings, name)])
+        else:
+            settings.table(name)
+            results = run_checks(settings, name, checks_of(settings, name))
+        for result in results:
             failed |= not result.passed
             if as_json:
                 import orjson

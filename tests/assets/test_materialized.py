@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from assets import materialized
 from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.keys import published_key
+from checks.published_equality import NAME as EQUALS_DUCKDB
 from pipelines.catalog import find_table, open_catalog
 from pipelines.ingest import run_once
 from scan_core import open_table
@@ -58,8 +59,13 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
     mirror = find_table(open_catalog(project.config), "shop.orders")
     assert mirror is not None
     assert metadata["snapshot id of shop.orders"] == str(mirror.metadata.current_snapshot_id)
-    (check,) = result.get_asset_check_evaluations()
-    assert (check.check_name, check.passed) == (materialized.COMPLETE_CHECK, True)
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert {name: check.passed for name, check in checks.items()} == {
+        materialized.COMPLETE_CHECK: True, EQUALS_DUCKDB: True
+    }  # fmt: skip
+    assert {name: value.value for name, value in checks[EQUALS_DUCKDB].metadata.items()} == {
+        "rows published": 1, "rows by DuckDB": 1
+    }  # fmt: skip
 
 
 def test_a_day_without_rows_is_a_success(project: ShopProject) -> None:

@@ -1,0 +1,227 @@
+"""A published table equals what DuckDB makes of the rows alive in its mirrors, at the snapshots that it was made from.
+
+Neither Spark nor the engine has a part in the reference: mirrors are read by `reference.py`, the SQL is run by DuckDB.
+What cannot be compared passes, and says why and how many rows were left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import scan_core
+from checks.close_rows import surplus_rows
+from checks.duckdb_query import NotComparableError, duckdb_sql
+from checks.oracle import types
+from checks.oracle.connection import open_connection
+from checks.published_partitions import keys_of_rows
+from checks.reference import live_rows
+from checks.result import CheckResult, sample
+from pipelines.catalog import find_table, has_catalog, open_catalog
+from pipelines.config import Config
+from pipelines.published.entries import arguments, published_entry, published_query
+from pipelines.published.provenance import Origin, Provenance, provenance_of
+from pipelines.published.state import query_hash
+from scan_core.schema import PrimitiveType, Schema
+
+NAME = "published_equals_duckdb"
+MOST_BYTES = 2 * 1024**3
+"""Of data files of the mirrors, beyond which the rows are not made again: all of them are held in memory."""
+
+
+def published_equals_duckdb(config: Config, name: str, *, most_bytes: int = MOST_BYTES) -> CheckResult:
+    """The rows of a published table, as a multiset, are those that DuckDB computes; sums of floats need only be close.
+
+    Args:
+        config: the project.
+        name: an entry of `published`.
+        most_bytes: of the mirrors' data files; more are not compared.
+
+    Raises:
+        ConfigError: an unknown name, or SQL that cannot run.
+    """
+    try:
+        comparison = _Comparison(config, name, most_bytes)
+        parts = list(comparison.parts())
+    except NotComparableError as reason:
+        return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
+    rows = sum(part.actual.num_rows for part in parts)
+    compared = {"rows published": rows, "rows by DuckDB": sum(part.expected.num_rows for part in parts)}
+    if left_out := comparison.rows.num_rows - rows:
+        compared["rows not compared"] = left_out
+    details, offending = [], []
+    for part in parts:
+        more, fewer, num_more, num_fewer = surplus_rows(part.actual, part.expected, part.close)
+        if not num_more and not num_fewer:
+            continue
+        if comparison.is_undetermined(part):
+            details.append(
+                f"not compared: ties: DuckDB gives other rows for {part.text} when it reads in another order"
+            )
+            continue
+        details += [f"{num_more:,} rows of {part.text} are published that DuckDB does not compute"] if num_more else []
+        details += [f"{num_fewer:,} rows that DuckDB computes for {part.text} are not published"] if num_fewer else []
+        offending += [*sample(more), *sample(fewer)]
+    failed = any(not text.startswith("not compared") for text in details)
+    return CheckResult(NAME, not failed, compared, offending[:20], details)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one origin: all of the table, or some partitions."""
+
+    origin: Origin
+    keys: frozenset[str]
+    others: bool
+    text: str
+    actual: pa.Table
+    expected: pa.Table
+    close: frozenset[str] = field(default_factory=frozenset)
+
+
+class _Comparison:
+    def __init__(self, config: Config, name: str, most_bytes: int) -> None:
+        self._entry = published_entry(config, name)
+        self._query = published_query(config, name)
+        if self._entry.mode != "replace":
+            raise NotComparableError(f"mode: {self._entry.mode} keeps rows of earlier states of the mirrors")
+        catalog = open_catalog(config) if has_catalog(config) else None
+        table = None if catalog is None else find_table(catalog, name)
+        if catalog is None or table is None:
+            raise NotComparableError(f"{name} does not exist yet")
+        self._most_bytes = most_bytes
+        self._mirrors = {t: find_table(catalog, t) for t in self._query.tables}
+        self._provenance: Provenance = provenance_of(table)
+        self._hash = query_hash(config, self._entry)
+        opened = scan_core.open_table(str(table.metadata_location))
+        self._schema = opened.schema
+        self.rows = opened.scan().to_table()
+        partition = self._entry.partitioning
+        kind = None if partition is None else self._schema.find(partition.column).type
+        self._keys = None if partition is None or kind is None else keys_of_rows(self.rows, partition, kind)
+
+    def parts(self) -> Iterator[_Part]:
+        """The table in parts of one origin each, with the rows that DuckDB computes for them."""
+        if not self._schema.fields or any(not isinstance(f.type, PrimitiveType) for f in self._schema.fields):
+            raise NotComparableError("the result has nested columns")
+        by_origin: dict[tuple[Any, ...], tuple[Origin, set[str]]] = {}
+        for key, origin in self._provenance.made.items():
+            same = (origin.query, *sorted(origin.snapshots.items()))
+            by_origin.setdefault(same, (origin, set()))[1].add(key)
+        made, found, reason = frozenset(self._provenance.made), 0, "no snapshot tells what the rows were made from"
+        todo = [(origin, frozenset(keys), False) for origin, keys in by_origin.values()]
+        if self._provenance.rest is not None:
+            todo.append((self._provenance.rest, made, True))
+        for origin, keys, others in todo:
+            if origin.query != self._hash:
+                reason = "the rows were made by other SQL or settings than the config has now"
+                continue
+            shown = ", ".join(sorted(keys)[:5]) + (", ..." if len(keys) > 5 else "")
+            text = ("the table" if not keys else f"all partitions but {shown}") if others else f"partitions {shown}"
+            expected, close = self._expected(origin, keys, others=others)
+            actual = self.rows.select(expected.column_names)
+            if self._keys is not None:
+                actual = actual.filter(_within(self._keys, keys, others=others))
+            found += 1
+            yield _Part(origin, keys, others, text, actual, expected, close)
+        if not found:
+            raise NotComparableError(reason)
+
+    def is_undetermined(self, part: _Part) -> bool:
+        """Whether DuckDB itself computes other rows when the mirrors' rows come in another order."""
+        again, _ = self._expected(part.origin, part.keys, others=part.others, is_reversed=True)
+        return any(surplus_rows(part.expected, again, part.close)[2:])
+
+    def _expected(
+        self, origin: Origin, keys: frozenset[str], *, others: bool, is_reversed: bool = False
+    ) -> tuple[pa.Table, frozenset[str]]:
+        schemas, rows = self._sources(origin)
+        tree = self._query.in_full(schemas)
+        if tree is None:
+            raise NotComparableError("the SQL is not understood well enough")
+        partition = self._entry.partitioning
+        runs: list[str | None] = [None]
+        if partition is not None and self._query.depends_on_partition:
+            existing = set() if self._keys is None else set(pc.unique(self._keys).to_pylist())
+            runs = list(sorted(existing - keys) if others else sorted(keys))
+        parts, close = [], frozenset[str]()
+        with open_connection() as connection:
+            for table, view in self._query.view_names.items():
+                connection.register(view, _reversed(rows[table]) if is_reversed else rows[table])
+            for key in runs:
+                sql = duckdb_sql(tree, arguments(self._query, self._entry, key))
+                made, loose = self._run(connection, sql)
+                close |= loose
+                wanted = keys if key is None else frozenset({key})
+                if partition is not None:
+                    kind = self._schema.find(partition.column).type
+                    made = made.filter(
+                        _within(keys_of_rows(made, partition, kind), wanted, others=others and key is None)
+                    )
+                parts.append(made)
+        if not parts:
+            raise NotComparableError("the table has no partitions")
+        return pa.concat_tables(parts), close
+
+    def _run(self, connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[pa.Table, frozenset[str]]:
+        """The rows in the types of the table, and the columns that are floats to DuckDB."""
+        try:
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS {sql}")
+            found = connection.execute("DESCRIBE made").fetchall()
+            by_name = {row[0].lower(): (row[0], row[1]) for row in found}
+            fields = [f for f in self._schema.fields if f.name.lower() in by_name]
+            if len(fields) < len(found):
+                raise NotComparableError("the table does not have all columns of the SQL")
+            cast = ", ".join(
+                f'CAST("{by_name[f.name.lower()][0]}" AS {types.sql_type(str(f.type))}) AS c{i}'
+                for i, f in enumerate(fields)
+            )
+            rows = connection.sql(f"SELECT {cast} FROM made").to_arrow_table()
+        except duckdb.Error as error:
+            raise NotComparableError(f"DuckDB refuses the SQL: {str(error).splitlines()[0]}") from error
+        loose = {f.name for f in fields if by_name[f.name.lower()][1] in {"DOUBLE", "FLOAT"}}
+        columns = [rows.column(i).cast(scan_core.schema.arrow_type(f.type)) for i, f in enumerate(fields)]
+        return pa.table(columns, names=[f.name for f in fields]), frozenset(loose)
+
+    def _sources(self, origin: Origin) -> tuple[dict[str, Schema], dict[str, pa.Table]]:
+        """Schemas and living rows of the mirrors, as they were read; times without zone, as those of UTC."""
+        scans, locations = {}, {}
+        for table, mirror in self._mirrors.items():
+            if mirror is None:
+                raise NotComparableError(f"{table} does not exist any more")
+            opened = scan_core.open_table(str(mirror.metadata_location))
+            wanted = origin.snapshots.get(table)
+            if wanted is not None and wanted not in opened.metadata.snapshots:
+                raise NotComparableError(f"snapshot {wanted} of {table} has expired")
+            is_current = wanted == opened.metadata.current_snapshot_id
+            locations[table] = str(mirror.metadata_location)
+            scans[table] = opened.scan() if wanted is None or is_current else opened.scan().as_of(wanted)
+        schemas = {table: scan.schema for table, scan in scans.items()}
+        size = sum(task.data_file.file_size_bytes for scan in scans.values() for task in scan.plan().tasks)
+        if size > self._most_bytes:
+            raise NotComparableError(f"the mirrors hold {size:,} bytes, more than {self._most_bytes:,}")
+        rows = {}
+        for table, columns in self._query.columns(schemas).items():
+            wanted = origin.snapshots.get(table)
+            is_current = wanted == scans[table].table.metadata.current_snapshot_id
+            alive = live_rows(locations[table], snapshot_id=None if is_current else wanted, columns=columns)
+            rows[table] = _without_zones(alive.slice(0, 0) if wanted is None else alive)
+        return schemas, rows
+
+
+def _within(row_keys: pa.Array, keys: frozenset[str], *, others: bool) -> pa.Array:
+    inside = pc.is_in(row_keys, pa.array(sorted(keys), pa.string()))
+    return pc.invert(inside) if others else inside
+
+
+def _without_zones(rows: pa.Table) -> pa.Table:
+    naive = [pa.timestamp(f.type.unit) if pa.types.is_timestamp(f.type) else f.type for f in rows.schema]
+    return rows.cast(pa.schema(list(zip(rows.column_names, naive, strict=True))))
+
+
+def _reversed(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.arange(rows.num_rows)[::-1]))

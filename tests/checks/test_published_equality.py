@@ -1,0 +1,178 @@
+"""A published table against DuckDB: right ones pass, one fault each fails, and what cannot be compared says why."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checks.close_rows import surplus_rows
+from checks.published_equality import published_equals_duckdb
+from pipelines.catalog import create_table, find_table, open_catalog
+from pipelines.config import Config, parse
+from pipelines.published.mirror_reads import snapshots_read
+from pipelines.published.provenance import SOURCE
+from pipelines.published.state import PARTITIONS, QUERY, STATE, current_state, partitions_json, query_hash
+from pipelines.tables.commit import RowDelta, everything
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import write_deletes, write_rows
+from scan_core import open_table
+
+NAME = "shop.daily"
+SQL = """
+select cast(o.at as date) as day, c.city, count(*) as n, avg(o.amount) as mean
+from shop.orders o left join shop.customers c on c.id = o.customer_id group by 1, 2
+"""
+PUBLISHED = [(1, "Oslo", 2, 0.15), (2, None, 1, 5.0)]
+Days = list[tuple[int, str | None, int, float]]
+
+
+def make_config(folder: Path, sql: str = SQL, **entry: Any) -> Config:
+    fields = {"partition": "day"} | entry
+    lines = [
+        "tables:",
+        "  shop.orders: {source: {type: files, path: none}, key: [id]}",
+        "  shop.customers: {source: {type: files, path: none}, key: [id]}",
+        f"published:\n  {NAME}:",
+        *(f"    {name}: {value!r}" for name, value in fields.items() if value is not None),
+        "    sql: |",
+        *("      " + line for line in sql.strip().splitlines()),
+    ]
+    return parse("\n".join(lines), folder / "nevermore.yaml")
+
+
+def fill_mirrors(config: Config) -> None:
+    """Two customers, three orders; a fourth is deleted."""
+    orders = pa.table({
+        "id": pa.array([1, 2, 3, 4]), "customer_id": pa.array([1, 1, None, 1]), "amount": pa.array([0.1, 0.2, 5.0, 9.0]),
+        "at": pa.array([dt.datetime(2026, 1, d, 23, tzinfo=dt.UTC) for d in (1, 1, 2, 2)], pa.timestamp("us", "UTC")),
+    })  # fmt: skip
+    write(config, "shop.orders", orders)
+    write(config, "shop.customers", pa.table({"id": pa.array([1, 2]), "city": ["Oslo", "Moss"]}))
+    delta = RowDelta(find_table(open_catalog(config), "shop.orders"))
+    delta.commit(write_deletes(pa.table({"id": pa.array([4])}), delta.target, delta.default_spec, [1]), {})
+
+
+def write(config: Config, name: str, rows: pa.Table, told: dict[str, str] | None = None, **table: Any) -> None:
+    """Rows in the place of all that were there."""
+    catalog = open_catalog(config)
+    found = find_table(catalog, name) or create_table(catalog, name, iceberg_fields(rows.schema), **table)
+    delta = RowDelta(found)
+    delta.commit(
+        write_rows(rows, delta.target, delta.default_spec), told or {}, remove=everything, operation="overwrite"
+    )
+
+
+def publish(config: Config, rows: Days, told: dict[str, str] | None = None) -> None:
+    """As a run of `publish` would have written these rows."""
+    days, cities, counts, means = zip(*rows, strict=True)
+    table = pa.table({
+        "day": pa.array([dt.date(2026, 1, d) for d in days]), "city": pa.array(cities, pa.string()),
+        "n": pa.array(counts, pa.int64()), "mean": pa.array(means, pa.float64()),
+    })  # fmt: skip
+    write(config, NAME, table, told or state_of(config), partition_by=[("identity", "day")])
+
+
+def state_of(config: Config) -> dict[str, str]:
+    return {STATE: current_state(config, config.published[NAME], scans(config)).as_json()}
+
+
+def scans(config: Config) -> dict[str, Any]:
+    catalog = open_catalog(config)
+    return {n: open_table(find_table(catalog, n)).scan() for n in ("shop.orders", "shop.customers")}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    config = make_config(tmp_path)
+    fill_mirrors(config)
+    return config
+
+
+def test_a_right_table_passes_though_sums_of_floats_differ_in_the_last_digit(config: Config) -> None:
+    publish(config, [(1, "Oslo", 2, 0.15000000000000002), (2, None, 1, 5.0)])
+    found = published_equals_duckdb(config, NAME)
+    assert (found.passed, found.details) == (True, [])
+    assert found.compared == {"rows published": 2, "rows by DuckDB": 2}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        PUBLISHED[:1],
+        [*PUBLISHED, PUBLISHED[0]],
+        [*PUBLISHED, (3, "Moss", 1, 1.0)],
+        [(1, "Oslo", 2, 0.15), (2, None, 2, 5.0)],
+        [(1, "Oslo", 2, 0.15), (2, "Oslo", 1, 5.0)],
+        [(1, "Oslo", 2, 0.15), (2, None, 1, 5.0001)],
+        [(1, "Oslo", 2, 0.15), (2, None, 1, 5.0), (2, "Oslo", 1, 9.0)],
+    ],
+    ids=["row lost", "row twice", "row too many", "other count", "other group", "other sum", "deleted row back"],
+)
+def test_a_wrong_table_fails_and_names_the_rows(config: Config, rows: Days) -> None:
+    publish(config, rows)
+    found = published_equals_duckdb(config, NAME)
+    assert not found.passed
+    assert found.offending_keys
+
+
+def test_mirrors_that_went_on_are_read_at_the_snapshots_that_were_published(config: Config) -> None:
+    publish(config, PUBLISHED)
+    write(config, "shop.customers", pa.table({"id": pa.array([1]), "city": ["Bergen"]}))
+    assert published_equals_duckdb(config, NAME).passed
+    publish(config, PUBLISHED)  # claims to be of Bergen
+    assert not published_equals_duckdb(config, NAME).passed
+
+
+def test_days_made_alone_are_compared_with_what_each_was_made_from(config: Config) -> None:
+    sources = {SOURCE + n: str(i) for n, i in snapshots_read(scans(config)).items()}
+    told = {PARTITIONS: partitions_json(["2026-01-01"]), QUERY: query_hash(config, config.published[NAME]), **sources}
+    publish(config, PUBLISHED[:1], told)
+    assert published_equals_duckdb(config, NAME).compared == {"rows published": 1, "rows by DuckDB": 1}
+    publish(config, [*PUBLISHED[:1], (7, "Oslo", 1, 1.0)], told)
+    found = published_equals_duckdb(config, NAME)
+    assert (found.passed, found.compared["rows not compared"]) == (True, 1)
+    publish(config, [(1, "Oslo", 3, 0.15)], told)
+    assert not published_equals_duckdb(config, NAME).passed
+
+
+def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Config) -> None:
+    def reason(**changed: Any) -> str:
+        found = published_equals_duckdb(make_config(tmp_path, **changed), NAME)
+        assert found.passed
+        return " ".join(found.details)
+
+    assert "does not exist yet" in reason()
+    publish(config, PUBLISHED[:1])
+    assert "other SQL" in reason(sql=SQL + " having count(*) > 7")
+    assert "mode: append" in reason(mode="append")
+    limited = published_equals_duckdb(config, NAME, most_bytes=1)
+    assert limited.passed
+    assert "more than 1" in limited.details[0]
+    unknown = make_config(tmp_path, sql=SQL.replace("c.city", "soundex(c.city) as city").replace("1, 2", "1, c.city"))
+    publish(unknown, PUBLISHED[:1])
+    assert "soundex() may mean another thing" in " ".join(published_equals_duckdb(unknown, NAME).details)
+    publish(config, PUBLISHED[:1], {"by": "something else"})
+    assert "no snapshot tells" in reason()
+
+
+def test_ties_are_no_fault(tmp_path: Path) -> None:
+    sql = "select day, city, n, mean from (select cast(at as date) as day, 'x' as city, id as n, amount as mean, row_number() over (order by 1) as r from shop.orders) s where r = 1"
+    config = make_config(tmp_path, sql=sql)
+    fill_mirrors(config)
+    for n, day, mean in ((1, 1, 0.1), (2, 1, 0.2), (3, 2, 5.0)):
+        publish(config, [(day, "x", n, mean)])
+        assert published_equals_duckdb(config, NAME).passed
+
+
+def test_rows_pair_up_by_what_is_exact_and_then_by_what_is_close() -> None:
+    left = pa.table({"k": [1, 1, None, 2], "v": [1.0, 2.0, float("nan"), None]})
+    right = pa.table({"k": [2, 1, 1, None], "v": [None, 2.0 + 1e-12, 1.0, float("nan")]})
+    assert surplus_rows(left, right, {"v"})[2:] == (0, 0)
+    assert surplus_rows(left, right, set())[2:] == (1, 1)
+    other = pa.table({"k": [2, 1, 1, None], "v": [None, 2.1, 1.0, 0.0]})
+    more, fewer, *counts = surplus_rows(left, other, {"v"})
+    assert counts == [2, 2]
+    assert fewer.to_pylist() == [{"k": 1, "v": 2.1}, {"k": None, "v": 0.0}]
+    assert more["k"].to_pylist() == [1, None]
