@@ -22,13 +22,15 @@ from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.key_set import KeySet
 from pipelines.changes.late_changes import followed, order_text
 from pipelines.changes.touched_keys import keys_touched
-from pipelines.config import Config, change_log_name, quarantine_name
+from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, SourceError
 from pipelines.feeds import claims_in, feeds_of
 from pipelines.formats.column_types import widened
+from pipelines.formats.feed import FeedConfig
 from pipelines.formats.registry import decode
 from pipelines.ingest_report import TableReport
 from pipelines.quarantine import QUARANTINED_AT
+from pipelines.quarantine_events import in_runs
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
@@ -84,22 +86,15 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
         raise SourceError(f"{name} has no change log yet; ingest first")
     settings, report = config.tables[name], TableReport(name)
     tried = events.filter(pa.array(~_is_own_rejection(log, events)))
-    batch, event_of = _decoded(config, catalog, name, log, tried)
-    known = _is_logged(log, batch)
-    ordered = order_text(settings) is not None
-    old = (
-        np.zeros(batch.num_rows, np.bool_)
-        if ordered
-        else ~known & _superseded(log, batch, tried.column(QUARANTINED_AT).take(pa.array(event_of)))
-    )
-    chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
-    if chosen.num_rows:
-        limit = settings.memory_limit_bytes // BATCH_SHARE
-        tables = followed(log, chosen, chosen.key, report.add_superseded) if ordered else chosen.tables()
-        with closing(ChangeRun.of(tables, limit)) as changes:
-            log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
+    outcome = np.full(tried.num_rows, _REJECTED)
+    (feed,) = feeds_of(config, [name])
+    for run in in_runs(tried, feed.file_options):
+        end = run.first + run.raw.num_events
+        part = tried.slice(run.first, end - run.first)
+        table = TableIngest(catalog, name, settings, report)
+        told = feed.remembering(catalog).config([table], claims_in(log.position))
+        outcome[run.first : end] = _replayed(log, settings, part, *_decoded(run.raw, told, part, name), report=report)
     TableIngest(catalog, name, settings, report).start()
-    outcome = _outcome(event_of, known, old, tried.num_rows)
     done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))
     retry_conflicts(lambda: _take_out(held, done))
     counts = np.bincount(outcome, minlength=_NUM_OUTCOMES)
@@ -111,6 +106,26 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
         rejected=int(counts[_REJECTED]) + events.num_rows - tried.num_rows,
         snapshot_id=report.snapshot_id,
     )
+
+
+def _replayed(
+    log: ChangeLog, settings: TableConfig, tried: pa.Table, batch: ChangeBatch, event_of: Rows, *, report: TableReport
+) -> Rows:
+    """What becomes of some events, whose changes `batch` are logged where they may be."""
+    known = _is_logged(log, batch)
+    ordered = order_text(settings) is not None
+    old = (
+        np.zeros(batch.num_rows, np.bool_)
+        if ordered
+        else ~known & _superseded(log, batch, tried.column(QUARANTINED_AT).take(pa.array(event_of)))
+    )
+    chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
+    if chosen.num_rows and log.position is not None:
+        limit = settings.memory_limit_bytes // BATCH_SHARE
+        tables = followed(log, chosen, chosen.key, report.add_superseded) if ordered else chosen.tables()
+        with closing(ChangeRun.of(tables, limit)) as changes:
+            log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
+    return _outcome(event_of, known, old, tried.num_rows)
 
 
 def _outcome(event_of: Rows, known: Mask, old: Mask, num_events: int) -> Rows:
@@ -162,17 +177,9 @@ def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Tabl
     return open_current(log.table).scan().select(*columns).where(col("source_file").is_in(files)).to_table()
 
 
-def _decoded(config: Config, catalog: Any, name: str, log: ChangeLog, events: pa.Table) -> tuple[ChangeBatch, Rows]:
+def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> tuple[ChangeBatch, Rows]:
     """What decodes now, and of which event each change is."""
-    (feed,) = feeds_of(config, [name])
-    table = TableIngest(catalog, name, config.tables[name], TableReport(name))
-    # Two events may come from one place, if a file was replaced: for now each has its number for a place.
-    raw = RawEvents(
-        source_file=pa.repeat("", events.num_rows).dictionary_encode(),
-        source_offset=pa.array(np.arange(events.num_rows)),
-        documents=events.column("raw").combine_chunks(),
-    )
-    batch = decode(raw, feed.remembering(catalog).config([table], claims_in(log.position))).tables[name]
+    batch = decode(raw, feed).tables[name]
     changes, number = batch.table, batch.table.column("source_offset")
     for column in PLACE:
         index = changes.schema.get_field_index(column)

@@ -60,15 +60,16 @@ def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
 
 
 def _show(catalog: Any, table: str, limit: int, *, as_json: bool) -> None:
+    from pipelines.formats.raw_rows import shown
     from pipelines.quarantine import held_events
 
     events = held_events(catalog, table, limit)
     if as_json:
-        _print_json([e | {"raw": e["raw"].decode(errors="replace")} for e in events])
+        _print_json([e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in events])
         return
     for event in events:
         typer.echo(f"{event['source_file']}:{event['source_offset']} {event['reason']}")
-        typer.echo(f"  {event['raw'].decode(errors='replace').rstrip()}")
+        typer.echo(f"  {shown(event['raw']).decode(errors='replace').rstrip()}")
 
 
 def _replay(catalog: Any, settings: Any, table: str, *, as_json: bool) -> None:

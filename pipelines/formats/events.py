@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.formats.image_sources import ImageSource
 from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.raw_rows import documents_of
 from pipelines.formats.span_text import text
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
@@ -191,10 +192,7 @@ def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str |
 
 def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
     if raw.rows is not None:
-        import orjson
-
-        rows = raw.rows.take(places).to_pylist()
-        return pa.array([orjson.dumps(row, default=str) for row in rows], pa.binary())
+        return documents_of(raw.rows.take(places))
     if raw.documents is None:
         return pa.nulls(len(places), pa.binary())
     documents = pc.binary_slice(raw.documents.take(places), 0, MAX_RAW_BYTES)

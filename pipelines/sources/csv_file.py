@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", ";", "\t", "|")
-_LOAD_WITHOUT = ("Op", "op", "OP")
+LOAD_WITHOUT = ("Op", "op", "OP")
 """AWS DMS leaves out its first column in the files of a full load."""
 MAX_RAW_BYTES = 1024 * 1024
 _REASONS = {BAD_QUOTE: "text behind a closing quote", UNCLOSED: "a quote that is never closed"}
@@ -86,7 +86,7 @@ def dialect_of(head: bytes, suffix: str, options: FileOptions, *, is_all: bool) 
     names: Sequence[str] = options.columns
     if not options.header:
         names = names or [f"f{i}" for i in range(int(widths[first]))]
-        if len(names) == widths[first] + 1 and names[0] in _LOAD_WITHOUT:
+        if len(names) == widths[first] + 1 and names[0] in LOAD_WITHOUT:
             names = names[1:]
         return Dialect(tuple(names), delimiter, begin, options.null_value)
     names = names or _header(record, delimiter)
