@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,10 +25,8 @@ tables:
     commit_rows: 5
 """
 FORKS = multiprocessing.get_context("forkserver")
-"""Processes that begin with everything imported, so that kills meet the ingest and not its imports."""
-FORKS.set_forkserver_preload(
-    ["pipelines.ingest", "pipelines.config", "pyiceberg.catalog.sql", "pyiceberg.table", "pyarrow.parquet"]
-)
+"""Processes that begin with everything imported and compiled, so that kills meet the ingest and nothing else."""
+FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest"])
 POINTS = get_args(crash_points.CrashPoint)
 BROKEN = "{ no json"
 MOST_CPU_SECONDS = 0.3
@@ -40,12 +37,7 @@ def ingest(config: str, point: str | None = None, cpu_seconds: float = 0) -> Non
     """One ingest, in a process of its own, which the system ends at a point, or after a while wherever it is then."""
     if point is not None:
         os.environ[crash_points.VARIABLE] = point
-    if cpu_seconds:
-        with tempfile.TemporaryDirectory() as folder:  # what is imported and compiled at first use is not the ingest
-            shop = Shop(Path(folder), 0)
-            shop.land(5)
-            run_once(load(shop.config))
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     sys.exit(run_once(load(config)).exit_code)
 
 
