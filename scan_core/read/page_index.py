@@ -43,6 +43,11 @@ class PageLocations:
         """Rows of each page."""
         return np.diff(self.first_rows)
 
+    def counts_of(self, pages: Positions) -> Positions:
+        """Rows of these pages."""
+        counts: Positions = self.first_rows[pages + 1] - self.first_rows[pages]
+        return counts
+
     def pages_of(self, rows: Positions) -> Positions:
         """The page of each of these ascending row numbers."""
         return np.searchsorted(self.first_rows, rows, side="right") - 1

@@ -1,7 +1,7 @@
 """Decoding single pages of a column chunk, which pyarrow cannot: it is handed a small Parquet file made of them.
 
-The file is the dictionary page and the wanted pages, copied byte for byte, under a footer that describes just them;
-all encodings, versions and checksums stay pyarrow's business. Columns with one leaf only.
+All encodings, versions and checksums stay pyarrow's business; what the file looks like is in `page_file.py`. Columns with
+one leaf only.
 """
 
 from collections.abc import Sequence
@@ -9,20 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, MAGIC, Chunk
+from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, Chunk
 from scan_core.read.footer_schema import Leaf
-from scan_core.read.page_body import Raw, page_header
+from scan_core.read.page_body import Raw, page_header, plain_value_count
+from scan_core.read.page_file import page_file
 from scan_core.read.page_index import PageLocations, Positions
 from scan_core.read.parquet_layout import check_codes, open_decoder
-from scan_core.read.thrift import (
-    BINARY,
-    I32,
-    STRUCT,
-    I32Value,
-    ListValue,
-    RawStruct,
-    write_struct,
-)
+from scan_core.rows.buffers import index_array
 
 
 def decode_pages(
@@ -52,68 +45,45 @@ def pick_rows(
     array: pa.Array, rows: Positions, page_of_row: Positions, pages: Positions, locations: PageLocations
 ) -> pa.Array:
     """Of the values of `pages`, those of `rows`."""
-    counts = locations.row_counts[pages]
-    begins = np.cumsum(counts) - counts
-    positions = rows - locations.first_rows[page_of_row] + begins[np.searchsorted(pages, page_of_row)]
-    if len(positions) == len(array):
+    if len(rows) == len(array):
         return array
-    return array.take(pa.array(positions))
+    counts = locations.counts_of(pages)
+    shifts = np.cumsum(counts) - counts - locations.first_rows[pages]
+    return array.take(index_array(rows + shifts[np.searchsorted(pages, page_of_row)]))
 
 
 def _count_values(pages: Sequence[Raw], row_counts: Positions, leaf: Leaf) -> int | None:
     """Values in the pages by their own headers; None if a header contradicts the index."""
     total = 0
     for page, num_rows in zip(pages, row_counts.tolist(), strict=True):
-        found = page_header(page, 0, len(page))
-        if found is None:
-            return None
-        header, _ = found
-        details = (
-            header.get(5) if header.get(1) == DATA_PAGE else header.get(8) if header.get(1) == DATA_PAGE_V2 else None
-        )
-        if not isinstance(details, dict) or not isinstance(values := details.get(1), int):
-            return None
-        if leaf.max_repetition_level == 0 and values != num_rows:
-            return None
-        if leaf.max_repetition_level and header.get(1) == DATA_PAGE_V2 and details.get(3) != num_rows:
+        values = None if leaf.max_repetition_level else plain_value_count(page)
+        if values is None:
+            values = _stated_values(page, num_rows, leaf)
+        if values is None or (leaf.max_repetition_level == 0 and values != num_rows):
             return None
         total += values
     return total
 
 
+def _stated_values(page: Raw, num_rows: int, leaf: Leaf) -> int | None:
+    """Values of a page by its header; None if it is no data page, or states other rows."""
+    found = page_header(page, 0, len(page))
+    if found is None:
+        return None
+    header, _ = found
+    details = header.get(5) if header.get(1) == DATA_PAGE else header.get(8) if header.get(1) == DATA_PAGE_V2 else None
+    if not isinstance(details, dict) or not isinstance(values := details.get(1), int):
+        return None
+    if leaf.max_repetition_level and header.get(1) == DATA_PAGE_V2 and details.get(3) != num_rows:
+        return None
+    return values
+
+
 def _decoded(
     chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], counts: tuple[int, int], *, as_dictionary: bool
 ) -> pa.Array:
-    reader = open_decoder(pa.BufferReader(_file(chunk, leaf, content, *counts)), None, (0,) if as_dictionary else ())
+    reader = open_decoder(
+        pa.BufferReader(page_file(chunk, leaf, content, *counts)), None, (0,) if as_dictionary else ()
+    )
     column = reader.read_row_group(0, [0], False).column(0)
     return check_codes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
-
-
-def _file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_values: int, num_rows: int) -> bytes:
-    """A Parquet file of one column: the dictionary page, which may be absent, and data pages."""
-    dictionary, pages = content
-    size = len(dictionary) + sum(len(page) for page in pages)
-    metadata = {
-        1: I32Value(leaf.physical_type),
-        2: ListValue(I32, [I32Value(e) for e in chunk.metadata[2]]),
-        3: ListValue(BINARY, [part.encode() for part in leaf.path]),
-        4: I32Value(chunk.metadata[4]),
-        5: num_values,
-        6: size,
-        7: size,
-        9: 4 + len(dictionary),
-    }
-    if dictionary:
-        metadata[11] = 4
-    footer = write_struct(
-        {
-            1: I32Value(2),
-            2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(1)}, *map(RawStruct, leaf.elements)]),
-            3: num_rows,
-            4: ListValue(
-                STRUCT,
-                [{1: ListValue(STRUCT, [{2: 4, 3: metadata}]), 2: size, 3: num_rows}],
-            ),
-        }
-    )
-    return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))

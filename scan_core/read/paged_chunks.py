@@ -155,7 +155,7 @@ class PagedChunks:
             item.chunk,
             item.leaf,
             (dictionary or b"", pages),
-            item.locations.row_counts[item.pages],
+            item.locations.counts_of(item.pages),
             as_dictionary=item.keeps_dictionary,
         )
         if found is None:

@@ -23,7 +23,7 @@ def loaded(group: EqualityDeleteGroup, context: ScanContext | None = None) -> li
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_rule_10_keys_are_found_by_id_and_extra_columns_ignored(tmp_path: Path, suffix: str) -> None:
     stored = (Column(9, "id", "string"), Column(2, "other name", "string"), Column(1, "renamed", "long"))
-    rows = {"id": ["x", "y"], "other name": ["a", None], "renamed": [7, 8]}
+    rows: dict[str, list[Any]] = {"id": ["x", "y"], "other name": ["a", None], "renamed": [7, 8]}
     file = equality_file(tmp_path / f"d.{suffix}", rows, [2, 1], columns=stored)
     assert loaded(EqualityDeleteGroup((1, 2), (file,))) == [(2, [(7, "a"), (8, None)])]
 
