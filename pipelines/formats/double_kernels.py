@@ -11,17 +11,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, INLINE, ONE, Bytes
+from pipelines.formats.json_kernels import COMPILE, ONE, Bytes
+from pipelines.formats.word_kernels import high_product, leading_zeros
 
-_SMALLEST, _LARGEST = -342, 308
+SMALLEST, LARGEST = -342, 308
 """Powers of ten beyond which every number of 19 digits is zero or infinite."""
-_MOST_DIGITS = 19
+MOST_DIGITS = 19
+"""Significant ones: more do not fit 64 bits."""
 
 
 def _powers_of_five() -> NDArray[np.uint64]:
     """The upper 128 bits of 5**q, as high and low half; rounded up below zero, as the proof asks."""
     table = []
-    for q in range(_SMALLEST, _LARGEST + 1):
+    for q in range(SMALLEST, LARGEST + 1):
         if q >= 0:
             power = 5**q
             shift = 128 - power.bit_length()
@@ -35,46 +37,23 @@ def _powers_of_five() -> NDArray[np.uint64]:
 
 
 _FIVES = _powers_of_five()
-_LOW = np.uint64(0xFFFFFFFF)
-_32 = np.uint64(32)
 _63 = np.uint64(63)
-_SIGN = np.uint64(1) << _63
+SIGN = np.uint64(1) << _63
 _PRECISION = np.uint64(0x1FF)
 """The bits below the 55 that decide a mantissa of 52, its hidden bit, and two to round by."""
 _HIDDEN = np.uint64(1) << np.uint64(52)
 _NO_BITS = np.uint64(0)
 
 
-@njit(**INLINE)
-def _product(a: int, b: int) -> tuple[int, int]:
-    """(high, low) half of a product of 64 bits each."""
-    a_low, a_high = a & _LOW, a >> _32
-    b_low, b_high = b & _LOW, b >> _32
-    low = a_low * b_low
-    middle = a_high * b_low + (low >> _32)
-    other = a_low * b_high + (middle & _LOW)
-    return a_high * b_high + (middle >> _32) + (other >> _32), (other << _32) | (low & _LOW)
-
-
-@njit(**INLINE)
-def _leading_zeros(w: int) -> int:
-    count = np.uint64(0)
-    for step in (np.uint64(32), np.uint64(16), np.uint64(8), np.uint64(4), np.uint64(2), np.uint64(1)):
-        if w >> (np.uint64(64) - step) == np.uint64(0):
-            count += step
-            w <<= step
-    return count
-
-
 @njit(**COMPILE)
-def _nearest(w: int, q: int) -> tuple[int, bool]:
+def nearest(w: int, q: int) -> tuple[int, bool]:
     """(bits of the double nearest to w * 10**q, whether it is certain); w is not 0."""
-    zeros = _leading_zeros(w)
+    zeros = leading_zeros(w)
     w <<= zeros
-    at = np.uint64(2 * (q - _SMALLEST))
-    high, low = _product(w, _FIVES[at])
+    at = np.uint64(2 * (q - SMALLEST))
+    high, low = high_product(w, _FIVES[at]), w * _FIVES[at]
     if high & _PRECISION == _PRECISION:
-        second, _ = _product(w, _FIVES[at + ONE])
+        second = high_product(w, _FIVES[at + ONE])
         low += second
         if second > low:
             high += ONE
@@ -102,7 +81,7 @@ def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
     """(bits of the double data[p:q], whether it was found)."""
     sign = _NO_BITS
     if p < q and data[p] == 0x2D:
-        sign = _SIGN
+        sign = SIGN
         p += ONE
     mantissa = np.uint64(0)
     digits, scale, given = 0, 0, 0
@@ -121,7 +100,7 @@ def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
         else:
             break
         p += ONE
-    if given == 0 or digits > _MOST_DIGITS:
+    if given == 0 or digits > MOST_DIGITS:
         return _NO_BITS, False
     power = -scale
     if p < q:
@@ -143,9 +122,9 @@ def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
         power += -exponent if negative else exponent
     if mantissa == np.uint64(0):
         return sign, True
-    if power < _SMALLEST or power > _LARGEST:
+    if power < SMALLEST or power > LARGEST:
         return _NO_BITS, False
-    bits, certain = _nearest(mantissa, power)
+    bits, certain = nearest(mantissa, power)
     return bits | sign, certain
 
 

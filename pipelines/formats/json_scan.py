@@ -17,6 +17,7 @@ from pipelines.formats.json_spans import (
     Mask,
     Members,
     Nested,
+    Numbers,
     Places,
     SpanColumn,
 )
@@ -25,6 +26,9 @@ MAX_COLUMNS = 2_000
 """A feed with more distinct member names has data in its names; the events with still more are rejected."""
 LEAST_CELLS = 2**22
 """Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
+
+_PADDING = 8
+"""Bytes behind the names: kernels compare eight at a time."""
 
 
 def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool = True) -> Members:
@@ -41,6 +45,7 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
     kind = np.zeros((capacity, count), np.int8)
+    numbers = Numbers.zeros(capacity, count)
     status = np.full(count, kernels.ABSENT, np.int8)
     row = 0
     while row < count:
@@ -54,6 +59,8 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
             start,
             end,
             kind,
+            numbers.bits,
+            numbers.odd,
             status,
             _scratch(),
         )
@@ -65,9 +72,11 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
                 row += 1
         if len(known) > capacity:
             start, end, kind = _grown(start), _grown(end), _grown(kind)
+            numbers = Numbers(_grown(numbers.bits), _grown(numbers.odd))
             capacity = len(start)
     used = len(known)
-    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status)
+    found = numbers.of_columns(slice(used))
+    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status, found)
 
 
 def scan_nested(
@@ -89,6 +98,7 @@ def scan_nested(
         columns = fixed + capacity * len(row_images)
         start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
         kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
+        numbers = Numbers.zeros(columns, count)
         bases = np.zeros(len(names), np.int32)
         bases[names.index(origin[0])] = len(names)
         for number, name in enumerate(row_images):
@@ -108,6 +118,8 @@ def scan_nested(
                 start,
                 end,
                 kind,
+                numbers.bits,
+                numbers.odd,
                 status,
                 _scratch(),
             )
@@ -123,8 +135,8 @@ def scan_nested(
     data = documents.data
 
     def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
-        last = first + len(own)
-        return Members(data, own, start[first:last], end[first:last], kind[first:last], state)
+        of = slice(first, first + len(own))
+        return Members(data, own, start[of], end[of], kind[of], state, numbers.of_columns(of) if first else None)
 
     whole = part(0, top.names, status)
     return Nested(
@@ -229,7 +241,7 @@ class _Names:
 
     def tables(self) -> tuple[Bytes, Places, Places]:
         lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
-        joined = np.frombuffer(b"".join(self._raw) or b"\0", np.uint8)
+        joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
         return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
 
 

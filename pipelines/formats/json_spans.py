@@ -145,12 +145,35 @@ class SpanColumn:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """What the numbers among the members are, taken while they were found (`value_kernels.value_at`).
+
+    Attributes:
+        bits: [column, row] of an integer or a double, as its kind says; 0 where there is no number.
+        odd: [column, row] numbers whose bits are not certain.
+    """
+
+    bits: NDArray[np.uint64]
+    odd: NDArray[np.bool_]
+
+    @classmethod
+    def zeros(cls, columns: int, count: int) -> "Numbers":
+        """None so far."""
+        return cls(np.zeros((columns, count), np.uint64), np.zeros((columns, count), np.bool_))
+
+    def of_columns(self, columns: slice | Mask) -> "Numbers":
+        """Those of these columns."""
+        return Numbers(self.bits[columns], self.odd[columns])
+
+
+@dataclass(frozen=True)
 class Members:
     """The members of one object per row.
 
     Attributes:
         status: per row, OK or why there is no object.
         names: of the columns, unescaped.
+        numbers: among the values, where they are known; rows without a number may have that of a former one.
     """
 
     data: Bytes
@@ -159,6 +182,7 @@ class Members:
     end: NDArray[np.int32]
     kind: NDArray[np.int8]
     status: Kinds
+    numbers: Numbers | None = None
 
     def __len__(self) -> int:
         return len(self.status)
@@ -200,7 +224,9 @@ class Members:
         if keep.all():
             return self
         kept = tuple(name for name in self.names if name not in names)
-        return replace(self, names=kept, start=self.start[keep], end=self.end[keep], kind=self.kind[keep])
+        numbers = None if self.numbers is None else self.numbers.of_columns(keep)
+        spans = (self.start[keep], self.end[keep], self.kind[keep])
+        return Members(self.data, kept, *spans, self.status, numbers)
 
     def of_names(self, names: Collection[str]) -> Mask:
         """Rows whose object has members of these names only."""
@@ -213,9 +239,11 @@ class Members:
         kind = self.kind[:, rows]
         used = (kind != kernels.MISSING).any(axis=1)
         names = tuple(name for name, keep in zip(self.names, used, strict=True) if keep)
-        return Members(
-            self.data, names, self.start[:, rows][used], self.end[:, rows][used], kind[used], self.status[rows]
-        )
+        numbers = None
+        if self.numbers is not None:
+            numbers = Numbers(self.numbers.bits[:, rows], self.numbers.odd[:, rows]).of_columns(used)
+        spans = (self.start[:, rows][used], self.end[:, rows][used], kind[used])
+        return Members(self.data, names, *spans, self.status[rows], numbers)
 
 
 @dataclass(frozen=True)

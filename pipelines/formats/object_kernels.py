@@ -1,7 +1,7 @@
 """Compiled kernels that find the members of many JSON objects at once, by name."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109, SIM110, FBT001 - one compiled loop per kernel; Numba inlines no generators
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
 from numba import njit
@@ -13,7 +13,9 @@ from pipelines.formats.json_kernels import (
     BROKEN,
     COMPILE,
     ESCAPED,
+    FLOAT,
     INLINE,
+    INT,
     MISSING,
     OBJECT,
     OK,
@@ -24,72 +26,11 @@ from pipelines.formats.json_kernels import (
     Kinds,
     Places,
     skip_space,
-    skip_string,
     skip_value,
     status_of_other,
 )
-
-
-@njit(**INLINE)
-def _is_name(data: Bytes, first: int, names: Bytes, offset: int, length: int) -> bool:
-    for j in range(length):
-        if names[offset + j] != data[first + j]:
-            return False
-    return True
-
-
-@njit(**INLINE)
-def _expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets: Places, expected: int) -> int:
-    """Length of name `expected` plus 1 if that is the name that begins at `first`, quote included; else 0."""
-    if expected >= len(name_offsets) - 1:
-        return np.uint64(0)
-    offset = np.uint64(name_offsets[expected])
-    length = np.uint64(name_offsets[expected + 1]) - offset
-    if first + length >= end or data[first + length] != 0x22:
-        return np.uint64(0)
-    return length + ONE if _is_name(data, first, names, offset, length) else np.uint64(0)
-
-
-@njit(**COMPILE)
-def _find_name(data: Bytes, first: int, last: int, names: Bytes, name_offsets: Places, expected: int) -> int:
-    """Index of the name data[first:last], searched from `expected` on and around; -1 if unknown."""
-    count = len(name_offsets) - 1
-    length = last - first
-    for step in range(count):
-        k = expected + step
-        if k >= count:
-            k -= count
-        offset = np.uint64(name_offsets[k])
-        if np.uint64(name_offsets[k + 1]) - offset == length and _is_name(data, first, names, offset, length):
-            return k
-    return -1
-
-
-@njit(**INLINE)
-def _next_member(
-    data: Bytes, p: int, end: int, names: Bytes, name_offsets: Places, expected: int
-) -> tuple[int, int, int, int]:
-    """(position of the value, index of the name, begin and end of the name) of the member that begins at p.
-
-    The index is -1 for an unknown name.
-    """
-    if data[p] != 0x22:
-        return BAD, -1, p, p
-    first = p + ONE
-    found = expected
-    length = _expected_name(data, first, end, names, name_offsets, expected)
-    if length:
-        p = first + length
-    else:
-        p, _ = skip_string(data, first, end)
-        if p == BAD:
-            return BAD, -1, first, first
-        found = _find_name(data, first, p - ONE, names, name_offsets, expected)
-    last = p - ONE
-    p = skip_space(data, p, end)
-    if p >= end or data[p] != 0x3A:
-        return BAD, found, first, last
-    return skip_space(data, p + ONE, end), found, first, last
+from pipelines.formats.name_kernels import expected_name, next_member
+from pipelines.formats.value_kernels import value_at
 
 
 @njit(**INLINE)
@@ -106,6 +47,8 @@ def _scan_object(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
+    out_bits: NDArray[np.uint64],
+    out_odd: NDArray[np.bool_],
     stack: Bytes,
 ) -> tuple[int, int, int]:
     """Find the members of the object at p, to columns from `base` on.
@@ -119,13 +62,13 @@ def _scan_object(
     if p < end and data[p] == 0x7D:
         return p + ONE, nothing, nothing
     while p < end:
-        p, found, first, last = _next_member(data, p, end, names, name_offsets, expected)
+        p, found, first, last = next_member(data, p, end, names, name_offsets, expected)
         if p >= end:
             break
         if found < 0 and learn:
             return BAD, first, last
         value = p
-        p, kind = skip_value(data, p, end, stack)
+        p, kind, bits, certain = value_at(data, p, end, stack)
         if p > end:
             break
         if found >= 0:
@@ -137,6 +80,10 @@ def _scan_object(
             out_start[column, row] = value + quote
             out_end[column, row] = p - quote
             out_kind[column, row] = kind
+            if kind == INT or kind == FLOAT:
+                out_bits[column, row] = bits
+                if not certain:
+                    out_odd[column, row] = True
         p = skip_space(data, p, end)
         if p >= end:
             break
@@ -161,6 +108,8 @@ def scan_members(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
+    out_bits: NDArray[np.uint64],
+    out_odd: NDArray[np.bool_],
     status: Kinds,
     stack: Bytes,
 ) -> tuple[int, int, int]:
@@ -171,13 +120,15 @@ def scan_members(
         starts: where each document begins in them; negative: no document.
         ends: where each ends.
         first_row: row to begin with.
-        names: raw bytes of the member names to look for, joined.
+        names: raw bytes of the member names to look for, joined, and 8 bytes of padding.
         name_offsets: their offsets.
         slots: output column of each name; several raw names may share one.
         learn: stop at an unknown name; otherwise skip it.
         out_start: [column, row] begin of the value, without the quotes of a string.
         out_end: its end.
-        out_kind: its kind.
+        out_kind: its kind; MISSING in all rows from `first_row` on but that.
+        out_bits: of numbers, as `value_at` has them.
+        out_odd: where these are not certain.
         status: of each document; an object that gives a member twice is none: which value counts, readers disagree.
         stack: MAX_DEPTH bytes of scratch space.
 
@@ -186,8 +137,9 @@ def scan_members(
     """
     count = len(starts)
     for row in range(first_row, count):
-        for column in range(out_kind.shape[0]):
-            out_kind[column, row] = MISSING
+        if row == first_row:  # which an earlier call may have begun
+            for column in range(out_kind.shape[0]):
+                out_kind[column, row] = MISSING
         if starts[row] < 0:
             status[row] = ABSENT
             continue
@@ -197,7 +149,21 @@ def scan_members(
             status[row] = status_of_other(data, p, end, stack)
             continue
         p, first, last = _scan_object(
-            data, p, end, row, names, name_offsets, slots, 0, learn, out_start, out_end, out_kind, stack
+            data,
+            p,
+            end,
+            row,
+            names,
+            name_offsets,
+            slots,
+            0,
+            learn,
+            out_start,
+            out_end,
+            out_kind,
+            out_bits,
+            out_odd,
+            stack,
         )
         if first:
             return row, first, last
@@ -230,6 +196,8 @@ def scan_nested(
     out_start: Places,
     out_end: Places,
     out_kind: Kinds,
+    out_bits: NDArray[np.uint64],
+    out_odd: NDArray[np.bool_],
     status: Kinds,
     stack: Bytes,
 ) -> tuple[int, int, int]:
@@ -242,8 +210,9 @@ def scan_nested(
     count = len(starts)
     nothing = np.uint64(0)
     for row in range(first_row, count):
-        for column in range(out_kind.shape[0]):
-            out_kind[column, row] = MISSING
+        if row == first_row:  # which an earlier call may have begun
+            for column in range(out_kind.shape[0]):
+                out_kind[column, row] = MISSING
         if starts[row] < 0:
             status[row] = ABSENT
             continue
@@ -260,7 +229,7 @@ def scan_nested(
                 status[row] = OK
             continue
         while p < end:
-            p, found, _, _ = _next_member(data, p, end, names, name_offsets, expected)
+            p, found, _, _ = next_member(data, p, end, names, name_offsets, expected)
             if p >= end:
                 break
             if found >= 0 and out_kind[slots[found], row] != MISSING:
@@ -275,12 +244,12 @@ def scan_nested(
             elif base == origin_base:
                 p, _, last = _scan_object(
                     data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
-                    out_start, out_end, out_kind, stack,
+                    out_start, out_end, out_kind, out_bits, out_odd, stack,
                 )  # fmt: skip
             else:
                 p, first, last = _scan_object(
                     data, p, end, row, row_names, row_offsets, row_slots, base, True,
-                    out_start, out_end, out_kind, stack,
+                    out_start, out_end, out_kind, out_bits, out_odd, stack,
                 )  # fmt: skip
                 if first:
                     return row, first, last
@@ -323,5 +292,5 @@ def begin_with(
         if p >= end or data[p] != 0x22:
             continue
         for k in range(len(name_offsets) - 1):
-            if _expected_name(data, p + ONE, end, names, name_offsets, k):
+            if expected_name(data, p + ONE, end, names, name_offsets, k):
                 out[row] = True

@@ -8,6 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.json_kernels import COMPILE, ESCAPED, INLINE, ONE, Bytes, Kinds, Places
+from pipelines.formats.word_kernels import EIGHT, put_word, word_at
 
 Mask = NDArray[np.bool_]
 
@@ -83,11 +84,23 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
 
 @njit(**INLINE)
 def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -> int:
-    """Write data[p:q], unescaped if it is `escaped`, at out[at:]; returns the end, or -1 for a lone surrogate."""
+    """Write data[p:q], unescaped if it is `escaped`, at out[at:]; returns the end, or -1 for a lone surrogate.
+
+    Up to 8 bytes behind it may be overwritten.
+    """
     if escaped:
         return _unescape(data, p, q, out, at)
-    for k in range(q - p):
-        out[at + k] = data[p + k]
+    first, to = np.uint64(p), np.uint64(at)
+    length = np.uint64(q - p)
+    done = np.uint64(0)
+    # eight bytes at a time, beyond the end as well: what follows in `out` is written later, or padding
+    if first + length + EIGHT <= np.uint64(len(data)) and to + length + EIGHT <= np.uint64(len(out)):
+        while done < length:
+            put_word(out, to + done, word_at(data, first + done))
+            done += EIGHT
+    while done < length:
+        out[to + done] = data[first + done]
+        done += ONE
     return at + q - p
 
 
