@@ -24,6 +24,7 @@ _IDENTITY = ["source_file", "source_offset", "raw"]
 QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
 
 
+_SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
 FEW_CHANGES = 10
 """So many changes that found no row to build on are no sign of a wrong config: a stream may begin in mid-table."""
 
@@ -43,8 +44,8 @@ def check_ratio(name: str, num_events: int, rejected: Rejected, limit: float, *,
     """
     if rejected.num_rows <= max(limit * num_events, tolerated if limit else 0):
         return
-    reasons = sorted(pc.value_counts(rejected.table.column("reason")).to_pylist(), key=lambda r: -r["counts"])
-    shown = "; ".join(f"{r['counts']} x {r['values']}" for r in reasons[:3])
+    counted = _by_reason(rejected.table.column("reason"))
+    shown = "; ".join(f"{count} x {reason}" for reason, count in list(counted.items())[:3])
     raise QuarantineLimitError(
         f"{name}: {rejected.num_rows} of {num_events} events were rejected, more than max_quarantine_ratio {limit:g} "
         f"allows, so nothing of them was applied: {shown}"
@@ -102,8 +103,22 @@ def reasons(catalog: Any, mirror: str) -> dict[str, int]:
     if table is None:
         return {}
     held = open_current(table).scan().select("reason").to_table().column("reason")
-    counted = sorted(pc.value_counts(held).to_pylist(), key=lambda r: (-r["counts"], r["values"]))
-    return {r["values"]: r["counts"] for r in counted}
+    return _by_reason(held)
+
+
+def _by_reason(reasons: pa.ChunkedArray) -> dict[str, int]:
+    """Number of events by reason, the most frequent first; reasons that differ in the value they show are one."""
+    kinds = pc.replace_substring_regex(reasons, _SHOWN_VALUE, r"\1...\2")
+    counted = (
+        pa.table({"kind": kinds, "reason": reasons})
+        .group_by("kind")
+        .aggregate([("reason", "count"), ("reason", "count_distinct"), ("reason", "min")])
+    )
+    found = {
+        row["reason_min"] if row["reason_count_distinct"] == 1 else row["kind"]: row["reason_count"]
+        for row in counted.to_pylist()
+    }
+    return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def held_events(catalog: Any, mirror: str, limit: int) -> list[dict[str, Any]]:

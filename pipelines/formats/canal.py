@@ -105,7 +105,9 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
         order=paths_of(documents, raw_of),
         refusals=(
             *broken_documents(messages),
-            *refusal(unknown, "no Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true"),
+            *refusal(
+                unknown, "no Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true", kinds
+            ),
             *refusal(empty, "a change without rows: data is missing"),
         ),
         skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),

@@ -113,7 +113,7 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(rows),
-            *refusal(rows.is_object & (op == 0), f"no operation that is known in {' or '.join(names[:3])}"),
+            *refusal(rows.is_object & (op == 0), f"no operation that is known in {(given or names)[0]}", words),
         ),
         skipped=counted(
             ("blank line", blank(rows)),
@@ -144,7 +144,9 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
     return Events(
         **_events(op, times, TableImages(now, op != ord("d")), _old_images(op, now, former), types),
         order=order,
-        refusals=refusal(op == 0, f"no operation that is known in {given[0] if given else names[0]}"),
+        refusals=refusal(
+            op == 0, f"no operation that is known in {(given or names)[0]}", table.column(given[0]) if given else None
+        ),
         skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
 

@@ -127,7 +127,10 @@ def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Cha
         source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
         after=images[0],
         before=images[1],
-        refusals=(*refusal(of_mongodb, rules.MONGODB), *refusal(enveloped & unknown, rules.UNKNOWN_OP)),
+        refusals=(
+            *refusal(of_mongodb, rules.MONGODB),
+            *refusal(enveloped & unknown, rules.UNKNOWN_OP, members.column("op")),
+        ),
         message=enveloped & message,
     )
 
@@ -169,7 +172,7 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
         source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
         after=ObjectImages(documents.where(~deleted), ADDED),
         before=ObjectImages(documents.where(deleted), ADDED),
-        refusals=refusal(row & unknown, rules.UNKNOWN_ROW_OP),
+        refusals=refusal(row & unknown, rules.UNKNOWN_ROW_OP, stated),
         message=np.zeros_like(row),
     )
 

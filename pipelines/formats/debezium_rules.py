@@ -27,8 +27,8 @@ ENVELOPE_MEMBERS = frozenset(
 """An object of nothing else is no row: it is an envelope that lacks something."""
 
 NO_CHANGE = "no change event: neither op with before or after, nor a row, nor a known control event"
-UNKNOWN_OP = f"unknown op: {', '.join(LETTERS)} are known"
-UNKNOWN_ROW_OP = f"unknown __op: {', '.join(LETTERS)} are known"
+UNKNOWN_OP = f"op is none of {', '.join(LETTERS)}"
+UNKNOWN_ROW_OP = f"__op is none of {', '.join(LETTERS)}"
 MONGODB = "after is text or missing, as of MongoDB: let ExtractNewDocumentState make rows of it"
 
 TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})

@@ -63,7 +63,8 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
     documents = from_binary(raw.documents)
     messages = scan_objects(documents, _NAMES, learn=False)
     metadata = scan_objects(messages.column("metadata").documents(kernels.OBJECT), _METADATA, learn=False)
-    op = op_codes(strings(metadata.column("operation")), _OPS)
+    operation = strings(metadata.column("operation"))
+    op = op_codes(operation, _OPS)
     is_control = op_codes(strings(metadata.column("record-type")), {"control": "x"}) != 0
     control = messages.is_object & is_control & (op != ord("t"))
     op = np.where(control, np.uint8(0), op)
@@ -92,7 +93,7 @@ def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
         order=paths_of(documents),
         refusals=(
             *broken_documents(messages),
-            *refusal(unknown, "no DMS change: operation is none of load, insert, update, delete"),
+            *refusal(unknown, "no DMS change: operation is none of load, insert, update, delete", operation),
         ),
         skipped=counted(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)

@@ -13,6 +13,7 @@ from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.formats.image_sources import ImageSource
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.raw_rows import documents_of
+from pipelines.formats.reasons import Reasons
 from pipelines.formats.span_text import text
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents
@@ -51,10 +52,10 @@ class Declared:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Raw events that a format cannot make sense of, and why."""
+    """Raw events that a format cannot make sense of, and why: one reason for all, or one each."""
 
     rows: Rows
-    reason: str
+    reason: Reasons
 
 
 def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
@@ -62,9 +63,10 @@ def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
     result: list[Refusal] = []
     seen: Rows = np.zeros(0, np.int64)
     for refusal in refusals:
-        rows = np.setdiff1d(refusal.rows, seen)
+        fresh = ~np.isin(refusal.rows, seen)
+        rows, reason = refusal.rows[fresh], refusal.reason
         if len(rows):
-            result.append(Refusal(rows, refusal.reason))
+            result.append(Refusal(rows, reason if isinstance(reason, str) else reason.filter(pa.array(fresh))))
             seen = np.union1d(seen, rows)
     return result
 

@@ -21,8 +21,9 @@ from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.plain_types import plain_type
+from pipelines.formats.reasons import Reasons, of_values
 from pipelines.formats.row_parsing import decoded_by_rows
-from pipelines.formats.value_type import ValueType, describe, from_arrow
+from pipelines.formats.value_type import ValueType, from_arrow
 
 Mask = NDArray[np.bool_]
 
@@ -47,7 +48,7 @@ class Image:
     columns: Mapping[str, pa.Array]
     missing: Mapping[str, Mask] = field(default_factory=dict)
     unavailable: Mapping[str, Mask] = field(default_factory=dict)
-    wrong: Mapping[str, tuple[Mask, str]] = field(default_factory=dict)
+    wrong: Mapping[str, tuple[Mask, Reasons]] = field(default_factory=dict)
     num_cut: int = 0
     repeated: Mask | None = None
 
@@ -184,7 +185,7 @@ def typed(
     arrays: dict[str, pa.Array] = {}
     missing: dict[str, Mask] = {}
     unavailable: dict[str, Mask] = {}
-    wrong: dict[str, tuple[Mask, str]] = {}
+    wrong: dict[str, tuple[Mask, Reasons]] = {}
     present = columns.is_object
     num_cut = 0
     ready = decoded_by_rows(columns, types) if by_rows and isinstance(columns, Members) else {}
@@ -213,7 +214,7 @@ def typed(
             arrays[name], unfit = fitted(arrays[name], into)
             bad = bad | unfit
         if bad.any():
-            wrong[name] = (bad, _reason(name, column, bad, types[name]))
+            wrong[name] = (bad, of_values(name, column, bad, types[name]))
         num_cut += count_cut(column, types[name])
     twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
     return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
@@ -240,22 +241,3 @@ def _joined(columns: list[SpanColumn]) -> SpanColumn:
         np.concatenate([c.end for c in columns]),
         np.concatenate([c.kind for c in columns]),
     )
-
-
-_KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
-
-
-def _reason(name: str, column: "SpanColumn | pa.Array", bad: Mask, wanted: ValueType) -> str:
-    if wanted.into is not None:
-        was, now = describe(wanted.into), describe(wanted.arrow)
-        was, now = (was, now) if was != now else (str(wanted.into), str(wanted.arrow))
-        return f"column {name} changes from {was} to {now}, which no promotion covers"
-    if int(bad.sum()) > 1:
-        # One reason for all of them: it must not show one row's value beside another row.
-        return f"column {name}: the value is no {describe(wanted.arrow)}"
-    first = int(np.argmax(bad))
-    if not isinstance(column, SpanColumn):
-        return f"column {name}: {column[first].as_py()!r} is no {describe(wanted.arrow)}"
-    begin, end = int(column.start[first]), int(column.end[first])
-    shown = column.data[begin : min(end, begin + 60)].tobytes().decode("utf-8", "replace")
-    return f"column {name}: {_KIND_NAMES[column.kind[first]]} {shown!r} is no {describe(wanted.arrow)}"

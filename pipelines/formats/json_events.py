@@ -11,7 +11,8 @@ from pipelines.formats.events import Refusal
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members
+from pipelines.formats.json_spans import Documents, Members, SpanColumn
+from pipelines.formats.reasons import with_value
 
 Mask = NDArray[np.bool_]
 
@@ -24,9 +25,12 @@ _STATUS_REASONS: Mapping[int, str] = {
 }
 
 
-def refusal(mask: Mask, reason: str) -> tuple[Refusal, ...]:
-    """The refusal of these events; nothing if there are none."""
-    return (Refusal(np.flatnonzero(mask), reason),) if mask.any() else ()
+def refusal(mask: Mask, reason: str, values: SpanColumn | pa.Array | None = None) -> tuple[Refusal, ...]:
+    """The refusal of these events; nothing if there are none. `values`, one per event, are shown behind the reason."""
+    if not mask.any():
+        return ()
+    reasons = reason if values is None else with_value(reason, values, mask).filter(pa.array(mask))
+    return (Refusal(np.flatnonzero(mask), reasons),)
 
 
 def broken_documents(members: Members) -> tuple[Refusal, ...]:

@@ -80,7 +80,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
         refusals=(
             *broken_documents(messages),
             *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
-            *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert"),
+            *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
         ),
         skipped=counted(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.formats.image import Image
 from pipelines.formats.json_events import TWICE
+from pipelines.formats.reasons import Reasons
 
 Mask = NDArray[np.bool_]
 
@@ -18,9 +20,9 @@ class Rejections:
     def __init__(self, count: int) -> None:
         self.mask: Mask = np.zeros(count, np.bool_)
         self._reason_of = np.zeros(count, np.int32)
-        self._reasons: list[str] = []
+        self._reasons: list[Reasons] = []
 
-    def add(self, mask: Mask, reason: str) -> None:
+    def add(self, mask: Mask, reason: Reasons) -> None:
         """Refuse the changes of `mask` that are not refused yet."""
         fresh = mask & ~self.mask
         if fresh.any():
@@ -34,7 +36,10 @@ class Rejections:
 
     def reasons(self) -> pa.StringArray:
         """One reason per refused change, in order."""
-        return pa.array(self._reasons, pa.string()).take(pa.array(self._reason_of[self.mask]))
+        found = pa.nulls(len(self.mask), pa.string())
+        for number, reason in enumerate(self._reasons):
+            found = pc.if_else(pa.array(self.mask & (self._reason_of == number)), reason, found)
+        return found.filter(pa.array(self.mask))
 
 
 def reject_images(rejections: Rejections, after: Image, others: Iterable[Image], written: Mask) -> None:

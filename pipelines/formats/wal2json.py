@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
 from pipelines.formats.events import Declared, Events, strings, table_names
-from pipelines.formats.image_sources import CellImages, Nothing
+from pipelines.formats.image_sources import Nothing
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_arrays, scan_objects
-from pipelines.formats.json_spans import Documents, Elements, Members, SpanColumn, from_binary
+from pipelines.formats.json_spans import Documents, Members, from_binary
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.sql_types import postgres_type
+from pipelines.formats.wal2json_cells import Cells, cells_of, parallel
 from pipelines.sources.event_groups import Complete
 from pipelines.sources.raw_events import RawEvents
 
@@ -97,7 +98,7 @@ def _version_2(documents: Documents, wrapper: Members) -> Events:
     events = scan_objects(documents, names, learn=False)
     action = strings(events.column("action"))
     op, control = op_codes(action, _V2), op_codes(action, _V2_CONTROL) != 0
-    columns, identity, pk = (_cells(events.column(name)) for name in ("columns", "identity", "pk"))
+    columns, identity, pk = (cells_of(events.column(name)) for name in ("columns", "identity", "pk"))
     times = pc.coalesce(strings(events.column("timestamp")), strings(wrapper.column("timestamp")))
     return _events(
         events,
@@ -109,7 +110,9 @@ def _version_2(documents: Documents, wrapper: Members) -> Events:
         refused=(
             *broken_documents(events),
             *refusal(
-                events.is_object & (op == 0) & ~control, "no wal2json event: action is none of I, U, D, T, B, C, M"
+                events.is_object & (op == 0) & ~control,
+                "no wal2json event: action is none of I, U, D, T, B, C, M",
+                action,
             ),
         ),
         skipped=counted(
@@ -128,12 +131,12 @@ def _version_1(documents: Documents, wrapper: Members) -> Events:
     events = scan_objects(changes.values.documents(kernels.OBJECT), names, learn=False)
     kind = strings(events.column("kind"))
     op, message = op_codes(kind, _V1), op_codes(kind, {"message": "x"}) != 0
-    columns = _parallel(events, "columnnames", "columntypes", "columnvalues")
+    columns = parallel(events, "columnnames", "columntypes", "columnvalues")
     old = scan_objects(
         events.column("oldkeys").documents(kernels.OBJECT), ("keynames", "keytypes", "keyvalues"), learn=False
     )
     keys = scan_objects(events.column("pk").documents(kernels.OBJECT), ("pknames", "pktypes"), learn=False)
-    cells = (columns, _parallel(old, "keynames", "keytypes", "keyvalues"), _parallel(keys, "pknames", "pktypes", None))
+    cells = (columns, parallel(old, "keynames", "keytypes", "keyvalues"), parallel(keys, "pknames", "pktypes", None))
     times = pc.coalesce(strings(transactions.column("timestamp")), strings(wrapper.column("timestamp")))
     uneven = columns.uneven | cells[1].uneven
     unknown = (op == 0) & ~message
@@ -160,70 +163,11 @@ def _version_1(documents: Documents, wrapper: Members) -> Events:
     )
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """Name, type and value per column of each event; `given`: the event has the list at all."""
-
-    offsets: NDArray[np.int64]
-    names: pa.StringArray
-    types: pa.StringArray
-    values: SpanColumn
-    given: Mask
-    uneven: Mask
-
-    def images(self, present: Mask) -> CellImages:
-        return CellImages(self.offsets, self.names, self.values, present & self.given)
-
-    def signatures(self) -> pa.Array:
-        """Per event a text of all names and types."""
-        texts = pc.binary_join_element_wise(self.names, self.types.fill_null(""), "\x1f", null_handling="replace")
-        lists = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), texts)
-        return pc.binary_join(lists, "\x1e")
-
-
-def _cells(lists: SpanColumn) -> _Cells:
-    """Cells of lists of {name, type, value}."""
-    elements = scan_arrays(lists.documents(kernels.ARRAY))
-    cells = scan_objects(elements.values.documents(kernels.OBJECT), ("name", "type", "value"), learn=False)
-    return _Cells(
-        elements.offsets.astype(np.int64),
-        strings(cells.column("name")).fill_null(""),
-        strings(cells.column("type")),
-        cells.column("value"),
-        lists.of_kind(kernels.ARRAY),
-        np.zeros(len(lists), np.bool_),
-    )
-
-
-def _parallel(events: Members, names: str, types: str, values: str | None) -> _Cells:
-    """Cells of three parallel lists."""
-    lists: list[Elements] = [
-        scan_arrays(events.column(name).documents(kernels.ARRAY)) for name in (names, types, values or names)
-    ]
-    lengths = [np.diff(part.offsets) for part in lists]
-    uneven = (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
-    if uneven.any():
-        # One event whose lists differ must not shift the cells of the others.
-        even = [
-            scan_arrays(events.column(n).documents(kernels.ARRAY).where(~uneven))
-            for n in (names, types, values or names)
-        ]
-        lists = even
-    return _Cells(
-        lists[0].offsets.astype(np.int64),
-        strings(lists[0].values).fill_null(""),
-        strings(lists[1].values),
-        lists[2].values,
-        events.column(names).of_kind(kernels.ARRAY),
-        uneven,
-    )
-
-
 def _events(
     events: Members,
     op: NDArray[np.uint8],
     raw_of: Rows,
-    cells: tuple[_Cells, _Cells, _Cells],
+    cells: tuple[Cells, Cells, Cells],
     times: pa.Array,
     *,
     paths: Any,
@@ -252,7 +196,7 @@ def _events(
 
 
 def _declared(
-    table_of: NDArray[np.int32], op: NDArray[np.uint8], columns: _Cells, identity: _Cells, pk: _Cells
+    table_of: NDArray[np.int32], op: NDArray[np.uint8], columns: Cells, identity: Cells, pk: Cells
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
     """What the events say about columns and key, together per table as long as they do not contradict each other."""
     parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in (columns, identity, pk))]

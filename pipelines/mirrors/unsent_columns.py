@@ -19,6 +19,9 @@ from pipelines.mirrors.mirror_lookup import find_rows
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.row_shape import conform
 
+MAX_SHOWN = 80
+"""Characters of a key that a reason shows."""
+
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -106,11 +109,16 @@ def _rejected(changes: pa.Table, refused: pa.Table, name: str) -> Rejected:
     if refused.num_rows == 0:
         return Rejected.none()
     rows = changes.take(refused.column("change"))
-    documents = [orjson.dumps(row, default=str) for row in rows.select(["op", "key", "after", "unchanged"]).to_pylist()]
+    wanted = rows.select(["op", "key", "after", "unchanged"]).to_pylist()
+    documents = [orjson.dumps(row, default=str) for row in wanted]
+    keys = [orjson.dumps(row["key"], default=str).decode()[:MAX_SHOWN] for row in wanted]
+    reasons = pc.binary_join_element_wise(
+        refused.column("reason").cast(pa.string()), pa.array(keys, pa.string()), ": key "
+    )
     columns = [
         rows.column("source_file").cast(pa.string()),
         rows.column("source_offset"),
-        refused.column("reason").cast(pa.string()),
+        reasons,
         pa.array(documents, pa.binary()),
         pa.array([name] * rows.num_rows, pa.string()),
     ]

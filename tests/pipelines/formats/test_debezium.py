@@ -96,7 +96,7 @@ def test_broken_events_are_rejected_and_the_rest_goes_on() -> None:
         2: "not JSON",
         3: "not JSON",
         4: "JSON, but no object",
-        5: "unknown op: r, c, u, d, t are known",
+        5: "op is none of r, c, u, d, t: 'x'",
         6: "event without key column id",
         7: "event without a row: no after",
         8: "delete with neither before nor message key: no value for id",
@@ -171,7 +171,7 @@ def test_schema_that_changes_against_all_promotion_is_rejected() -> None:
         {"schema": schema_of({"id": "int32", "n": "string"}), "payload": event("c", {"id": 2, "n": "x"})},
     )
     assert [row["after"]["id"] for row in changes(decoded, "after")] == [1]
-    assert reasons(decoded) == [(2, "column n changes from int to string, which no promotion covers")]
+    assert reasons(decoded) == [(2, "column n changes from int to string, which no promotion covers: 'x'")]
 
 
 def test_more_schemas_than_are_compared_are_still_cut() -> None:

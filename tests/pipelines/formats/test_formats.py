@@ -258,7 +258,7 @@ def test_rows_with_own_words_and_column_decode() -> None:
         options=options,
     )
     assert [c["op"] for c in changes(decoded)] == ["c", "d"]
-    assert reasons(decoded) == ["no operation that is known in kind"]
+    assert reasons(decoded) == ["no operation that is known in kind: 'HUH'"]
     assert changes(decoded, "source_ts")[0] == {"source_ts": datetime(2024, 1, 1, tzinfo=UTC)}
 
 
@@ -277,7 +277,7 @@ def test_rejected_rows_of_column_files_come_as_json(tmp_path: Path) -> None:
     assert changes(decoded, "key") == [{"key": {"id": 1}}]
     (rejected,) = decoded.rejected.table.to_pylist()
     assert rejected["source_offset"] == 2
-    assert json.loads(rejected["raw"]) == {"op": "i", "id": "x"}
+    assert json.loads(rejected["raw"]) == {"op": "i", "id": "x", "__columns": "text"}
 
 
 # -- wal2json ------------------------------------------------------------------------------------------------------------
@@ -499,3 +499,16 @@ def test_an_object_that_gives_a_member_twice_is_rejected(name: str, good: str, b
     assert decoded.tables["s.t"].num_rows == 1
     (reason,) = decoded.rejected.table.column("reason").to_pylist()
     assert "twice" in reason or "is no struct" in reason
+
+
+def test_reasons_show_the_value_of_each_event_shortened() -> None:
+    rows = [{"op": "c", "id": 1, "n": 5}, *({"op": "c", "id": 2, "n": n} for n in ("a\nb", "x" * 100, [1], True))]
+    found = reasons(read("rows", *rows, {"op": "?", "id": 3}, {"id": 4}))
+    assert found == [
+        "no operation that is known in op: '?'",
+        "no operation that is known in op: there is none",
+        "column n: text 'a b' is no long",
+        f"column n: text '{'x' * 60}...' is no long",
+        "column n: list '[1]' is no long",
+        "column n: true 'true' is no long",
+    ]

@@ -1,0 +1,71 @@
+"""Why events are refused: one reason for all of some events, or one each that shows the value that is wrong, shortened."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.formats.casting import cast_each
+from pipelines.formats.json_spans import SpanColumn
+from pipelines.formats.span_text import json_text
+from pipelines.formats.value_type import ValueType, describe
+
+Mask = NDArray[np.bool_]
+Reasons = str | pa.StringArray
+
+MAX_SHOWN = 60
+"""Characters of a value that are shown: the event itself is in quarantine, too."""
+_KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
+
+
+def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: ValueType) -> pa.StringArray:
+    """Why the values of a column that are `bad` do not fit its type, one text per event; NULL for the others."""
+    rows = np.flatnonzero(bad)
+    some = column.take(rows) if isinstance(column, SpanColumn) else column.take(pa.array(rows))
+    values = shown(some)
+    if wanted.into is not None:
+        was, now = describe(wanted.into), describe(wanted.arrow)
+        was, now = (was, now) if was != now else (str(wanted.into), str(wanted.arrow))
+        texts = _joined(f"column {name} changes from {was} to {now}, which no promotion covers: ", values, "")
+    elif isinstance(some, SpanColumn):
+        kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
+        values = pc.binary_join_element_wise(kinds, values, " ")
+        texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+    else:
+        texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+    return per_event(texts, bad)
+
+
+def with_value(reason: str, values: SpanColumn | pa.Array, bad: Mask) -> pa.StringArray:
+    """A reason behind which the value of each event that is `bad` stands; NULL for the others."""
+    rows = np.flatnonzero(bad)
+    some = values.take(rows) if isinstance(values, SpanColumn) else values.take(pa.array(rows))
+    missing = some.is_null() if isinstance(some, pa.Array) else pa.array(~some.has_value)
+    texts = pc.if_else(missing, f"{reason}: there is none", _joined(f"{reason}: ", shown(some), ""))
+    return per_event(texts, bad)
+
+
+def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
+    """Values as people read them: in quotes, and no longer than MAX_SHOWN."""
+    is_text = True
+    if isinstance(values, SpanColumn):
+        texts = json_text(values)[0]
+    else:
+        is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
+        texts = pa.array([str(value) for value in values.to_pylist()]) if nested else cast_each(values, pa.string())[0]
+    texts = pc.fill_null(texts, "")
+    cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
+    ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")
+    cut = pc.replace_substring_regex(pc.binary_join_element_wise(cut, ends, ""), r"\s", " ")
+    return pc.binary_join_element_wise("'", cut, "'", "") if is_text else cut
+
+
+def per_event(texts: pa.StringArray, bad: Mask) -> pa.StringArray:
+    """One text for each event that is `bad`, as one per event."""
+    places = np.cumsum(bad) - 1
+    return texts.take(pa.array(places, mask=~bad))
+
+
+def _joined(before: str, values: pa.StringArray, after: str) -> pa.StringArray:
+    return pc.binary_join_element_wise(before, values, after, "")
