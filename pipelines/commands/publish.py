@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.commands.spark_options import MASTER, REMOTE
+from pipelines.commands.spark_options import MASTER, REMOTE, tell_progress
 
 if TYPE_CHECKING:
     from pipelines.published.refresh_report import PublishReport
@@ -59,6 +59,8 @@ def publish(
         published_query(settings, name)  # all mistakes are told before Spark starts
         requested_partitions(settings, name, partition or (), is_full=full)
     check_catalog(settings)
+    if not as_json:
+        tell_progress()
     for name in chosen:
         report = make(
             settings, name, partitions=partition or (), is_full=full, is_dry=explain, master=master, remote=remote

@@ -4,6 +4,7 @@ Imports pyspark. What there is to make is decided by `refresh_plan.py` and `refr
 and committed by `commit.py`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,7 @@ from pipelines.spark.place import project_session
 from pipelines.tables.commit import retry_conflicts
 from scan_core.scan import Scan
 
+_log = logging.getLogger(__name__)
 ALREADY_APPENDED = "an earlier run has appended these rows"
 
 
@@ -139,6 +141,8 @@ class _Run:
             return replace(self._report(work, writer, None), is_dry=True)
         if self._entry.mode == "append" and work.values is not None and not work.values:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
+        what = "all of the table" if work.values is None else f"{len(work.values)} partitions"
+        _log.info("%s: making %s (%s)", self._query.name, what, work.reason)
         is_part = bool(keys)
         publication = self._publication(work, shape, is_part=is_part)
         published = publication.commit(writer, self._told(work, wanted, is_part=is_part))

@@ -1,5 +1,6 @@
 """The Spark session of tools and tests: local by default, quiet, offline; or of a cluster, or a Connect server."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import scan_core
@@ -20,6 +22,7 @@ ARROW_BATCH_ROWS = 100_000
 LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
 
+_log = logging.getLogger(__name__)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PYTHON = "spark.pyspark.python"
 _QUERY_SETTINGS = {
@@ -31,12 +34,21 @@ _LOG4J2 = """\
 status = error
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
+"""The gateway would set all to WARN unless its level is that of the root; errors of tasks come home as exceptions."""
+_REPEATING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of PySpark: they print as JSON what an exception says."""
 
 
 def spark_session(
@@ -75,9 +87,13 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
+        if SparkSession.getActiveSession() is None:
+            _log.info("starting Spark at %s, which takes some seconds", remote or master)
         session = builder.getOrCreate()
         ship(session, py_files)
         register(session)
+        for name in _REPEATING_LOGGERS:
+            PySparkLogger.getLogger(name).disabled = True
     except PySparkRuntimeError as error:
         raise OptionError(
             f"Spark cannot run at {remote or master} in this process: {error}; stop the session that runs, or begin "

@@ -1,11 +1,14 @@
 """`nevermore publish`: mistakes are told in one line before Spark starts; reports say what was made and why."""
 
+import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipelines.commands.publish import _told
+from pipelines.commands.spark_options import PROGRESS, tell_progress
 from pipelines.published.refresh_report import PublishReport
 
 Run = Callable[..., tuple[int, str, str]]
@@ -86,3 +89,21 @@ def test_all_of_a_report_is_json() -> None:
     assert (found["made"], found["partitions"], found["why"]) == (
         "partitions", ["2026-01-01"], {"2026-01-01": ["shop.orders"]}
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_that_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    logger = logging.getLogger("pipelines.published")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    before = list(logger.handlers)
+    try:
+        tell_progress()
+        logging.getLogger("pipelines.published.refresh").info("shop.daily: making 2 partitions")
+    finally:
+        for name in PROGRESS:
+            other = logging.getLogger(name)
+            other.setLevel(logging.NOTSET)
+            other.handlers = [h for h in other.handlers if h in before]
+    assert capsys.readouterr().err == ("shop.daily: making 2 partitions\n" if is_terminal else "")
