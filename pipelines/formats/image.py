@@ -154,7 +154,9 @@ def _columns_with(members: Members, placeholders: tuple[bytes, ...]) -> frozense
     offsets = np.cumsum([0, *(len(p) for p in placeholders)], dtype=np.int32)
     kinds = np.array([_kind_of(p) for p in placeholders], np.int8)
     patterns = np.frombuffer(b"".join(placeholders), np.uint8)
-    row_kernels.find_patterns(members.data, members.start, members.end, members.kind, patterns, offsets, kinds, found)
+    asked = members.kinds[:, kernels.STRING :].any(axis=1)
+    spans = (members.start, members.end, members.kind)
+    row_kernels.find_patterns(members.data, *spans, asked, patterns, offsets, kinds, found)
     return frozenset(name for name, has in zip(members.names, found.tolist(), strict=True) if has)
 
 
@@ -227,7 +229,16 @@ def inferred(
     spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
     if len(spans) < len(columns):
         return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
-    return infer(_joined(spans), options)
+    given = [column for column in spans if column.kinds[_GIVEN].any()]
+    if len(given) > 1 and not any(column.kinds[_NESTED].any() for column in given):
+        each = {infer(column, options) for column in given}
+        if len(each) == 1:
+            return each.pop()
+    return infer(_joined(given or spans[:1]), options)
+
+
+_GIVEN = slice(kernels.FALSE, None)
+_NESTED = slice(kernels.OBJECT, None)
 
 
 def _joined(columns: list[SpanColumn]) -> SpanColumn:

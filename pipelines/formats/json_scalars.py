@@ -131,9 +131,13 @@ def floats(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 def _other_numbers(column: SpanColumn, values: NDArray[np.float64], usable: Mask) -> Mask:
     """Where the nearest double is another number than the digits say."""
+    strange: Mask = np.isinf(values) | (values == 0)
+    large = column.of_kind(kernels.INT)
+    if not strange.any() and not large.any():
+        return strange
     lengths = column.end - column.start
-    large = usable & column.of_kind(kernels.INT) & (lengths > SAFE_DIGITS)
-    strange = usable & (np.isinf(values) | ((values == 0) & (lengths > SHORTEST_UNDERFLOW)))
+    large &= usable & (lengths > SAFE_DIGITS)
+    strange &= usable & (np.isinf(values) | (lengths > SHORTEST_UNDERFLOW))
     result: Mask = large | strange
     rows = np.flatnonzero(result)
     if not len(rows):

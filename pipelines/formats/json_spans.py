@@ -125,9 +125,11 @@ class SpanColumn:
 
     def of_kind(self, *kinds: int) -> Mask:
         """Rows of one of these kinds."""
-        mask = np.zeros(kernels.ARRAY + 1, np.bool_)
-        mask[list(kinds)] = True
-        return mask[self.kind]
+        mask: Mask = np.zeros(len(self.kind), np.bool_)
+        for kind in kinds:
+            if self.counts is None or self.counts[kind]:
+                mask |= self.kind == kind
+        return mask
 
     def documents(self, *kinds: int) -> Documents:
         """The values of these kinds (any but null when none is named) as documents of their own."""

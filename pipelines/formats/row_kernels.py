@@ -4,7 +4,7 @@ Documents lie one behind the other, so a pass per column fetches all of their by
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0917 - one compiled loop per kernel
+# ruff: noqa: C901, PLR0912, PLR0917 - one compiled loop per kernel
 
 import numpy as np
 from numba import njit
@@ -15,6 +15,8 @@ from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, STRING, Bytes,
 from pipelines.formats.text_kernels import copy_text, integer_of
 
 TEXT, INTEGER, DOUBLE = range(3)
+BLOCK_ROWS = 64
+"""Rows whose documents stay in the cache while all columns are taken from them."""
 
 
 @njit(**COMPILE)
@@ -32,17 +34,20 @@ def find_patterns(
     start: Places,
     end: Places,
     kind: Kinds,
+    asked: NDArray[np.bool_],
     patterns: Bytes,
     pattern_offsets: Places,
     pattern_kinds: Kinds,
     found: NDArray[np.bool_],
 ) -> None:
-    """Mark the columns in which a value of a pattern's kind is that pattern."""
+    """Mark those of the columns `asked` in which a value of a pattern's kind is that pattern."""
     longest = np.int32(0)
     for k in range(len(pattern_kinds)):
         longest = max(longest, pattern_offsets[k + 1] - pattern_offsets[k])
     for column in range(kind.shape[0]):
         c = np.uint64(column)
+        if not asked[c]:
+            continue
         for row in range(kind.shape[1]):
             r = np.uint64(row)
             length = end[c, r] - start[c, r]
@@ -97,32 +102,43 @@ def parse_rows(
         numbers: [wanted column, row] integers, and the bits of doubles.
         bad: [wanted column, row] no such value, or none that the quick way finds.
     """
+    count = start.shape[1]
     for k in range(len(columns)):
         at[k] = base[k]
-    for row in range(start.shape[1]):
-        r = np.uint64(row)
+    for begin in range(0, count, BLOCK_ROWS):
+        last = min(begin + BLOCK_ROWS, count)
         for number in range(len(columns)):
             k = np.uint64(number)
-            c = columns[k]
-            wanted = (kinds[k] >> np.uint64(kind[c, r])) & ONE
-            p, q = np.uint64(start[c, r]), np.uint64(end[c, r])
-            if what[k] == TEXT:
-                offsets[k, r] = at[k] - base[k]
-                if wanted:
-                    after = copy_text(data, np.int64(p), np.int64(q), kind[c, r] == ESCAPED, out, at[k])
-                    if after < 0:
-                        bad[k, r] = True
-                    else:
-                        at[k] = after
-            elif wanted and what[k] == INTEGER:
-                value, fits = integer_of(data, p, q)
-                numbers[k, r] = np.uint64(value) if fits else np.uint64(0)
-                bad[k, r] = not fits
-            elif wanted:
-                bits, certain = double_of(data, p, q)
-                numbers[k, r] = bits
-                bad[k, r] = not certain
-    rows = np.uint64(start.shape[1])
+            c, what_k, kinds_k = columns[k], what[k], kinds[k]
+            if what_k == TEXT:
+                to, first = at[k], base[k]
+                for row in range(begin, last):
+                    r = np.uint64(row)
+                    offsets[k, r] = to - first
+                    if (kinds_k >> np.uint64(kind[c, r])) & ONE:
+                        after = copy_text(
+                            data, np.int64(start[c, r]), np.int64(end[c, r]), kind[c, r] == ESCAPED, out, to
+                        )
+                        if after < 0:
+                            bad[k, r] = True
+                        else:
+                            to = after
+                at[k] = to
+                continue
+            for row in range(begin, last):
+                r = np.uint64(row)
+                if not (kinds_k >> np.uint64(kind[c, r])) & ONE:
+                    continue
+                p, q = np.uint64(start[c, r]), np.uint64(end[c, r])
+                if what_k == INTEGER:
+                    value, fits = integer_of(data, p, q)
+                    numbers[k, r] = np.uint64(value) if fits else np.uint64(0)
+                    bad[k, r] = not fits
+                else:
+                    bits, certain = double_of(data, p, q)
+                    numbers[k, r] = bits
+                    bad[k, r] = not certain
+    rows = np.uint64(count)
     for number in range(len(columns)):
         k = np.uint64(number)
         offsets[k, rows] = at[k] - base[k]
