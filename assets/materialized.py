@@ -9,6 +9,7 @@ from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
 from assets.published_reports import count_made, refresh_metadata
 from assets.resources import Project
 from pipelines.config import Config
+from pipelines.errors import ConfigError
 from pipelines.published.entries import tables_read
 from pipelines.published.refresh import publish
 
@@ -56,7 +57,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
         return dg.asset(
             key=key,
-            deps=[mirror_key(table) for table in tables_read(config, name)],
+            deps=[mirror_key(table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
             check_specs=[
@@ -71,6 +72,15 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             pool=table_pool(name),
             description=f"{_how(entry.partition)}\n\n```sql\n{entry.sql.strip()}\n```",
         )(published)
+
+
+def _mirrors(config: Config, name: str) -> Sequence[str]:
+    """The mirrors that it is made of; none where the SQL is wrong: its runs say so, and all other assets are there."""
+    try:
+        return tables_read(config, name)
+    except ConfigError as error:
+        dg.get_dagster_logger().warning(f"{name} cannot be made: {error}")
+        return ()
 
 
 def _how(partition: str | None) -> str:

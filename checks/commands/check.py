@@ -23,9 +23,11 @@ def check(
     Exit code 0 if every check passes, 1 if one fails.
     """
     from checks.mirror_checks import checks_of, run_checks
-    from checks.published_equality import published_equals_duckdb
+    from checks.published_equality import NAME, published_equals_duckdb
+    from checks.result import CheckResult
     from pipelines.catalog import has_catalog, open_catalog
     from pipelines.config import load
+    from pipelines.errors import ConfigError
     from pipelines.table_patterns import expanded
 
     given = load(config)
@@ -33,7 +35,11 @@ def check(
     failed = False
     for name in tables or (*settings.tables, *settings.published):
         if name in settings.published:
-            results = iter([published_equals_duckdb(settings, name)])
+            try:
+                results = iter([published_equals_duckdb(settings, name)])
+            except ConfigError as error:
+                # One entry that cannot be made is no reason to leave the others unproved.
+                results = iter([CheckResult(NAME, passed=False, details=[str(error)])])
         else:
             settings.table(name)
             results = run_checks(settings, name, checks_of(settings, name))

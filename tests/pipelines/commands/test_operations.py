@@ -84,6 +84,18 @@ def project(tmp_path: Path, run: Run) -> Project:
 BROKEN = "{ no json\n"
 
 
+def test_one_published_table_with_bad_sql_fails_its_own_check_and_no_other_command(project: Project) -> None:
+    with project.config.open("a") as config:
+        config.write('published:\n  shop.bad: {sql: "selct x"}\n  shop.good: {sql: "select id from shop.products"}\n')
+    assert project.ingest(event("c", product(1))) == 0
+    assert project.call("status")[0] == 0
+    code, output, errors = project.run("check", "--config", project.config)
+    assert (code, errors) == (1, "")
+    assert "FAILED  shop.bad  published_equals_duckdb" in output
+    assert "published shop.bad: " in output
+    assert "nothing  shop.good  published_equals_duckdb" in output
+
+
 # -- status ---------------------------------------------------------------------------------------------------------
 
 
