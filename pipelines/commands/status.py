@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pipelines.status import TableStatus
 
 
@@ -49,16 +51,22 @@ def _lines(table: "TableStatus") -> list[str]:
         return [f"{table.table}: nothing ingested yet"]
     applied = "unknown: no snapshot of the mirror tells it" if table.applied is None else f"{table.applied:,}"
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
+    if table.waiting and table.lag_seconds is not None:
+        behind += f", {table.lag_seconds:,.0f} s behind the log"
     carried = f"{table.delete_rows:,} delete rows in {table.delete_files:,} files"
     lines = [
         f"{table.table}: {table.logged:,} changes logged, applied {applied}{behind}",
         f"  position    {table.place}",
+        f"  log written {_when(table.log_committed_at)}",
         f"  delete debt {carried} on {table.rows_written:,} rows in {table.data_files:,} files ({table.delete_debt:.0%})",
     ]
     if table.quarantined:
         lines.append(f"  quarantine  {table.quarantined:,} events")
     for commit in table.commits:
-        when = commit.committed_at.isoformat(timespec="seconds")
         counts = f"{commit.added_rows:,} rows, {commit.added_deletes:,} deletes"
-        lines.append(f"  commit      {when} {commit.operation} {commit.snapshot_id}: {counts}")
+        lines.append(f"  commit      {_when(commit.committed_at)} {commit.operation} {commit.snapshot_id}: {counts}")
     return lines
+
+
+def _when(moment: "datetime | None") -> str:
+    return "unknown" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,5 @@
 import json
+import re
 import os
 import signal
 import subprocess
@@ -134,6 +135,9 @@ def test_status_tells_how_much_of_the_log_waits(project: Project) -> None:
     (table,) = project.call("status")[1]
     assert (table["logged"], table["applied"], table["waiting"]) == (2, 1, 1)
     assert table["lag_seconds"] > 0
+    lines = project.run("status", "--config", project.config)[1].splitlines()
+    assert re.fullmatch(r"shop.products: 2 changes logged, applied 1, 1 waiting, \d+ s behind the log", lines[0])
+    assert re.fullmatch(r"  log written \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", lines[2])
 
 
 @pytest.mark.parametrize("words", [["status"], ["resync"], ["replay"], ["quarantine", "show"], ["run"]])
