@@ -512,3 +512,18 @@ def test_reasons_show_the_value_of_each_event_shortened() -> None:
         "column n: list '[1]' is no long",
         "column n: true 'true' is no long",
     ]
+
+
+@pytest.mark.parametrize("name", ["rows", "debezium-json", "maxwell-json", "dms"])
+def test_null_is_a_key_and_a_missing_key_is_none(name: str) -> None:
+    def of(row: Row) -> Row:
+        return {
+            "rows": {"op": "c", **row},
+            "debezium-json": {"op": "c", "after": row, "source": {"table": "products"}},
+            "maxwell-json": {"type": "insert", "database": "p", "table": "products", "ts": 1, "data": row},
+            "dms": {"data": row, "metadata": {"operation": "insert", "record-type": "data", "table-name": "products"}},
+        }[name]
+
+    decoded = read(name, of({"id": 1, "n": 1}), of({"id": None, "n": 2}), of({"n": 3}))
+    assert [c["key"] for c in changes(decoded, "key")] == [{"id": 1}, {"id": None}]
+    assert reasons(decoded) == ["event without key column id"]
