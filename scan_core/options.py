@@ -51,6 +51,8 @@ class ScanOptions:
             filter, and its rows where somebody joins again.
         split_row_groups: let several tasks of Spark share a row group larger than a split, each reading its own pages.
         lazy_columns: decode payload columns only where rows survive.
+        drop_rows_by_batch: where most rows of a row group survive, drop the others from each batch as it is made, instead of
+            from the whole row group before.
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
         trust_record_counts: let `count()` believe manifest record counts (rule 19).
@@ -81,6 +83,7 @@ class ScanOptions:
     adaptive_runtime_filters: bool = True
     split_row_groups: bool = True
     lazy_columns: bool = True
+    drop_rows_by_batch: bool = True
     adaptive_order: bool = True
     use_numba: bool = True
     trust_record_counts: bool = False

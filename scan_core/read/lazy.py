@@ -60,6 +60,11 @@ class LazyColumns:
         return other
 
     @property
+    def is_of_whole_group(self) -> bool:
+        """True if any row of the row group may be asked for."""
+        return self._window is None
+
+    @property
     def num_bytes(self) -> int:
         """What is decoded holds."""
         return sum(decoded.array.nbytes for decoded in self._decoded.values())

@@ -1,10 +1,12 @@
 """Rows that survived, as record batches of the result: payload columns decoded, converted, cut to size.
 
 Which rows survive is decided before. What need not be copied is not: untouched row groups are sliced, and so are long
-runs of survivors.
+runs of survivors. Where most rows survive, the others are dropped batch by batch: a batch is handed on before memory for
+the next one is needed.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -15,8 +17,15 @@ from scan_core.read.memory_budget import MemoryBudget, halves
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
 from scan_core.read.projection import Constant, FileProjection, FromFile
 from scan_core.read.row_filter import ValueSource, file_columns_of
-from scan_core.rows.algebra import runs
-from scan_core.rows.selection import All, RowSelection, row_count, selected_count
+from scan_core.rows.algebra import runs, select_rows
+from scan_core.rows.selection import (
+    All,
+    RowSelection,
+    row_count,
+    selected_count,
+    slice_selection,
+    to_indices,
+)
 from scan_core.snapshot import DataFile
 from scan_core.split import ScanContext
 
@@ -31,6 +40,7 @@ class OutputColumns:
         """Resolve every column of the result; MalformedTableError if a required one is missing."""
         self._schema = context.projection.arrow_schema()
         self._batch_rows = context.options.batch_rows
+        self._drops_by_batch = context.options.drop_rows_by_batch
         self.sources: list[ValueSource] = [
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS
@@ -54,10 +64,13 @@ class OutputColumns:
             return
         self._batch_rows = budget.batch_rows()
         is_most = 2 * count >= row_count(selection)  # of fewer, only the pages that hold them are read
-        if is_most and columns.is_untouched(self._indices) and (bounds := self._long_runs(selection)) is not None:
-            base: RowSelection = All(row_count(selection))
-        else:
-            base, bounds = selection, self._pieces(0, count)
+        base: RowSelection = selection
+        bounds, is_whole = self._pieces(0, count), True
+        if is_most and columns.is_untouched(self._indices):
+            if (long_runs := self._long_runs(selection)) is not None:
+                base, bounds = All(row_count(selection)), long_runs
+            elif self._drops_by_batch and columns.is_of_whole_group:
+                base, bounds, is_whole = All(row_count(selection)), self._stretches(selection), False
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):
             metrics.retries += 1
@@ -67,8 +80,11 @@ class OutputColumns:
             return
         made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self.sources]
         for start, end in bounds:
+            wanted = All(end - start) if is_whole else slice_selection(selection, start, end - start)
+            rows = selected_count(wanted)
+            found = dict(zip(stored, _rows([*stored.values()], wanted, start, end), strict=True))
             arrays = [
-                self._values(source, stored, whole, start, end)
+                self._values(source, found, None if whole is None else _rows([whole], wanted, start, end)[0], rows)
                 for source, whole in zip(self.sources, made, strict=True)
             ]
             if arrays:
@@ -76,24 +92,29 @@ class OutputColumns:
                 budget.record_batch(batch.num_rows, batch.nbytes)
                 yield batch
             else:
-                yield _columnless(end - start)
+                yield _columnless(rows)
 
-    def _values(
-        self, source: ValueSource, stored: dict[int, pa.Array], made: pa.Array | None, start: int, end: int
-    ) -> pa.Array:
+    @staticmethod
+    def _values(source: ValueSource, found: dict[int, pa.Array], made: pa.Array | None, num_rows: int) -> pa.Array:
         match source:
             case FromFile(index, convert):
-                values = convert(stored[index].slice(start, end - start))
+                values = convert(found[index])
                 return values.dictionary_decode() if isinstance(values, pa.DictionaryArray) else values
             case Constant(value):
-                return repeat(value, end - start)
+                return repeat(value, num_rows)
             case MetadataSource():
                 assert made is not None  # noqa: S101  computed above for every metadata column
-                return made.slice(start, end - start)
+                return made
 
     def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
         size = self._batch_rows
         return [(i, min(i + size, end)) for i in range(start, end, size)]
+
+    def _stretches(self, selection: RowSelection) -> list[tuple[int, int]]:
+        """Where batches begin and end in the row group, the rows that are dropped among theirs."""
+        rows = to_indices(selection)
+        edges = [*rows[:: self._batch_rows].tolist(), int(rows[-1]) + 1]
+        return list(pairwise(edges))
 
     def _long_runs(self, selection: RowSelection) -> list[tuple[int, int]] | None:
         """The runs of selected rows, cut to batches, if they are long enough to be sliced."""
@@ -105,6 +126,11 @@ class OutputColumns:
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             for piece in self._pieces(start, end)
         ]
+
+
+def _rows(arrays: list[pa.Array], wanted: RowSelection, start: int, end: int) -> list[pa.Array]:
+    """Of arrays in the rows from `start` to `end` those that are wanted."""
+    return select_rows([array.slice(start, end - start) for array in arrays], wanted)
 
 
 def _columnless(num_rows: int) -> pa.RecordBatch:

@@ -15,7 +15,8 @@ def test_values_of_a_page_are_those_of_its_whole_header(tmp_path: Path, version:
     table = pa.table({"a": pa.array(range(30_000), pa.int64())})
     options = {"use_dictionary": False, "data_page_size": 20_000, "data_page_version": version}
     pq.write_table(table, tmp_path / "f.parquet", write_page_checksum=checksums, **options)
-    data, position, seen = (tmp_path / "f.parquet").read_bytes(), 4, []
+    data, position = (tmp_path / "f.parquet").read_bytes(), 4
+    seen: list[int | None] = []
     while len(seen) < 3:
         found = page_header(data, position, len(data) - position)
         assert found is not None

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scan_core
+from scan_core import ScanOptions
+from tests.iceberg_json import Column
+from tests.table_builder import TableBuilder
+
+COLUMNS = (
+    Column(1, "id", "long"),
+    Column(2, "name", "string"),
+    Column(3, "price", "double"),
+    Column(4, "word", "string"),
+)
+ROWS = 10_000
+
+
+@pytest.fixture(scope="module", params=["one in eight", "all but the ends", "one run"])
+def table(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> scan_core.Table:
+    path: Path = tmp_path_factory.mktemp("output")
+    built, numbers = TableBuilder(path, COLUMNS), np.arange(ROWS)
+    names = [None if n % 5 == 0 else f"name {n * 7919 % 10_007}" for n in range(ROWS)]
+    words = [None if n % 11 == 0 else f"word {n % 3}" for n in range(ROWS)]
+    built.commit(built.data({"id": numbers, "name": names, "price": numbers / 8, "word": words}))
+    seeded = np.random.default_rng(5)
+    dead = {
+        "one in eight": seeded.choice(ROWS, ROWS // 8, replace=False),
+        "all but the ends": np.array([0, ROWS - 1]),
+        "one run": np.arange(2_000, 3_000),
+    }[request.param]
+    built.commit(built.equality_delete({"id": np.sort(dead)}, ids=[1]))
+    return scan_core.open_table(built.metadata_path)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 333, 4_096, 100_000])
+def test_rows_dropped_by_batch_leave_the_same_batches(table: scan_core.Table, batch_rows: int) -> None:
+    rows = ROWS if batch_rows > 1 else 300
+    for scan in (table.scan(), table.scan().select("name", "_pos", "_deleted"), table.scan().select("_file")):
+        scan = scan.where(f"id < {rows}")  # noqa: PLW2901  the same scan of fewer rows
+        by_batch, at_once = (
+            list(scan.with_options(ScanOptions(batch_rows=batch_rows, drop_rows_by_batch=on)).to_batches())
+            for on in (True, False)
+        )
+        assert [b.num_rows for b in by_batch] == [b.num_rows for b in at_once]
+        assert by_batch == at_once
+        assert max(b.num_rows for b in by_batch) <= batch_rows
