@@ -191,3 +191,20 @@ def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSessio
     assert 0 < few < everything
     assert {row["item"] for row in frame.filter("item in (5, 6)").collect()} == {5, 6}
     assert reports_of(frame).of_last_stage().row_groups_pruned_by_runtime_filters == FILES - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["inner", "left_semi", "right"])
+def test_a_join_reads_a_fact_with_late_keys_of_the_caller_through_both(
+    spark: SparkSession, fact: Scan, items: Scan, how: str, tmp_path: Path
+) -> None:
+    late = LateKeys(tmp_path / "keys")
+    joined = join(fact.prefilter("item", late), items, on="item", how=how, spark=spark, reader="python")
+    plain = dataframe(spark, fact, "python").join(dataframe(spark, items, "python"), "item", how)
+    assert rows(joined) == rows(plain)
+    late.fill([5, 6, 7, 90])
+    assert rows(joined.filter("item in (5, 6, 90)")) == rows(plain.filter("item in (5, 6, 90)"))
+    late.fill([5, 90])
+    assert rows(joined.filter("item in (5, 90)")) == rows(plain.filter("item in (5, 90)"))
+    with_partner = {row[0] for row in rows(joined)} if how != "right" else {5, 90}
+    assert {5, 90} <= with_partner <= {row[0] for row in rows(plain)}
