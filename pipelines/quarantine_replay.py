@@ -122,7 +122,7 @@ def _replayed(
     chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
     if chosen.num_rows and log.position is not None:
         limit = settings.memory_limit_bytes // BATCH_SHARE
-        tables = followed(log, chosen, chosen.key, report.add_superseded) if ordered else chosen.tables()
+        tables = followed(log, chosen, chosen.key, limit, report.add_superseded) if ordered else chosen.tables()
         with closing(ChangeRun.of(tables, limit)) as changes:
             log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
     return _outcome(event_of, known, old, tried.num_rows)

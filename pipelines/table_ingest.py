@@ -211,8 +211,9 @@ class TableIngest:
         # Rows without a key are counted: what comes first makes no difference, what comes twice does.
         if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
             return changes
-        tables = followed(self._log, changes, self._pending.key, self.report.add_superseded)
-        self._ordered = ChangeRun.of(tables, self.config.memory_limit_bytes // BATCH_SHARE)
+        limit = self.config.memory_limit_bytes // BATCH_SHARE
+        tables = followed(self._log, changes, self._pending.key, limit, self.report.add_superseded)
+        self._ordered = ChangeRun.of(tables, limit)
         return self._ordered
 
     def _catch_up(self, appended: Appended | None) -> None:

@@ -16,7 +16,7 @@ from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import Changes
 from pipelines.changes.key_codes import encode_keys
 from pipelines.changes.key_set import KeySet
-from pipelines.changes.logged_changes import ORDINAL
+from pipelines.changes.logged_changes import ORDINAL, read_by_place
 from pipelines.changes.touched_keys import keys_touched
 from pipelines.config import TableConfig
 from pipelines.errors import ConfigError, SchemaConflictError
@@ -27,7 +27,7 @@ from scan_core.expr.nodes import col
 
 
 def followed(
-    log: ChangeLog, changes: Changes, key: Sequence[str], superseded: Callable[[int], None]
+    log: ChangeLog, changes: Changes, key: Sequence[str], limit_bytes: int, superseded: Callable[[int], None]
 ) -> Iterator[pa.Table]:
     """The changes, late ones followed by what the log has of their keys and belongs after them.
 
@@ -35,6 +35,7 @@ def followed(
         log: the change log, as it is before them.
         changes: in their order, with rows of one type.
         key: columns that identify a row.
+        limit_bytes: what may be held of the log behind a late truncate, after which all of it is logged again.
         superseded: told how many are older than a truncate that was applied: they lead to nothing and are left out.
 
     Raises:
@@ -52,7 +53,10 @@ def followed(
         if num_late:
             valid = _after_truncates(late, log)
             superseded(num_late - valid.num_rows)
-            yield _merged(valid, _later(valid, log, key), key)
+            if pc.any(pc.equal(valid.column("op"), "t")).as_py():
+                yield from _among_all(valid, log, key, limit_bytes)
+            else:
+                yield _merged(valid, _later(valid, log, key), key)
         if rest.num_rows:
             yield rest
 
@@ -98,22 +102,32 @@ def _later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table | Non
     if late.num_rows == 0:
         return None
     scan = open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py())
-    everything = bool(pc.any(pc.equal(late.column("op"), "t")).as_py())
     wanted = keys_touched(late, key)
     while True:
         keys, kept = KeySet(wanted.columns), []
         for part in scan.to_batches():
             rows = without_extensions(pa.Table.from_batches([part]))
             found = keys.find(keys_touched(rows, key).columns).reshape(2, -1).max(axis=0) >= 0
-            kept.append(rows if everything else rows.filter(pa.array(found)))
+            kept.append(rows.filter(pa.array(found)))
         later = pa.concat_tables(kept) if kept else None
-        if everything or later is None or later.num_rows == 0:
+        if later is None or later.num_rows == 0:
             return later
         touched = keys_touched(later, key)
         new = touched.filter(pa.array(keys.find(touched.columns) < 0))
         if new.num_rows == 0:
             return later
         wanted = pa.concat_tables([wanted, new], promote_options="permissive")
+
+
+def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: int) -> Iterator[pa.Table]:
+    """Late changes among all that the log has after the first of them, in order, in tables of bounded size."""
+    at, places = 0, late.column(ORDER)
+    for rows, reached in read_by_place(log.table, places[0].as_py(), limit_bytes):
+        end = int(pc.sum(pc.less_equal(places, reached)).as_py())
+        yield _merged(late.slice(at, end - at), rows, key)
+        at = end
+    if at < late.num_rows:
+        yield late.slice(at)
 
 
 def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Table:

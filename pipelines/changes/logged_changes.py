@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
+from pipelines.changes.change_batch import ORDER
 from pipelines.tables import positions
 from pipelines.tables.row_shape import without_extensions
 from scan_core.expr.nodes import col
@@ -32,6 +33,24 @@ def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> I
         # What has been read tells how many of such changes memory takes next time.
         step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
         after = last
+
+
+def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
+    """Changes whose place is after another one, in order of their places, in tables of about `limit_bytes`.
+
+    Each comes with the place up to which all are read: those of one place are in one table. Of all of them at once only the
+    places are held.
+    """
+    scan = open_current(table).scan()
+    places = scan.select(ORDER).where(col(ORDER) > after).to_table().column(ORDER)
+    ordered = places.take(pc.sort_indices(places))
+    at, step = 0, FIRST_ROWS
+    while at < len(ordered):
+        last = ordered[min(at + step, len(ordered)) - 1].as_py()
+        rows = without_extensions(scan.where((col(ORDER) > after) & (col(ORDER) <= last)).to_table())
+        yield rows, last
+        at, after = at + rows.num_rows, last
+        step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1))
 
 
 def last_truncate(table: Any | None) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipelines import table_ingest
-from pipelines.changes import spill
+from pipelines.catalog import open_catalog
+from pipelines.changes import logged_changes, spill
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import load
 from pipelines.errors import PipelineError
@@ -102,6 +103,26 @@ def test_rule_28_late_truncate_removes_only_what_is_older(tmp_path: Path) -> Non
     project = project_in(tmp_path)
     land_and_run(project, [event(1, "c", product(1)), event(8, "c", product(2))], [event(5, "t", None)])
     assert project.rows() == [product(2)]
+
+
+def test_rule_28_late_truncate_holds_only_a_part_of_what_the_log_has_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_in(tmp_path)
+    later = [event(100 + n, "c", product(n, text="long " * 100)) for n in range(400)]
+    land_and_run(project, [event(1, "c", product(1)), event(2, "c", product(999))], later)
+    monkeypatch.setattr(logged_changes, "FIRST_ROWS", 10)
+    config = load(project.folder / "nevermore.yaml")
+    log = ChangeLog(open_catalog(config), "change_log.shop_products")
+    parts = list(logged_changes.read_by_place(log.table, "", 50_000))
+    assert sum(rows.num_rows for rows, _ in parts) == 402
+    assert max(rows.nbytes for rows, _ in parts) < 100_000
+    monkeypatch.setattr(table_ingest, "BATCH_SHARE", 1024**3 // 50_000)
+    late = [event(50, "t", None), event(150, "u", product(7, "late")), event(300, "u", product(60, "late"))]
+    land_and_run(project, late)
+    rows = {row["id"]: row["name"] for row in project.rows()}
+    assert len(rows) == 400
+    assert [key for key, name in rows.items() if name == "late"] == [7, 60]
 
 
 def test_changes_spilled_in_their_order_are_removed_when_the_commit_fails(
