@@ -36,13 +36,20 @@ class KeyPart:
     after_truncate: bool
 
 
-def parts_by_key(run: ChangeRun, key: Sequence[str], limit_bytes: int) -> Iterator[KeyPart]:
+Shrink = Callable[[pa.Table], pa.Table]
+"""Makes changes fewer, without another outcome."""
+
+
+def parts_by_key(
+    run: ChangeRun, key: Sequence[str], limit_bytes: int, shrink: Shrink | None = None
+) -> Iterator[KeyPart]:
     """The changes of a run, parted so that each part takes about `limit_bytes`; as they are if nothing is spilled.
 
     Args:
         run: changes of the log in order.
         key: columns that identify a row.
-        limit_bytes: of a part. One row that changes more often than that is still one part.
+        limit_bytes: of a part.
+        shrink: what is done with a part that takes more, since few keys change often.
 
     Raises:
         PipelineError: the disk has no room.
@@ -59,7 +66,7 @@ def parts_by_key(run: ChangeRun, key: Sequence[str], limit_bytes: int) -> Iterat
         codes = hash_codes(old, count)
         return codes if tied is None else tied.moved(old, codes)
 
-    for part in spread(rows_after(run, first), part_of, count):
+    for part in spread(rows_after(run, first), part_of, count, limit_bytes=limit_bytes, shrink=shrink):
         yield KeyPart(part, after_truncate=first > 0)
     if first == run.num_rows:
         yield KeyPart(next(run.tables()).slice(0, 0), after_truncate=True)
@@ -80,8 +87,15 @@ def rows_after(run: ChangeRun, first: int) -> Iterator[pa.Table]:
             yield rows
 
 
-def spread(tables: Iterator[pa.Table], part_of: Callable[[pa.Table], Codes], count: int) -> Iterator[pa.Table]:
-    """The rows of tables by part, each part whole and in order, through files.
+def spread(
+    tables: Iterator[pa.Table],
+    part_of: Callable[[pa.Table], Codes],
+    count: int,
+    *,
+    limit_bytes: int = 0,
+    shrink: Shrink | None = None,
+) -> Iterator[pa.Table]:
+    """The rows of tables by part, each part whole and in order, through files; beyond a limit, what `shrink` leaves.
 
     Raises:
         PipelineError: the disk has no room.
@@ -97,12 +111,25 @@ def spread(tables: Iterator[pa.Table], part_of: Callable[[pa.Table], Codes], cou
                 files[number].append(rows.slice(starts[number], starts[number + 1] - starts[number]))
         for file in files:
             if file.num_rows:
-                part = pa.concat_tables(file.tables())
+                part = _gathered(file.tables(), limit_bytes, shrink)
                 file.close()
                 yield part
     finally:
         for file in files:
             file.close()
+
+
+def _gathered(tables: Iterator[pa.Table], limit_bytes: int, shrink: Shrink | None) -> pa.Table:
+    held: list[pa.Table] = []
+    size, most = 0, limit_bytes
+    for table in tables:
+        held.append(table)
+        size += table.nbytes
+        if shrink is not None and size > most:
+            held = [shrink(pa.concat_tables(held).combine_chunks())]
+            size = held[0].nbytes
+            most = max(limit_bytes, 2 * size)  # what cannot be made smaller is not tried again and again
+    return pa.concat_tables(held)
 
 
 def hash_codes(columns: Sequence[pa.Array], count: int) -> Codes:

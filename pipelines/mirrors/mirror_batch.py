@@ -6,6 +6,7 @@ it, once or again after a conflict, is the business of `mirror.py`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from pipelines.mirrors.live_keys import LiveKeys, live_keys
 from pipelines.mirrors.mirror_lookup import find_rows
 from pipelines.mirrors.multiset import recount, steps_by_row
 from pipelines.mirrors.soft_delete import DELETED, flagged_rows, soften
+from pipelines.mirrors.squash import squash
 from pipelines.mirrors.unsent_columns import complete
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.file_metrics import WrittenFile
@@ -111,7 +113,9 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
     delta, is_soft = writing.delta, writing.config.soft_delete
     base = _base_columns(delta)
     is_first = True
-    for part in parts_by_key(changes, key, writing.limit_bytes):
+    # A soft delete needs the row that it flags, so nothing before it may go.
+    shrink = None if is_soft else partial(squash, key=key)
+    for part in parts_by_key(changes, key, writing.limit_bytes, shrink):
         rows, ignorable = part.changes, None
         if is_soft:
             ignorable = np.asarray(pc.equal(rows.column("op"), "d"), np.bool_)

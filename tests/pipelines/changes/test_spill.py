@@ -243,3 +243,20 @@ def test_one_commit_of_five_times_the_memory_limit_stays_within_it(tmp_path: Pat
     assert {r["name"].split()[0] for r in rows} == {"2", "3", "4", "5"}
     figures = f"memory grew by {report['grown'] / megabyte:.0f} MB"
     assert report["grown"] < 300 * megabyte, figures
+
+
+def test_a_row_that_changes_more_often_than_a_part_holds_is_folded_piece_by_piece() -> None:
+    changes = [change("u", {"id": 1, "n": n}) for n in range(400)] + [change("c", {"id": 2, "n": 0})]
+    table = batch_of(changes, {"id": pa.int64(), "n": pa.int64()}).table
+    sizes = []
+
+    def last_two(part: pa.Table) -> pa.Table:
+        sizes.append(part.num_rows)
+        return part.slice(max(part.num_rows - 2, 0))
+
+    run = ChangeRun.of((table.slice(i, 20) for i in range(0, 401, 20)), 1)
+    parts = [part.changes for part in parts_by_key(run, ["id"], table.nbytes // 8, last_two)]
+    run.close()
+    assert max(sizes) < 120
+    assert sum(part.num_rows for part in parts) < 120
+    assert 399 in [row["n"] for part in parts for row in part.column("after").to_pylist()]
