@@ -64,7 +64,7 @@ class SpilledTables:
             writer = self._writer_of(table.schema)
             writer.write_table(table)
         except OSError as error:
-            raise _no_room(error) from error
+            raise no_room(error) from error
         self.num_rows += table.num_rows
         self.nbytes += table.nbytes
 
@@ -77,7 +77,7 @@ class SpilledTables:
         try:
             self._end_file()
         except OSError as error:
-            raise _no_room(error) from error
+            raise no_room(error) from error
         for path in self._paths:
             with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
                 for batch in reader:
@@ -95,7 +95,7 @@ class SpilledTables:
     def _writer_of(self, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
         if self._writer is None or not schema.equals(self._schema):
             self._end_file()
-            path = _own_folder() / f"{uuid.uuid4().hex}.arrows"
+            path = new_spill_path("arrows")
             self._paths.append(path)
             self._sink = pa.OSFile(str(path), "wb")
             self._writer, self._schema = pa.ipc.new_stream(self._sink, schema), schema
@@ -108,7 +108,13 @@ class SpilledTables:
                 writer.close()
 
 
-def _no_room(error: OSError) -> PipelineError:
+def new_spill_path(suffix: str) -> Path:
+    """Where a new file may be made, in this process's folder."""
+    return _own_folder() / f"{uuid.uuid4().hex}.{suffix}"
+
+
+def no_room(error: OSError) -> PipelineError:
+    """What to say when the disk takes no more."""
     return PipelineError(
         f"changes beyond memory_limit_bytes cannot be spilled to {spill_root()}: {error}; make room there, set TMPDIR to "
         "another folder, or lower commit_rows"

@@ -1,0 +1,42 @@
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.changes import spill
+from pipelines.changes.part_file import PartFile
+from pipelines.errors import PipelineError
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_thousands_of_parts_need_one_open_file() -> None:
+    spill.new_spill_path("arrow")  # makes the folder, and its lock
+    before = open_files()
+    with closing(PartFile()) as file:
+        for turn in range(2):
+            for part in range(2000):
+                file.append(part * 3, pa.table({"n": [part, turn]}))
+        assert open_files() == before + 1
+        found = [pa.concat_tables(tables).column("n").to_pylist() for tables in file.parts()]
+        assert found == [[part, 0, part, 1] for part in range(2000)]
+        assert len(list(spill._own_folder().glob("*.arrow"))) == 1
+    assert open_files() <= before + 1
+    assert not list(spill._own_folder().glob("*.arrow"))
+
+
+def test_part_file_without_rows_has_no_parts_and_makes_no_file() -> None:
+    with closing(PartFile()) as file:
+        assert list(file.parts()) == []
+
+
+def test_part_file_on_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pa.ipc, "new_file", full)
+    with closing(PartFile()) as file, pytest.raises(PipelineError, match="make room there, set TMPDIR"):
+        file.append(0, pa.table({"n": [1]}))
