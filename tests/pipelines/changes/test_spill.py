@@ -230,8 +230,8 @@ def test_one_commit_of_five_times_the_memory_limit_stays_within_it(tmp_path: Pat
     small.land("1.jsonl", [event("c", product(1))])
     text, keys = "x" * 600, 400_000
     for part in range(6):
-        rows = ((n * 7919) % keys for n in range(part * 100_000, (part + 1) * 100_000))
-        large.land(f"{part}.jsonl", (event("u", product(key, f"{part} {key} {text}")) for key in rows))
+        made = ((n * 7919) % keys for n in range(part * 100_000, (part + 1) * 100_000))
+        large.land(f"{part}.jsonl", (event("u", product(key, f"{part} {key} {text}")) for key in made))
     configs = [str(p.folder / "nevermore.yaml") for p in (large, small)]
     done = subprocess.run([sys.executable, "-c", PROGRAM, *configs], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
