@@ -10,17 +10,16 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from sqlglot import exp
 
+from pipelines.published.changed_rows import TIMES, changed_rows
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery
 from pipelines.published.query_tree import DIALECT
 from pipelines.published.refresh_plan import MakeReached
 from pipelines.published.slice_queries import OF_CHANGED
-from scan_core.changes.request import CHANGE_TYPE, Changes
-from scan_core.distribute.spark_batches import conform
-from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from scan_core.schema import Type, arrow_type
 
 
@@ -67,15 +66,17 @@ def reached_partitions(
         PySparkException: a query failed.
     """
     by_table: dict[str, frozenset[Any]] = {}
-    changed_rows: dict[str, int] = {}
+    num_changed: dict[str, int] = {}
     names = {view: views[table] for table, view in query.view_names.items()}
     for table, changes in plan.changes.items():
-        rows = _rows(changes)
-        changed_rows[table] = rows.num_rows
-        if not rows.num_rows:
+        rows = changed_rows(spark, changes)
+        num_changed[table] = 0
+        if rows is None:
             continue
         view = query.view_names[table]
-        with _view_of(spark, rows, changes) as changed:
+        with _view_of(rows) as (changed, num_changed[table]):
+            if not num_changed[table]:
+                continue
             found = [
                 spark.sql(
                     f"select distinct cast(k0 as {spark_type}) as k0 from "
@@ -89,24 +90,21 @@ def reached_partitions(
                 column = frame.toArrow().column("k0").combine_chunks()
                 values |= partition.physical_values(_cast(column, arrow_type(kind)), kind)
             by_table[table] = frozenset(values)
-    return Reached(by_table, changed_rows)
-
-
-def _rows(changes: Changes) -> pa.Table:
-    """Rows that came or went, as Spark takes them."""
-    target = arrow_schema_of(spark_schema(changes.context.projection))
-    batches = [conform(batch.drop_columns([CHANGE_TYPE]), target) for batch in changes.to_batches()]
-    return pa.Table.from_batches(batches, target)
+    return Reached(by_table, num_changed)
 
 
 @contextmanager
-def _view_of(spark: SparkSession, rows: pa.Table, changes: Changes) -> Iterator[str]:
+def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
+    """A view of changed rows, which are read once, and how many there are."""
     name = f"nevermore_{uuid4().hex[:12]}"
-    spark.createDataFrame(rows, schema=spark_schema(changes.context.projection)).createTempView(name)
+    kept = rows.persist()
     try:
-        yield name
+        (total,) = kept.agg(f.sum(TIMES)).collect()
+        kept.drop(TIMES).createTempView(name)
+        yield name, int(total[0] or 0)
     finally:
-        spark.catalog.dropTempView(name)
+        rows.sparkSession.catalog.dropTempView(name)
+        kept.unpersist()
 
 
 def _renamed(query: exp.Select | None, names: Mapping[str, str]) -> str:

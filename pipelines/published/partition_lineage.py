@@ -14,7 +14,7 @@ from sqlglot import exp
 from pipelines.published.query_links import correlations, path_between
 from pipelines.published.query_shape import SelectShape, is_plain, owner
 from pipelines.published.slice_queries import Anchor, Expressions, Reach, of_changed_rows, through
-from pipelines.published.slice_rules import bound_by_parameters, why_not_sliced
+from pipelines.published.slice_rules import bound_by_parameters, full_join_keys, why_not_sliced
 
 _OUT = "_out"
 """Qualifies columns of a query's result in expressions about it."""
@@ -103,6 +103,12 @@ class _Tracer:
             problem = why_not_sliced(shape, expressions)
             if problem is None:
                 anchors.append(Anchor(str(owner(expressions[0])), expressions, wanted.final))
+            elif keys := full_join_keys(shape, expressions):
+                problem = None
+                anchors += [
+                    Anchor(source, (key,), wanted.final, apart=next(other for other in keys if other != source))
+                    for source, key in keys.items()
+                ]
             reason = problem or ""
         for alias in shape.sources:
             yield from self._of_source(shape, alias, anchors, reason)
@@ -131,7 +137,7 @@ class _Tracer:
                 ):
                     yield from self._within(shape, alias, _Wanted((ours,), anchor.final))
                     return
-        path = path_between(shape, alias, anchor.source)
+        path = path_between(shape, alias, anchor.source, without=anchor.apart)
         if path is None:
             return
         keys = tuple(ours for ours, _ in path[0][1])
@@ -182,7 +188,8 @@ class _Tracer:
         keyed = Anchor(inside[0], (inside[1],), final=False)
         for anchor in anchors:
             link = [(inside[1], outside[1])]
-            on = [] if outside[0] == anchor.source else path_between(shape, outside[0], anchor.source)
+            at_anchor = outside[0] == anchor.source
+            on = [] if at_anchor else path_between(shape, outside[0], anchor.source, without=anchor.apart)
             if on is None or (outside[0] in shape.nullable and not is_plain(outside[1])):
                 continue
             for alias in inner.sources:

@@ -12,8 +12,13 @@ Path = list[tuple[str, list[Link]]]
 """Sources on the way, each with its links to the one before: (expression of that one, expression of this one)."""
 
 
-def path_between(shape: SelectShape, start: str, goal: str) -> Path | None:
-    """Sources on the way from `start` to `goal`, each with its links to the one before; the shortest way."""
+def path_between(shape: SelectShape, start: str, goal: str, *, without: str | None = None) -> Path | None:
+    """Sources on the way from `start` to `goal`, each with its links to the one before; the shortest way.
+
+    None is `without`, where there is such a source.
+    """
+    if start == without:
+        return None
     links: dict[str, dict[str, list[Link]]] = {}
     for a, b, (ours, theirs) in shape.links():
         if b in shape.nullable and not is_plain(theirs):
@@ -24,7 +29,7 @@ def path_between(shape: SelectShape, start: str, goal: str) -> Path | None:
     while queue and goal not in before:
         here = queue.popleft()
         for there in links.get(here, {}):
-            if there not in before and there != start:
+            if there not in before and there not in {start, without}:
                 before[there] = here
                 queue.append(there)
     if goal not in before:

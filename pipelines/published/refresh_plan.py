@@ -17,9 +17,6 @@ from scan_core.changes.request import Changes
 from scan_core.errors import ScanError
 from scan_core.scan import Scan
 
-MOST_CHANGED_ROWS = 5_000_000
-"""Rows of files that differ, held in memory to be compared; beyond, making all again is not much slower."""
-
 
 @dataclass(frozen=True, slots=True)
 class MakeNothing:
@@ -126,8 +123,6 @@ def _reached(
             return MakeAll(f"what changed in {table} cannot be found any more: {error}")
         if not (differing.may_insert or differing.may_delete):
             continue
-        if (rows := _rows_of(differing)) > MOST_CHANGED_ROWS:
-            return MakeAll(f"files with {rows:,} rows of {table} differ, more than {MOST_CHANGED_ROWS:,}")
         of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
         if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
             return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
@@ -148,11 +143,6 @@ def _differing(changes: Changes) -> FileChanges:
     if changes.to_snapshot is None:
         return FileChanges()
     return file_changes(changes.metadata, changes.from_snapshot, changes.to_snapshot, changes.context)
-
-
-def _rows_of(files: FileChanges) -> int:
-    tasks = (*files.appeared, *files.vanished, *(r.common for r in files.redeleted))
-    return sum(task.data_file.record_count for task in tasks)
 
 
 def told(plan: RefreshPlan) -> str:

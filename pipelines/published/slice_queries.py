@@ -35,11 +35,19 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Expressions of one source of a SELECT that decide to which slice a row of its result belongs."""
+    """Expressions of one source of a SELECT that decide to which slice a row of its result belongs.
+
+    Attributes:
+        source: of the rows.
+        expressions: of its columns.
+        final: whether slices are partitions of the result.
+        apart: another source whose rows may be in the result without any of this one: no way to it leads through those.
+    """
 
     source: str
     expressions: Expressions
     final: bool
+    apart: str | None = None
 
 
 def of_changed_rows(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
 
-from pipelines.published.query_shape import SelectShape, is_plain, owner
+from pipelines.published.query_shape import SelectShape, equalities, is_plain, owner
 from pipelines.published.sql_functions import is_row_wise
 
 PARTITION, PARTITION_START, PARTITION_END = "partition", "partition_start", "partition_end"
@@ -14,15 +14,43 @@ _TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ", "TIMESTA
 
 def why_not_sliced(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
     """Why slices of the result of a SELECT by these expressions are not made of slices of one source; None if they are."""
-    select = shape.select
     owners = {owner(e) for e in expressions}
-    group = select.args.get("group")
     if not all(is_row_wise(e) for e in expressions):
         return "the partition is computed from several rows, or by a function that is not repeatable"
     if len(owners) != 1 or not owners <= shape.sources.keys():
         return "the partition does not come from columns of one table"
     if owners & shape.nullable:
         return "the partition comes from the optional side of an outer join"
+    return _why_rows_mix(shape, expressions)
+
+
+def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) -> dict[str, exp.Expression]:
+    """By source, what is the slice of its rows where slices are told by `coalesce(x, y)` of a full join on `x = y`.
+
+    A row that one side alone has is in its own slice, rows that meet are in one. Empty where this is not certain: the
+    join must come first, nothing after it may bring rows without either, and both must be NULL where their side is.
+    """
+    merged = expressions[0].unnest() if len(expressions) == 1 else None
+    if not isinstance(merged, exp.Coalesce) or len(merged.expressions) != 1:
+        return {}
+    keys = {owner(key): key for key in (merged.this.unnest(), merged.expressions[0].unnest())}
+    if {*keys} != {*list(shape.sources)[:2]} or not all(is_plain(key) for key in keys.values()):
+        return {}
+    first, *others = [source.join for source in shape.sources.values() if source.join is not None]
+    if first.side.upper() != "FULL" or any(join.side.upper() not in {"", "LEFT"} for join in others):
+        return {}
+    left, right = keys.values()
+    if left.type is None or left.type.is_type("unknown") or left.type != right.type:
+        return {}
+    links = equalities(first.args.get("on"))
+    if not any(link in ((left, right), (right, left)) for link in links) or _why_rows_mix(shape, expressions):
+        return {}
+    return {str(source): key for source, key in keys.items()}
+
+
+def _why_rows_mix(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
+    """Why rows of several slices make one row, or decide about one another."""
+    select, group = shape.select, shape.select.args.get("group")
     if select.args.get("limit") or select.args.get("offset"):
         return "a limit chooses rows of all partitions"
     if group is None and shape.aggregates:

@@ -33,6 +33,21 @@ class _LastRun:
     metrics: ScanMetrics = field(default_factory=ScanMetrics)
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeWork:
+    """What has to be read to find changes.
+
+    Attributes:
+        splits: the parts, each of which a worker reads alone.
+        context: in which they are read; its projection has the columns that rows are compared by, too.
+        compared: the columns by which rows that came and rows that went cancel out; None where all are of one kind.
+    """
+
+    splits: tuple[ChangeSplit, ...]
+    context: ScanContext
+    compared: Schema | None
+
+
 @dataclass(frozen=True)
 class Changes:
     """Rows inserted and rows deleted between two snapshots. Immutable; made by `Scan.changes`.
@@ -134,11 +149,15 @@ class Changes:
         finally:
             changed.close()
 
-    def _changed(self) -> Generator[Changed, None, None]:
-        """Net changes of the kinds asked for, in the engine's types."""
+    def work(self) -> "ChangeWork":
+        """The parts of the work, for executors of one's own: `read_changes` reads each.
+
+        Raises:
+            UnsupportedError: as `to_batches` does.
+        """
         self._last.metrics = ScanMetrics()
         if self.to_snapshot is None:
-            return
+            return ChangeWork((), self.context, None)
         parts = [
             file_changes(self.metadata, earlier, later, self.context)
             for earlier, later in stretches(
@@ -151,16 +170,22 @@ class Changes:
             *([ChangeType.INSERT] if any(part.may_insert for part in parts) else []),
             *([ChangeType.DELETE] if any(part.may_delete for part in parts) else []),
         }
+        if possible.isdisjoint(set(ChangeType) if self.only is None else {self.only}):
+            return ChangeWork((), self.context, None)
+        reading, compared = self.context, None
+        if len(possible) > 1:
+            compared = _comparable(self.schema)
+            reading = replace(self.context, projection=_widened(self.context.projection, compared))
+        return ChangeWork(tuple(split for part in parts for split in change_splits(part, reading)), reading, compared)
+
+    def _changed(self) -> Generator[Changed, None, None]:
+        """Net changes of the kinds asked for, in the engine's types."""
+        work = self.work()
+        if work.compared is None:
+            yield from self._run(work.splits)
+            return
         wanted = set(ChangeType) if self.only is None else {self.only}
-        if possible.isdisjoint(wanted):
-            return
-        if len(possible) == 1:
-            yield from self._run([split for part in parts for split in change_splits(part, self.context)])
-            return
-        compared = _comparable(self.schema)
-        reading = replace(self.context, projection=_widened(self.context.projection, compared))
-        splits = [split for part in parts for split in change_splits(part, reading)]
-        yield from self._net(self._run(splits), reading, compared, wanted)
+        yield from self._net(self._run(work.splits), work.context, work.compared, wanted)
 
     def _run(self, splits: Sequence[ChangeSplit]) -> Generator[Changed, None, None]:
         metrics = ScanMetrics()

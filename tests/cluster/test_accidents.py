@@ -18,6 +18,7 @@ _SOLD = """
   shop.sold:
     partition: day
     mode: {mode}
+    key: [id]
     sql: select day, through(id) as id, amount from shop.sales
     options: {{target_file_bytes: 1MiB, row_group_rows: 1000}}
 spark:
@@ -40,7 +41,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, worker_path: Path) -> Iter
         yield running
 
 
-@pytest.mark.parametrize(("fault", "mode"), [*((fault, "replace") for fault in FAULTS), ("executor", "append")])
+_MODES = [*((fault, "replace") for fault in FAULTS), ("executor", "append"), ("overtaken", "append")]
+_MODES += [("fails-after-file", "upsert"), ("overtaken", "upsert")]
+
+
+@pytest.mark.parametrize(("fault", "mode"), _MODES)
 def test_the_job_succeeds_once(
     fault: str, mode: str, cluster: StandaloneCluster, run_job: RunJob, tmp_path: Path
 ) -> None:

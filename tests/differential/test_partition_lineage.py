@@ -32,7 +32,7 @@ SCHEMAS = {
 }
 DUCKDB = {"long": "BIGINT", "timestamp": "TIMESTAMP", "date": "DATE", "string": "VARCHAR"}
 DAYS = 4
-KINDS = ("where", "group", "window", "join", "half", "subquery", "set", "cte", "leaf")
+KINDS = ("where", "group", "window", "join", "full", "half", "subquery", "set", "cte", "leaf")
 Row = tuple[object, ...]
 
 
@@ -115,6 +115,42 @@ class Queries:
         if self._chance.random() < 0.25:
             sql += " where " + self._chance.choice(["b.k is null", "coalesce(b.k, 2) = a.k", "a.v > 1", "b.v = a.k"])
         return sql
+
+    def _full(self, depth: int) -> str:
+        """Days of either side; then, perhaps, a third table, a condition, or groups."""
+        chance, keys = self._chance, self._keys(depth)
+        on = chance.choice(
+            ["a.day = b.day", "a.day = b.day and a.k = b.k", "b.day = a.day and b.v > 1", "a.day = b.day or a.k = b.k"]
+        )
+        day = chance.choice(
+            [
+                "coalesce(a.day, b.day)",
+                "coalesce(b.day, a.day)",
+                "ifnull(a.day, b.day)",
+                "coalesce(a.day, b.day, date '2026-01-02')",
+            ]
+        )
+        value = chance.choice(["a.v + coalesce(b.v, 0)", "coalesce(a.v, b.v)"])
+        source = f"({self.relation(depth)}) a full join ({self.relation(depth)}) b on {on}"
+        more = chance.choice(
+            [
+                "",
+                f" join ({keys}) d on d.k = b.v",
+                f" left join ({keys}) d on d.k = a.k and d.v = b.v",
+                f" right join ({keys}) d on d.k = b.k",
+                f" full join ({keys}) d on d.k = a.k",
+                " where b.k is null",
+                f" where b.k in (select e.k from ({keys}) e)",
+                f" where exists (select 1 from ({keys}) e where e.k = a.k)",
+                f" where not exists (select 1 from ({keys}) e where e.k = b.v)",
+            ]
+        )
+        if chance.random() < 0.2:
+            return (
+                f"select {day} as day, max(coalesce(a.k, b.k)) as k, sum({value}) as v from {source}{more} group by 1"
+            )
+        value = f"{value} + coalesce(d.v, 0)" if " d on " in more else value
+        return f"select {day} as day, coalesce(a.k, b.k) as k, {value} as v from {source}{more}"  # fmt: skip
 
     def _half(self, depth: int) -> str:
         kind = self._chance.choice(["left semi join", "left anti join"])

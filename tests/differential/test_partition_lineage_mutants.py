@@ -68,6 +68,17 @@ def _not_in_counts_as_in(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(query_links, "conjuncts", with_negated)
 
 
+def _full_joins_may_come_last(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., Any] = slice_rules.full_join_keys
+
+    def of_first_two(shape: Any, expressions: Any) -> Any:
+        for source in list(shape.sources.values())[2:]:
+            source.join.set("side", "")
+        return original(shape, expressions)
+
+    patch.setattr(partition_lineage, "full_join_keys", of_first_two)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "kinds"),
@@ -79,6 +90,7 @@ def _not_in_counts_as_in(patch: pytest.MonkeyPatch) -> None:
         (_any_condition_is_an_equality, ["join"]),
         (_joined_tables_reach_nothing, ["join", "half"]),
         (_not_in_counts_as_in, ["subquery"]),
+        (_full_joins_may_come_last, ["full"]),
     ],
 )
 def test_a_broken_rule_is_found(

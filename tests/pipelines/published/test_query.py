@@ -241,6 +241,25 @@ def test_a_chain_of_joins_is_followed_from_the_changed_table_to_the_partition() 
     )
 
 
+@pytest.mark.parametrize(
+    ("join", "table"),
+    [
+        ("join shop.customers c on c.id = b.customer_id", "b"),
+        ("left join shop.customers c on c.id = a.customer_id", "a"),
+        ("where exists (select 1 from shop.customers c where c.id = b.customer_id)", "b"),
+    ],
+)
+def test_what_meets_one_side_of_a_full_join_reaches_the_days_of_that_side(join: str, table: str) -> None:
+    sides = "shop.orders a full join shop.orders b on a.due = b.due"
+    found = _query(f"select coalesce(a.due, b.due) as day, a.id from {sides} {join}").reaches(_SCHEMAS, _BY_DAY)
+    days = [str(reach.values.sql()) for reach in found if reach.values is not None]
+    assert [day.removeprefix("SELECT DISTINCT ").split(" AS ")[0] for day in days] == ["a.due", "b.due", f"{table}.due"]
+    for other in ("right", "full"):
+        third = f"{other} join shop.customers c on c.id = b.customer_id"
+        found = _query(f"select coalesce(a.due, b.due) as day from {sides} {third}").reaches(_SCHEMAS, _BY_DAY)
+        assert {reach.values for reach in found} == {None}
+
+
 def test_scan_is_not_narrowed_to_a_day_without_an_end() -> None:
     last = (date(9999, 12, 31) - date(1970, 1, 1)).days
     assert _conditions("select day, id from shop.orders", "day", last) == {}
