@@ -71,7 +71,11 @@ def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) ->
     if not task.is_whole_file:
         raise MalformedTableError(f"{task.data_file.path}: dead rows are asked for a part of a file")
     flags_only = replace(
-        context, projection=Schema(context.projection.schema_id, (DELETED,)), predicate=None, sample=None
+        context,
+        projection=Schema(context.projection.schema_id, (DELETED,)),
+        predicate=None,
+        sample=None,
+        runtime_filters=(),
     )
     flags = [batch.column(0) for batch in read_split(Split(flags_only, (task,)), metrics)]
     found = pack(np.asarray(pa.chunked_array(flags, pa.bool_()).to_numpy(), dtype=np.bool_))

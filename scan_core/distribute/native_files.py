@@ -19,7 +19,7 @@ from scan_core.distribute.index_sharing import with_shared_indexes
 from scan_core.distribute.local import run_splits
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_paths import spark_path, spark_schemes
-from scan_core.distribute.native_reading import FileReading, how_to_read
+from scan_core.distribute.native_reading import FileReading, agreed, how_to_read
 from scan_core.distribute.split_packing import pack_splits, unpack_split
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import file_size
@@ -103,6 +103,7 @@ def inspect_files(
         if (dead := known[index]) is None:
             raise MalformedTableError(f"{tasks[index].data_file.path}: nobody told which of its rows are dead")
         dead_rows.keep(tasks[index], context, dead)
+    readings = agreed(readings)
     files = tuple(
         NativeFile(
             spark_path(task.data_file.path, context.io, schemes), sizes[index], readings[index], known.get(index)

@@ -1,11 +1,12 @@
 """How Spark's own Parquet reader has to be told to read one data file so that it gives our rows; or why it cannot.
 
-Spark finds columns by field id, as we do, but prunes row groups by name: where a name of the table means another
-column in the file, the columns go by names that no file has. What a file lacks is NULL for Spark; other values are
-constants of the file (SEMANTICS rule 16).
+Where every name of the table is that of the same column in the file, Spark goes by names. Else it finds columns by field
+id, as we do, but prunes row groups by name: where a name means another column, the columns go by names that no file has.
+What a file lacks is NULL for Spark; other values are constants of the file (SEMANTICS rule 16).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -14,6 +15,7 @@ from scan_core.read.file_reader import field_id_of
 from scan_core.read.metadata_columns import METADATA_IDS
 from scan_core.read.open_file import open_file
 from scan_core.read.projection import Constant, FileProjection
+from scan_core.runtime_filter.late_keys import LateKeys
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.snapshot import FileFormat
 from scan_core.split import FileScanTask, ScanContext
@@ -31,18 +33,20 @@ class FileReading:
     Attributes:
         hides_names: some name of the table is that of another column, or of another type, in the file.
         constants: values of columns that the file lacks, by field id, where they are not NULL.
+        by_name: every column and member has the same name in the file as in the table, and no other has it.
     """
 
     hides_names: bool = False
     constants: tuple[tuple[int, pa.Scalar], ...] = ()
+    by_name: bool = False
 
 
 def why_not_columns(context: ScanContext) -> str | None:
     """Why no file of a scan could be read by Spark; None if that depends on the file."""
     if context.predicate is not None:
         return "the scan has a predicate, which only scan_core evaluates exactly"
-    if context.runtime_filters:
-        return "the scan has runtime filters"
+    if any(x.is_exact or isinstance(x.keys, LateKeys) for x in context.runtime_filters):
+        return "the scan has runtime filters that only scan_core applies"
     if context.sample is not None:
         return "the scan is a sample"
     tops = {path[0].field_id for path in context.field_paths.values()}
@@ -74,7 +78,7 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
             return f"{file.path} has no field ids"
         schema = reader.arrow_schema
         projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
-        hides_names = False
+        hides_names, by_name = False, True
         constants = []
         for column in context.projection.fields:
             source = projection.column(column)
@@ -91,9 +95,17 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
                 return f"{file.path} has column {column.name!r} as {stored.type}, which Spark does not read as {column.type}"
             is_same = source.is_identity or stored.type in _LARGE.get(str(column.type), ())
             hides_names |= not is_same or any(i != source.index for i in namesakes)
+            by_name = by_name and stored.name == column.name and _has_same_names(stored.type, column.type)
     finally:
         reader.close()
-    return FileReading(hides_names, tuple(constants))
+    return FileReading(hides_names, tuple(constants), by_name and not hides_names)
+
+
+def agreed(readings: Sequence[FileReading]) -> tuple[FileReading, ...]:
+    """Ways of reading the files of one plan, none by name unless all are: each way is a scan of its own."""
+    if all(reading.by_name for reading in readings):
+        return tuple(readings)
+    return tuple(replace(reading, by_name=False) for reading in readings)
 
 
 def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
@@ -120,6 +132,29 @@ def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
             if pt.is_decimal(kind) and pt.is_decimal(wanted):
                 return bool(kind.scale == wanted.scale and kind.precision <= wanted.precision)
             return (kind, wanted) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def _has_same_names(stored: pa.DataType, kind: Type) -> bool:
+    """Whether members found by name are those found by field id, also where the case of letters does not count."""
+    match kind:
+        case StructType(members):
+            parts = [stored.field(i) for i in range(stored.num_fields)]
+            names = [part.name.lower() for part in parts]
+            by_id = {field_id_of(part): part for part in parts}
+            if len(set(names)) < len(names):
+                return False
+            return all(
+                part.name == m.name and _has_same_names(part.type, m.type)
+                if (part := by_id.get(m.field_id)) is not None
+                else m.name.lower() not in names
+                for m in members
+            )
+        case ListType(element):
+            return _has_same_names(stored.value_type, element.type)
+        case MapType(key, value):
+            return _has_same_names(stored.key_type, key.type) and _has_same_names(stored.item_type, value.type)
+        case PrimitiveType():
+            return True
 
 
 def _holds_uuid(iceberg_type: Type) -> bool:

@@ -13,9 +13,10 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
-from scan_core.distribute.native_files import inspect_files
+from scan_core.distribute.native_files import NativeFiles, inspect_files
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_reading import why_not_columns
+from scan_core.distribute.prefilter_reading import why_python_pays
 from scan_core.distribute.pushed_filters import push_filters
 from scan_core.distribute.reader_choice import Reader, ReaderChoice
 from scan_core.distribute.report_gathering import fetching
@@ -30,7 +31,6 @@ from scan_core.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
 
 if TYPE_CHECKING:
-    from scan_core.distribute.native_files import NativeFiles
     from scan_core.scan import Scan
 
 T = TypeVar("T")
@@ -61,7 +61,8 @@ def dataframe(
         spark: a session, classic or Connect.
         scan: what to read.
         reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans without predicate of
-            Parquet files that Spark can open; "python" through our tasks; "auto" is native where that is possible.
+            Parquet files that Spark can open; "python" through our tasks; "auto" is native where that is possible, unless
+            prefilters leave so few rows that looking all of them up in Python is cheaper.
         filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
             What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
             session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
@@ -87,7 +88,11 @@ def dataframe(
     parallelism = parallelism_of(spark)
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
-    found = "it was not asked for" if reader == "python" else _native(spark, plan, limits, parallelism, metrics)
+    found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
+    if found is None and reader == "auto":
+        found = why_python_pays(scan, plan)
+    if found is None:
+        found = _native(spark, plan, limits, parallelism, metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -150,7 +155,7 @@ def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -
 
 def _native(
     spark: SparkSession, plan: ScanPlan, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
-) -> "NativeFiles | str":
+) -> NativeFiles | str:
     """What Spark's reader has to know of the files, or why it cannot read them."""
     if (reason := why_not_columns(plan.context)) is not None:
         return reason

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
@@ -61,14 +61,16 @@ def native_dataframe(
     """The rows of `files` without the dead ones.
 
     Args:
-        spark: a session; reading by field id is switched on in it.
+        spark: a session; reading by field id is switched on in it if names do not tell columns.
         files: what `inspect_files` found.
         context: of the scan.
         schema: of the result.
     """
-    spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    readings = readings_of(files)
+    if not all(reading.by_name for reading in readings):
+        spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     frames = []
-    for reading in readings_of(files):
+    for reading in readings:
         alike = [file for file in files if file.reading == reading]
         whole = [file for file in alike if file.dead is None or file.dead.num_dead == 0]
         touched = [file for file in alike if file.dead is not None and file.dead.num_dead]
@@ -100,8 +102,7 @@ def _living_by_size(
     spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext
 ) -> DataFrame:
     rows = _read(spark, files, reading, context)
-    place = f.shiftleft(f.col("_metadata.file_size"), _CHUNKS_SHIFT)
-    key = place.bitwiseOR(f.shiftright(f.col("_metadata.row_index"), CHUNK_SHIFT))
+    key = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
     keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(_num_chunks(file), dtype=np.int64) for file in files]
     return _living(spark, rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
 
@@ -114,18 +115,16 @@ def _living_by_path(
     spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
     twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
     keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(_num_chunks(file))]
-    key = f.concat_ws("#", f.col("_metadata.file_path"), f.shiftright(f.col("_metadata.row_index"), CHUNK_SHIFT))
+    key = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
     return _living(spark, rows, key, pa.array(keys), [file for file, _ in twice])
 
 
-def _living(
-    spark: SparkSession, rows: DataFrame, key: Column, keys: pa.Array, files: Sequence[NativeFile]
-) -> DataFrame:
-    """`rows` that no bit marks, looked up by `key`."""
+def _living(spark: SparkSession, rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
+    """`rows` that no bit marks, looked up by `key`. In SQL's text: classic sessions ask Java once per Column they make."""
     bits = pa.concat_tables([_bits(file) for file in files]).add_column(0, pa.field(_KEY, keys.type), keys)
-    known = f.broadcast(spark.createDataFrame(bits))
-    placed = rows.select("*", key.alias(_KEY), f.col("_metadata.row_index").alias(_INDEX))
-    return placed.join(known, _KEY, "left").where(f.expr(_KEEP)).select(*(f"`{name}`" for name in rows.columns))
+    known = spark.createDataFrame(bits).hint("broadcast")
+    placed = rows.selectExpr("*", f"{key} as {_KEY}", f"_metadata.row_index as {_INDEX}")
+    return placed.join(known, _KEY, "left").where(_KEEP).drop(_KEY, _INDEX, _ROWS, _WORDS)
 
 
 def _bits(file: NativeFile) -> pa.Table:
@@ -152,16 +151,26 @@ def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading
     """The columns that the files have, dead rows too."""
     absent = {field_id for field_id, _ in reading.constants}
     columns = [column for column in context.projection.fields if column.field_id not in absent]
-    schema = st.StructType([_with_id(column, hides_name=reading.hides_names) for column in columns])
+    if reading.by_name:
+        schema = st.StructType([st.StructField(c.name, spark_type(c.type, c.name), True) for c in columns])
+    else:
+        schema = st.StructType([_with_id(column, hides_name=reading.hides_names) for column in columns])
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
     frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
-    if (listed := len(frame.inputFiles())) != len(set(paths)):
+    if (listed := _num_listed(frame)) != len(set(paths)):
         raise MissingFileError(f"Spark lists {listed} of {len(set(paths))} data files of {context.table}")
     return frame
 
 
+def _num_listed(frame: DataFrame) -> int:
+    """How many files Spark found; classic sessions would fetch each name from Java by itself."""
+    return len(frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles())  # noqa: SLF001 - no other way
+
+
 def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The columns of the result by name, type and place, what the files lack among them."""
+    if reading.by_name and not reading.constants:
+        return rows
     constants = dict(reading.constants)
     columns = []  # field ids in their metadata would end up in files that the user writes
     for column, wanted in zip(context.projection.fields, schema, strict=True):

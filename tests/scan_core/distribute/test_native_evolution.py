@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import scan_core
+from scan_core.distribute.native_reading import FileReading, agreed, how_to_read
 from scan_core.distribute.spark import dataframe
 from tests.iceberg_json import Column
 from tests.spark_session import SPARK_TEST
@@ -90,3 +91,18 @@ def test_evolved_files_are_read_natively_whatever_is_asked_of_them(
     expected = sorted(map(repr, python.filter(condition).collect()))
     assert expected
     assert sorted(map(repr, native.filter(condition).collect())) == expected
+
+
+def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
+    evolved: scan_core.Table, tmp_path: Path
+) -> None:
+    plain = TableBuilder(tmp_path / "plain", [*_BEFORE, Column(9, "later", "long")])
+    plain.commit(plain.data({"id": [1], "p": [{"x": 1, "y": 0.5}], "gone": [0.5]}))
+    readings = {}
+    for name, table in {"plain": scan_core.open_table(plain.metadata_path), "evolved": evolved}.items():
+        plan = table.scan().plan()
+        found = [how_to_read(task, plan.context) for task in plan.tasks]
+        readings[name] = sorted(reading.by_name for reading in found if isinstance(reading, FileReading))
+    assert readings == {"plain": [True], "evolved": [False, True]}
+    mixed = agreed([FileReading(by_name=True), FileReading(hides_names=True)])
+    assert [reading.by_name for reading in mixed] == [False, False]
