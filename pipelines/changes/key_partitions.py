@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from pipelines.changes.change_run import ChangeRun
 from pipelines.changes.key_codes import same_rows
 from pipelines.changes.key_set import KeySet
-from pipelines.changes.spill import SpilledTables
+from pipelines.changes.part_file import PartFile
 from scan_core.index.key_columns import key_column
 from scan_core.index.key_hash import hash_rows, hash_seed
 
 Codes = npt.NDArray[np.int64]
 
-MOST_PARTS = 256
-"""Files that are written at the same time."""
+MOST_PARTS = 16_384
+"""Of smaller parts most of the file would be what tells where they are."""
 SPARE_PARTS = 1.25
 """Keys do not spread evenly: so many more parts than would just do."""
 _SEED = hash_seed(0x6B657973)
@@ -100,7 +100,7 @@ def spread(
     Raises:
         PipelineError: the disk has no room.
     """
-    files = [SpilledTables() for _ in range(count)]
+    file = PartFile()
     try:
         for table in tables:
             codes = part_of(table)
@@ -108,15 +108,11 @@ def spread(
             starts = np.searchsorted(codes[order], np.arange(count + 1))
             rows = table.take(pa.array(order))
             for number in np.flatnonzero(np.diff(starts)).tolist():
-                files[number].append(rows.slice(starts[number], starts[number + 1] - starts[number]))
-        for file in files:
-            if file.num_rows:
-                part = _gathered(file.tables(), limit_bytes, shrink)
-                file.close()
-                yield part
+                file.append(number, rows.slice(starts[number], starts[number + 1] - starts[number]))
+        for part in file.parts():
+            yield _gathered(part, limit_bytes, shrink)
     finally:
-        for file in files:
-            file.close()
+        file.close()
 
 
 def _gathered(tables: Iterator[pa.Table], limit_bytes: int, shrink: Shrink | None) -> pa.Table:

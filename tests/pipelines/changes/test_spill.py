@@ -145,6 +145,18 @@ def test_keys_that_changes_tie_together_share_a_part() -> None:
     assert [p for p in parts if p & set(range(40))] == [next(p for p in parts if set(range(40)) <= p)]
 
 
+def test_parts_stay_within_the_limit_however_much_larger_than_it_the_changes_are() -> None:
+    table = batch_of([change("c", {"id": i, "n": i}) for i in range(4000)], {"id": pa.int64(), "n": pa.int64()}).table
+    limit = table.nbytes // 500
+    run = ChangeRun.of((table.slice(i, 500) for i in range(0, 4000, 500)), 1)
+    try:
+        sizes = [p.changes.nbytes for p in parts_by_key(run, ["id"], limit)]
+    finally:
+        run.close()
+    assert len(sizes) > 500
+    assert max(sizes) < 4 * limit
+
+
 def test_full_disk_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
