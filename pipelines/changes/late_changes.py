@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
-from pipelines.changes.change_batch import ORDER, ChangeBatch, change_schema
+from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import Changes
+from pipelines.changes.earlier_values import with_earlier_values
 from pipelines.changes.key_codes import encode_keys
 from pipelines.changes.key_set import KeySet
-from pipelines.changes.logged_changes import ORDINAL, read_by_place
+from pipelines.changes.logged_changes import ORDINAL, in_change_schema, read_by_place
 from pipelines.changes.touched_keys import keys_touched
 from pipelines.config import TableConfig
 from pipelines.errors import ConfigError, SchemaConflictError
@@ -56,7 +57,7 @@ def followed(
             if pc.any(pc.equal(valid.column("op"), "t")).as_py():
                 yield from _among_all(valid, log, key, limit_bytes)
             else:
-                yield _merged(valid, _later(valid, log, key), key)
+                yield with_earlier_values(log, _merged(valid, _later(valid, log, key), key), key)
         if rest.num_rows:
             yield rest
 
@@ -136,23 +137,9 @@ def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Ta
         return late
     row_type = late.schema.field("after").type
     logged = later.sort_by(ORDINAL).drop_columns([ORDINAL])
-    own = ChangeBatch(_in_schema(logged, key), logged.schema.field("after").type, tuple(key))
+    own = ChangeBatch(in_change_schema(logged, key), logged.schema.field("after").type, tuple(key))
     both = pa.concat_tables([_each_once(own.in_row_type(row_type).table, key), late])
     return both.take(pc.sort_indices(both.column(ORDER)))
-
-
-def _in_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows of a log as changes: their columns in order, named and typed as those of a batch."""
-    schema = change_schema(_plain(logged.schema.field("after").type), key, is_ordered=True)
-    columns = [
-        logged.column(f.name).cast(f.type) if logged.schema.field(f.name).type != f.type else logged.column(f.name)
-        for f in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _plain(struct: pa.StructType) -> pa.StructType:
-    return pa.struct([pa.field(f.name, f.type) for f in struct])
 
 
 def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:

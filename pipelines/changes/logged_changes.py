@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
-from pipelines.changes.change_batch import ORDER
+from pipelines.changes.change_batch import ORDER, change_schema
 from pipelines.tables import positions
 from pipelines.tables.row_shape import without_extensions
 from scan_core.expr.nodes import col
@@ -87,3 +87,17 @@ def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
     if newer is not None and newer[1]:
         found.append((1, newer[0]))
     return found[::-1]
+
+
+def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Rows of a log as changes: their columns in order, named and typed as those of a batch."""
+    schema = change_schema(_plain(logged.schema.field("after").type), key, is_ordered=True)
+    columns = [
+        logged.column(f.name).cast(f.type) if logged.schema.field(f.name).type != f.type else logged.column(f.name)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(struct: pa.StructType) -> pa.StructType:
+    return pa.struct([pa.field(f.name, f.type) for f in struct])

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.changes.change_arrays import ChangeArrays
 from pipelines.changes.change_batch import count_ops
 from pipelines.changes.key_set import KeySet
-from pipelines.mirrors.change_arrays import ChangeArrays
-from pipelines.mirrors.unsent_sources import UnsentSources
+from pipelines.changes.unsent_sources import UnsentSources
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.mirrors.change_arrays import ChangeArrays
-from pipelines.mirrors.unsent_sources import UnsentSources
+from pipelines.changes.change_arrays import ChangeArrays
+from pipelines.changes.unsent_sources import UnsentSources, with_sent
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -42,31 +41,4 @@ def squash(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     kept = np.flatnonzero(whole[code] | whole[arrays.old_code] | (first[code] == places) | ends)
     if len(kept) == count:
         return changes
-    return _filled(changes.take(pa.array(kept)), arrays, sources, kept, ends[kept])
-
-
-def _filled(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, ends: Mask) -> pa.Table:
-    """The kept changes, the last of each key with what earlier ones sent of the columns that it did not."""
-    columns = {name: column.take(pa.array(kept)) for name, column in arrays.columns.items()}
-    unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
-    for name, source_of in sources.source_of.items():
-        source = source_of[kept]
-        known = unsent[name] & ends & ~sources.from_mirror[name][source]
-        if known.any():
-            columns[name] = pc.if_else(pa.array(known), arrays.columns[name].take(pa.array(source)), columns[name])
-            unsent[name] = unsent[name] & ~known
-    kind = table.schema.field("after").type
-    present = pa.array(~arrays.puts[kept])
-    after = pa.StructArray.from_arrays(list(columns.values()), fields=list(kind), mask=present)
-    replaced = {"after": after, "unchanged": _lists(unsent, table.schema.field("unchanged").type, table.num_rows)}
-    for name, column in replaced.items():
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    return table
-
-
-def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:
-    """Per change the names of the columns that it did not send."""
-    marks = np.stack([*unsent.values()], axis=1) if unsent else np.zeros((count, 0), np.bool_)
-    offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
-    names = pa.array(list(unsent), pa.string()).take(pa.array(np.nonzero(marks)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), names, type=kind)
+    return with_sent(changes.take(pa.array(kept)), arrays, sources, kept, chosen=ends[kept])

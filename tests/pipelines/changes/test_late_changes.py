@@ -198,3 +198,48 @@ def test_rule_26_shuffled_history_ends_as_the_ordered_one(seed: int, tmp_path: P
     land_and_run(project, *(lines[i : i + 30] for i in range(0, 120, 30)))
     assert project.rows() == sorted(rows.values(), key=lambda r: r["id"])
     assert load(project.folder / "nevermore.yaml").tables["shop.products"].order_by == ("source.lsn",)
+
+
+@pytest.mark.parametrize(
+    ("later", "wanted"),
+    [
+        ([event(9, "c", product(1, "again", "other"))], [product(1, "again", "other"), product(2, "moved", "big")]),
+        ([event(9, "d", product(1))], [product(2, "moved", "big")]),
+        ([event(9, "u", product(2, "newest", UNSENT))], [product(2, "newest", "big")]),
+    ],
+)
+def test_rule_28_late_key_change_takes_what_it_did_not_send_from_the_row_of_its_place(
+    later: list[str], wanted: list[Event], tmp_path: Path
+) -> None:
+    project = project_in(tmp_path, max_quarantine_ratio=1.0)
+    late = event(5, "u", product(2, "moved", UNSENT), before={"id": 1})
+    report = land_and_run(project, [event(1, "c", product(1, "a", "big")), *later], [late])
+    assert report.quarantined == 0
+    assert project.rows() == wanted
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rule_26_columns_that_were_not_sent_end_as_if_all_had_come_in_order(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    rows: dict[int, Event] = {}
+    lines = []
+    for lsn in range(90):
+        key = draw.randrange(6)
+        old = rows.get(key)
+        if old is None:
+            rows[key] = product(key, str(lsn), str(lsn))
+            lines.append(event(lsn, "c", rows[key]))
+        elif draw.random() < 0.15:
+            lines.append(event(lsn, "d", rows.pop(key)))
+        else:
+            new = draw.randrange(6) if draw.random() < 0.4 else key
+            rows[new if new not in rows else key] = {**rows.pop(key), "name": str(lsn)}
+            (moved,) = (k for k, row in rows.items() if row["name"] == str(lsn))
+            rows[moved]["id"] = moved
+            text = UNSENT if draw.random() < 0.6 else f"new {lsn}"
+            rows[moved]["text"] = rows[moved]["text"] if text == UNSENT else text
+            lines.append(event(lsn, "u", {**rows[moved], "text": text}, before={"id": key}))
+    project = project_in(tmp_path, max_quarantine_ratio=1.0)
+    draw.shuffle(lines)
+    land_and_run(project, *(lines[i : i + 30] for i in range(0, 90, 30)))
+    assert project.rows() == sorted(rows.values(), key=lambda r: r["id"])

@@ -47,7 +47,7 @@ def outcome(table: pa.Table) -> dict[str, Any]:
 @pytest.mark.parametrize("moves", [False, True])
 def test_rule_26_squashed_changes_fold_to_the_same(moves: bool) -> None:  # noqa: FBT001 - a parameter
     fewer = 0
-    for seed in range(150):
+    for seed in range(50):
         table = batch_of(at_random(seed, moves=moves), COLUMNS).table
         squashed = squash(table, ["id"])
         fewer += squashed.num_rows < table.num_rows
@@ -55,7 +55,7 @@ def test_rule_26_squashed_changes_fold_to_the_same(moves: bool) -> None:  # noqa
         assert outcome(squashed) == outcome(table), seed
         halves = [squash(table.slice(0, 20), ["id"]), table.slice(20)]
         assert outcome(squash(pa.concat_tables(halves).combine_chunks(), ["id"])) == outcome(table), seed
-    assert fewer > 20
+    assert fewer > 10
 
 
 def test_a_row_that_changes_often_is_two_changes() -> None:

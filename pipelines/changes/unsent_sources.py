@@ -1,9 +1,11 @@
 """Where the columns that a change did not send come from: an earlier change of the row, the mirror, or nobody (rule 26)."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.mirrors.change_arrays import ChangeArrays
+from pipelines.changes.change_arrays import ChangeArrays
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -75,3 +77,38 @@ def _previous_touch(changes: ChangeArrays, alive: Mask) -> tuple[Rows, Mask]:
     if not len(key):
         return nothing, np.zeros(len(changes), np.bool_)
     return np.where(same, time[at], nothing), same & put[at]
+
+
+def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, *, chosen: Mask) -> pa.Table:
+    """Some changes, the chosen of them with what earlier ones sent of the columns that they did not.
+
+    Args:
+        table: rows of the change schema: those of `arrays` at `kept`.
+        arrays: all of the changes.
+        sources: where their unsent columns come from.
+        kept: which of them are wanted.
+        chosen: which of these are completed.
+    """
+    columns = {name: column.take(pa.array(kept)) for name, column in arrays.columns.items()}
+    unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
+    for name, source_of in sources.source_of.items():
+        source = source_of[kept]
+        known = unsent[name] & chosen & ~sources.from_mirror[name][source]
+        if known.any():
+            columns[name] = pc.if_else(pa.array(known), arrays.columns[name].take(pa.array(source)), columns[name])
+            unsent[name] = unsent[name] & ~known
+    kind = table.schema.field("after").type
+    present = pa.array(~arrays.puts[kept])
+    after = pa.StructArray.from_arrays(list(columns.values()), fields=list(kind), mask=present)
+    replaced = {"after": after, "unchanged": _lists(unsent, table.schema.field("unchanged").type, table.num_rows)}
+    for name, column in replaced.items():
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
+    return table
+
+
+def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:
+    """Per change the names of the columns that it did not send."""
+    marks = np.stack([*unsent.values()], axis=1) if unsent else np.zeros((count, 0), np.bool_)
+    offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
+    names = pa.array(list(unsent), pa.string()).take(pa.array(np.nonzero(marks)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, type=kind)
