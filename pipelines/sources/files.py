@@ -13,8 +13,9 @@ from pipelines.sources.event_groups import CompleteEvents
 from pipelines.sources.file_fingerprint import fingerprints_of
 from pipelines.sources.file_listing import ListedFile, list_files, place
 from pipelines.sources.file_options import STOP, FileOptions
+from pipelines.sources.file_piece import FilePiece
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
-from pipelines.sources.file_reader import FilePiece, is_quiet, read_file, unreadable_rest
+from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
 from pipelines.sources.raw_batching import gather
 from pipelines.sources.raw_events import RawEvents
 

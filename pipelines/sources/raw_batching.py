@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pipelines.changes.change_batch import Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.event_groups import CompleteEvents
+from pipelines.sources.file_piece import FilePiece
 from pipelines.sources.file_position import ReadFile
-from pipelines.sources.file_reader import FilePiece
 from pipelines.sources.raw_events import RawEvents
 
 PIECE_BYTES = 3 * 1024

@@ -1,0 +1,191 @@
+"""The events of a text in pieces, from where reading stopped: lines, framed messages, documents, CSV."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats import document_kernels
+from pipelines.formats import json_kernels as kernels
+from pipelines.sources.csv_reader import read_csv
+from pipelines.sources.file_chunks import MAX_LINE_BYTES, Chunks, after_last_newline
+from pipelines.sources.file_documents import Piece, split_documents, split_frames, split_lines
+from pipelines.sources.file_layout import SNIFFED_BYTES, Layout, comment_length, is_unfinished_start, sniff_layout
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_piece import FilePiece, behind, end_of
+from pipelines.sources.file_position import ReadFile
+
+_TEXT_TABLES = (".csv", ".tsv")
+_LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
+
+
+def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
+    """The events behind those that are read already."""
+    head = chunks.peek(SNIFFED_BYTES)
+    if _is_csv(head, known, options, suffix):
+        yield from read_csv(chunks, head, known, options, suffix)
+        return
+    comment_bytes, comment_lines = comment_length(head)
+    layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
+    if layout is None and (options.report_incomplete or not chunks.seekable):
+        layout = Layout.LINES
+    if layout is None:
+        yield end_of(replace(known, waiting=True))
+        return
+    if layout is Layout.FRAMED:
+        yield from _read_frames(chunks, known, options)
+        return
+    if layout in _LINE_LAYOUTS:
+        yield from _read_lines(chunks, known, layout, options, (comment_bytes, comment_lines))
+    else:
+        yield from _read_documents(chunks, known, layout, options, comment_bytes)
+
+
+def _read_lines(
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int]
+) -> Iterator[FilePiece]:
+    # Lines without a byte position are known from the change log: they are counted again and left out.
+    applied = known.lines if known.read_bytes == 0 else 0
+    begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
+    known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
+    while True:
+        data, is_last = chunks.lines(options.batch_bytes)
+        pending = is_last and chunks.seekable and _is_unfinished(data, layout)
+        whole = after_last_newline(data) if pending else data.size
+        if whole:
+            piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(_chosen(piece, options, applied), None, behind(before, applied), known)
+            if piece.read_bytes < whole:
+                chunks.give_back(data, piece.read_bytes)
+                continue
+        if pending and options.report_incomplete:
+            rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
+            yield FilePiece(_chosen(rest, options, applied), None, known, known)
+        if pending and not options.report_incomplete:
+            known = replace(known, waiting=True)
+        if is_last or 0 < options.last_line <= known.lines:
+            break
+    yield end_of(known)
+
+
+def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
+    """Whether a text holds CSV; dumps of `key TAB value` lines may be called .tsv too."""
+    if known.layout or options.layout is not None:
+        return Layout.CSV.value in {known.layout, options.layout}
+    return suffix in _TEXT_TABLES and head.lstrip()[:1] not in {b"{", b"["}
+
+
+def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+    chunks.skip_exactly(known.read_bytes)
+    known = replace(known, layout=Layout.FRAMED.value, waiting=False)
+    wanted = options.batch_bytes
+    while True:
+        data, is_last = chunks.some(wanted)
+        piece, is_cut = split_frames(data, known.lines + 1, options.batch_rows)
+        if len(piece.offsets):
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(piece, None, before, known)
+        if is_last and (is_cut or piece.read_bytes == data.size):
+            break
+        # A message may be larger than what is read at once.
+        wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
+        if wanted > MAX_LINE_BYTES:
+            raise SourceError(f"a message of more than {MAX_LINE_BYTES} bytes: the file is not framed")
+        chunks.give_back(data, piece.read_bytes)
+    if is_cut and options.report_incomplete:
+        raise SourceError(f"the file ends within message {known.lines + 1}")
+    yield end_of(replace(known, waiting=is_cut))
+
+
+def _read_documents(
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
+) -> Iterator[FilePiece]:
+    data = chunks.whole().slice(skipped_bytes)
+    if options.comments:
+        data = _blanked(data, options.comments)
+    piece = split_documents(data, layout, known.lines)
+    pending = len(piece.documents) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
+    lines = piece.lines - 1 if pending else piece.lines
+    known = replace(known, layout=layout.value if lines else "", waiting=False)
+    if pending and not options.report_incomplete:
+        count = len(piece.documents) - 1
+        keys = None if piece.keys is None else piece.keys.slice(0, count)
+        piece = replace(piece, documents=piece.documents.slice(0, count), keys=keys, offsets=piece.offsets[:count])
+    for first in range(0, len(piece.offsets), options.batch_rows):
+        part = _part(piece, first, options.batch_rows)
+        read = min(int(part.offsets[-1]), lines)
+        before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
+        yield FilePiece(part, None, before, known)
+    waiting = bool(pending) and not options.report_incomplete
+    yield end_of(replace(known, lines=max(lines, known.lines), read_bytes=known.size if lines else 0, waiting=waiting))
+
+
+def _part(piece: Piece, first: int, count: int) -> Piece:
+    keys = None if piece.keys is None else piece.keys.slice(first, count)
+    offsets = piece.offsets[first : first + count]
+    return replace(piece, documents=piece.documents.slice(first, count), keys=keys, offsets=offsets)
+
+
+def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
+    """The lines that the options ask for, after the `applied` first ones."""
+    keep = (piece.offsets >= max(options.first_line, applied + 1)) & (
+        (piece.offsets <= options.last_line) | (options.last_line == 0)
+    )
+    skipped = dict(piece.skipped)
+    for prefix in options.comments:
+        is_comment = np.asarray(pc.starts_with(piece.documents, prefix)) if len(keep) else keep
+        if (is_comment & keep).any():
+            skipped["comment"] = skipped.get("comment", 0) + int((is_comment & keep).sum())
+            keep &= ~is_comment
+    if keep.all():
+        return piece if skipped == piece.skipped else replace(piece, skipped=skipped)
+    mask = pa.array(keep)
+    keys = None if piece.keys is None else piece.keys.filter(mask)
+    return replace(
+        piece, documents=piece.documents.filter(mask), keys=keys, offsets=piece.offsets[keep], skipped=skipped
+    )
+
+
+def _layout(head: bytes, options: FileOptions) -> Layout | None:
+    """The layout that the options or the first bytes tell; None if these are the beginning of one document."""
+    if options.layout is not None:
+        try:
+            return Layout(options.layout)
+        except ValueError as error:
+            valid = ", ".join(layout.value for layout in Layout)
+            raise ConfigError(f"unknown layout {options.layout!r}; valid are {valid}") from error
+    for prefix in options.comments:
+        head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
+    # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
+    return sniff_layout(head) if len(head) >= SNIFFED_BYTES // 2 or not is_unfinished_start(head) else None
+
+
+def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
+    wanted = tuple(prefix.encode() for prefix in prefixes)
+    lines = data.to_pybytes().split(b"\n")
+    return pa.py_buffer(b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in lines))
+
+
+def _is_unfinished(data: pa.Buffer, layout: Layout) -> bool:
+    """Whether the last line may still grow: it has no newline and is no complete event."""
+    rest = data.slice(after_last_newline(data)).to_pybytes()
+    if not rest.strip():
+        return False
+    if layout is Layout.KEYED_LINES:
+        _, tab, rest = rest.partition(b"\t")
+        return not tab or not _is_complete(rest)
+    return not _is_complete(rest)
+
+
+def _is_complete(document: bytes | None) -> bool:
+    if document is None:
+        return True
+    data = np.frombuffer(document, np.uint8)
+    spans = np.zeros((2, 2), np.int64)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    found, reached = document_kernels.split_documents(data, 0, len(data), spans, stack, False)
+    return bool(found == 1 and reached == len(data))
