@@ -75,7 +75,8 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
     first = _ordinal(log, start, "from", 1)
     last = min(_ordinal(log, end, "to", applied), applied)
     if first > last:
-        raise SourceError(f"no change of {name} between {first} and {last}; its mirror has changes up to {applied}")
+        asked = " ".join(f"--{side} {text}" for side, text in (("from", start), ("to", end)) if text is not None)
+        raise SourceError(f"no change of {name} lies within {asked}; its mirror has changes 1 to {applied}")
     _refuse_truncates(log, name, first, applied)
     quarantined = 0
 
