@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipelines.errors import SourceError
-from pipelines.formats.change_rows import USUAL_OP_COLUMNS
 from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.formats.op_names import USUAL_OP_COLUMNS
 from pipelines.formats.registry import decode
 from pipelines.formats.sniff import sniff
 from pipelines.sources.raw_events import from_documents
