@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.catalog import (
     check_writable,
@@ -21,9 +19,10 @@ from pipelines.catalog import (
     refresh,
     storage_of,
 )
-from pipelines.changes.change_batch import ORDER, TIMESTAMP, ChangeBatch
+from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_run import Changes
-from pipelines.changes.logged_changes import ORDINAL, atomic_runs
+from pipelines.changes.log_rows import FIXED_COLUMNS, highest_place, key_of, numbered_from, placed, truncate
+from pipelines.changes.logged_changes import atomic_runs
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
 from pipelines.tables import positions
 from pipelines.tables.commit import Committed, RowDelta, retry_conflicts
@@ -31,20 +30,6 @@ from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type
-
-_FIXED_COLUMNS = pa.schema(
-    [
-        pa.field(ORDINAL, pa.int64()),
-        pa.field("op", pa.string()),
-        pa.field("unchanged", pa.list_(pa.string())),
-        pa.field("source_file", pa.string()),
-        pa.field("source_offset", pa.int64()),
-        pa.field("source_ts", TIMESTAMP),
-        pa.field("ingested_at", TIMESTAMP),
-        pa.field("schema_version", pa.int32()),
-    ]
-)
-"""What every log has from the start; key, before and after come with the first changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +104,7 @@ class ChangeLog:
     def create(self, properties: Mapping[str, str] | None = None) -> None:
         """Make the table, with these properties, unless it is there."""
         if self.table is None:
-            fields, hours = iceberg_fields(_FIXED_COLUMNS), [("hour", "ingested_at")]
+            fields, hours = iceberg_fields(FIXED_COLUMNS), [("hour", "ingested_at")]
             self.table = create_table(self._catalog, self.name, fields, partition_by=hours, properties=properties)
             self._read_state()
 
@@ -149,7 +134,7 @@ class ChangeLog:
             SchemaConflictError: a column's type clashes with what is logged.
             CommitConflictError: another ingester appended meanwhile.
         """
-        key = () if changes is None else _key_of(changes)
+        key = () if changes is None else key_of(changes)
         if key and self.key and not key_may_grow and set(key) != set(self.key):
             raise SchemaConflictError(
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
@@ -172,7 +157,7 @@ class ChangeLog:
             for part in () if changes is None else changes.tables():
                 files += self._written(part, last + 1, delta)
                 last += part.num_rows
-                order = max(filter(None, (order, _highest(part))), default=None)
+                order = max(filter(None, (order, highest_place(part))), default=None)
             if order is not None:
                 more = {**more, positions.ORDER_REACHED: order}
             committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
@@ -185,7 +170,7 @@ class ChangeLog:
 
     def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
         """Files of changes, numbered from `first` on, in a schema that takes them."""
-        numbered = _numbered(changes, first)
+        numbered = numbered_from(changes, first)
         self._evolve(delta, numbered.schema)
         return write_rows(numbered, delta.target, delta.default_spec)
 
@@ -207,9 +192,9 @@ class ChangeLog:
         last = self.last_ordinal
         try:
             for number, batch in enumerate(batches):
-                changes = pa.concat_tables([_truncate(batch), batch.table]) if number == 0 else batch.table
+                changes = pa.concat_tables([truncate(batch), batch.table]) if number == 0 else batch.table
                 if self.order_reached is not None:  # late changes belong before it
-                    changes = _placed(changes, self.order_reached)
+                    changes = placed(changes, self.order_reached)
                 files += self._written(changes, last + 1, delta)
                 last += changes.num_rows
             delta.commit(files, self._properties(self.position, last, delta), operation="append")
@@ -254,42 +239,6 @@ class ChangeLog:
             if first <= end < last:
                 end = first - 1 if first > after + 1 else last
         return end
-
-
-def _truncate(like: ChangeBatch) -> pa.Table:
-    """A truncate, as a change of the same table."""
-    schema = like.table.schema
-    given = {
-        "op": "t",
-        "unchanged": [],
-        "ingested_at": like.table.column("ingested_at")[0].as_py(),
-        "schema_version": 0,
-    }
-    return pa.Table.from_pylist([given], schema)
-
-
-def _placed(changes: pa.Table, place: str) -> pa.Table:
-    """The changes, all of them at one place in the order that config asks for."""
-    column = pa.repeat(place, changes.num_rows)
-    if ORDER in changes.column_names:
-        return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
-    return changes.append_column(ORDER, column)
-
-
-def _numbered(changes: pa.Table, first: int) -> pa.Table:
-    ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
-    return changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
-
-
-def _highest(changes: pa.Table) -> str | None:
-    """The highest place in the order that config asks for, if it asks for one."""
-    return pc.max(changes.column(ORDER)).as_py() if ORDER in changes.column_names else None
-
-
-def _key_of(changes: Changes) -> tuple[str, ...]:
-    """Names of the key columns; none without changes."""
-    first = next(changes.tables(), None)
-    return () if first is None else tuple(f.name for f in first.schema.field("key").type)
 
 
 def _has_rows(table: Any) -> bool:
