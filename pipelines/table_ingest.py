@@ -23,6 +23,7 @@ from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.soft_delete import DELETED
 from pipelines.quarantine import check_ratio, quarantine
 from pipelines.table_patterns import SOURCE_TABLE
+from pipelines.tables.parquet_output import WriterOptions
 from pipelines.tables.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from scan_core.schema import arrow_type
 
@@ -49,7 +50,7 @@ class TableIngest:
         self._catalog = catalog
         self._progress = progress
         self._log_only = log_only
-        self._log = ChangeLog(catalog, change_log_name(name))
+        self._log = ChangeLog(catalog, change_log_name(name), WriterOptions(encode_numbers=config.compact_log))
         self._pending = PendingChanges(config.memory_limit_bytes // BATCH_SHARE)
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []

@@ -68,6 +68,8 @@ class TableConfig(Section):
         on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
         sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
         bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
+        compact_log: write numbers into the change log in encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
+            and BYTE_STREAM_SPLIT); false for other readers of it that do not know them.
         commit_rows: so many changes are enough for a commit.
         commit_interval: least seconds between commits of a continuous run.
         memory_limit_bytes: what a batch may hold in memory; what is more is spilled to the disk.
@@ -95,6 +97,7 @@ class TableConfig(Section):
     on_conflict: Literal["quarantine", "new_column"] = "quarantine"
     sort_by: Names = ()
     bloom_filters: bool = False
+    compact_log: bool = True
     commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES

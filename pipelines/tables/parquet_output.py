@@ -3,7 +3,7 @@
 Which rows and keys go into which file is decided by `table_writer.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ class WriterOptions:
         compression: Parquet codec.
         bloom_filters: write Bloom filters for key columns, of data files and of delete files.
         sort_by: columns by which the rows of a data file are sorted.
+        encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
+            faster and smaller, but not every reader knows these encodings.
         sample_dictionaries: no Parquet dictionary for columns whose values hardly come again; otherwise all try one.
     """
 
@@ -39,6 +41,7 @@ class WriterOptions:
     compression: str = "zstd"
     bloom_filters: bool = False
     sort_by: tuple[str, ...] = ()
+    encode_numbers: bool = False
     sample_dictionaries: bool = True
 
 
@@ -61,6 +64,27 @@ def delta_encoding(kind: PrimitiveType) -> str | None:
             return "DELTA_BYTE_ARRAY"
         case _:
             return None
+
+
+def number_encodings(schema: pa.Schema, dictionaries: Collection[str]) -> dict[str, str] | None:
+    """Encodings of the numbers that have no dictionary, by path; None if there are none."""
+    found = {path: e for f in schema for path, kind in _members(f.name, f.type) if (e := _number_encoding(kind))}
+    return {path: encoding for path, encoding in found.items() if path not in dictionaries} or None
+
+
+def _members(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Columns that are not below a list or map."""
+    if not pa.types.is_struct(kind):
+        yield path, kind
+        return
+    for member in kind:
+        yield from _members(f"{path}.{member.name}", member.type)
+
+
+def _number_encoding(kind: pa.DataType) -> str | None:
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        return "DELTA_BINARY_PACKED"
+    return "BYTE_STREAM_SPLIT" if pa.types.is_floating(kind) else None
 
 
 def write_parquet(

@@ -14,7 +14,13 @@ import pyarrow.parquet as pq
 from pipelines.errors import SchemaConflictError
 from pipelines.tables.dictionary_columns import dictionary_columns
 from pipelines.tables.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
-from pipelines.tables.parquet_output import WriterOptions, bloom_filters, delta_encoding, write_parquet
+from pipelines.tables.parquet_output import (
+    WriterOptions,
+    bloom_filters,
+    delta_encoding,
+    number_encodings,
+    write_parquet,
+)
 from pipelines.tables.partitioning import PartitionedRows, split_by_partition
 from pipelines.tables.row_order import check_order, in_order
 from pipelines.tables.row_shape import conform, parquet_schema
@@ -127,13 +133,16 @@ def _write_data_file(
     path = _file_path(target, part.folder, "")
     blooms = bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
     dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
+    encodings = None
+    if target.options.encode_numbers and isinstance(dictionaries, list):
+        encodings = number_encodings(rows.schema, dictionaries)
     footer, size = write_parquet(
         rows,
         path,
         target.storage,
         target.options,
         use_dictionary=dictionaries,
-        column_encoding=None,
+        column_encoding=encodings,
         bloom_filter_options=blooms,
     )
     return WrittenFile(
