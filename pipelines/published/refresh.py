@@ -115,11 +115,6 @@ class _Run:
         self._base = base_of(self._table, entry.mode)
         self._from = fingerprint(snapshots_read(self._scans))
         self._done = appended(self._table, self._from) if entry.mode == "append" else Appended()
-        if (why := check_incremental(config, query.name, self._scans)) is not None:
-            raise ConfigError(
-                f"published {query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
-                "write incremental: auto to make all where they cannot"
-            )
 
     def make(self, keys: Sequence[str], *, is_full: bool, is_dry: bool) -> PublishReport:
         """Make and commit what there is to make, or only say what that is."""
@@ -130,6 +125,7 @@ class _Run:
         if self._entry.mode != "append":
             plan = plan_refresh(self._entry, self._query, self._scans, self._base, wanted, is_full=is_full)
         if not keys and isinstance(plan, MakeNothing):
+            self._require_incremental()
             return self._nothing(plan.reason, is_dry=is_dry)
         spark = project_session(self._config.spark.at(*self._place))
         with views_of(spark, self._scans, self._config.spark.reports) as (views, reports):
@@ -152,10 +148,18 @@ class _Run:
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
     ) -> tuple[Work, ResultShape]:
         result = query_result(spark, self._query, views, sample_arguments(self._entry, self._query))
+        self._require_incremental()  # not before Spark has told what is wrong with the SQL itself
         shape = result_shape(self._entry, self._query, result)
         finder = WorkFinder(self._entry, self._query, self._base, self._table)
         work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
         return work_without(work, self._done.keys, self._entry, self._query, shape), shape
+
+    def _require_incremental(self) -> None:
+        if (why := check_incremental(self._config, self._query.name, self._scans)) is not None:
+            raise ConfigError(
+                f"published {self._query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
+                "write incremental: auto to make all where they cannot"
+            )
 
     def _publication(self, work: Work, shape: ResultShape, *, is_part: bool) -> Publication:
         """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""

@@ -208,3 +208,49 @@ def test_options_name_columns_of_the_result(tmp_path: Path, spark: SparkSession)
 def test_states_of_mirrors_are_told_apart() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+# -- several partitions, and tables without any ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_partitions_and_all_the_rest_are_appended_once_each(tmp_path: Path, spark: SparkSession) -> None:
+    config = config_of(tmp_path, mode="append")
+    land(config, {1: (1, 10.0), 2: (2, 20.0), 3: (3, 30.0), 4: (4, 40.0)})
+    two = publish(config, NAME, partitions=[f"{FIRST}..{SECOND}"])
+    assert (two.rows_by_partition, len(snapshots(config))) == ({FIRST: 1, SECOND: 1}, 1)
+    again = publish(config, NAME, partitions=[SECOND, "2026-01-03"])
+    assert again.rows_by_partition == {"2026-01-03": 1}
+    rest = publish(config, NAME)
+    assert (rest.rows, rest.partitions) == (1, None)
+    for partitions in ([], [FIRST], ["2026-01-09"]):
+        assert publish(config, NAME, partitions=partitions).is_unchanged
+    assert [row[1] for row in rows_of(config)] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_of_partitions_that_are_upserted_together_the_last_row_of_a_key_stays(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    sql = "select day, id % 2 as id, max(amount) as amount from shop.orders group by day, id % 2"
+    config = config_of(tmp_path, sql, mode="upsert", key=["id"])
+    land(config, {1: (1, 10.0), 2: (1, 20.0), 3: (2, 30.0)})
+    report = publish(config, NAME, partitions=[f"{FIRST}..{SECOND}"])
+    assert (report.rows, report.delete_rows, report.partitions) == (3, 1, (FIRST, SECOND))
+    assert rows_of(config) == [(FIRST, 0, 20.0), (SECOND, 1, 30.0)]
+    with pytest.raises(PublishError, match="several rows of the result have the same key"):
+        publish(config, NAME)
+    assert rows_of(config) == [(FIRST, 0, 20.0), (SECOND, 1, 30.0)]
+
+
+@pytest.mark.slow
+def test_a_mode_that_is_changed_makes_all_anew(tmp_path: Path, spark: SparkSession) -> None:
+    land(config_of(tmp_path), {1: (1, 10.0), 2: (2, 20.0)})
+    publish(config_of(tmp_path, mode="upsert", key=["id"]), NAME)
+    land(config_of(tmp_path), {}, deleted=(1,))
+    upserted = publish(config_of(tmp_path, mode="upsert", key=["id"]), NAME)
+    assert upserted.reason == "changed: shop.orders"
+    assert len(rows_of(config_of(tmp_path))) == 2  # an upsert removes nothing
+    replaced = publish(config_of(tmp_path, incremental=True), NAME)
+    assert replaced.reason.endswith("was made with mode: upsert")
+    assert rows_of(config_of(tmp_path)) == [(SECOND, 2, 20.0)]
