@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.fitting import is_number
@@ -15,7 +16,10 @@ from pipelines.formats.image import Columns, inferred
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.member_types import paths_below, with_members
+from pipelines.formats.span_text import NUMBER_KINDS, text
 from pipelines.formats.value_type import Encoding, ValueType, from_arrow, from_config
+
+_WHOLE = r"^-?\d+(\.0*)?([eE]\+?\d+)?$"
 
 
 def resolve_types(
@@ -29,7 +33,8 @@ def resolve_types(
 ) -> dict[str, ValueType]:
     """Value type by source column, for every column of the images that the table keeps.
 
-    No table has a double for a key: numbers in the columns `keys` of the target that have no other type are long.
+    No table has a double for a key: numbers in the columns `keys` of the target that have no other type are long if any
+    of them is whole. If none is, the key is as wrong as it looks, and is refused with the table.
     """
     explicit = from_config(feed.types, feed.encodings)
     explicit |= {column: explicit.get(feed.target_name(column), t) for column, t in explicit.items()}
@@ -45,7 +50,7 @@ def resolve_types(
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
         found = inferred(columns, inference, placeholders) if given is None else given
-        if given is None and is_text and target in keys and pa.types.is_floating(found.arrow):
+        if given is None and is_text and target in keys and pa.types.is_floating(found.arrow) and _any_whole(columns):
             found = ValueType(pa.int64())
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
         if inside:
@@ -57,6 +62,12 @@ def resolve_types(
         else:
             types[name] = _inferred_beside(found, known)
     return types
+
+
+def _any_whole(columns: Sequence[object]) -> bool:
+    spans = [column for column in columns if isinstance(column, SpanColumn)]
+    words = [text(column, column.of_kind(*NUMBER_KINDS))[0] for column in spans]
+    return any(pc.any(pc.match_substring_regex(found, _WHOLE)).as_py() for found in words)
 
 
 def keeps(feed: TableFeed, column: str) -> bool:
