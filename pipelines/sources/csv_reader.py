@@ -60,6 +60,5 @@ def _csv_piece(part: Records, before: ReadFile, after: ReadFile, applied: int) -
     names = pa.array([after.name] * rejected.num_rows, pa.string())
     rejected = rejected.set_column(0, rejected.schema.field(0), names)
     piece = Piece(pa.nulls(rows.num_rows, pa.binary()), None, numbers, after.read_bytes, after.lines)
-    if applied > before.lines:
-        before = replace(behind(before, applied), layout="")
+    before, after = (replace(behind(f, applied), layout="") if applied > f.lines else f for f in (before, after))
     return FilePiece(piece, rows, before, after, Rejected(rejected))

@@ -135,12 +135,18 @@ class _Cutting:
         if self._complete is None or not pending.rows:
             return pending.rows
         full = [p for p in pending.pieces if len(p.piece.offsets)]
-        rows = full[-1].rows
-        complete = self._complete(_documents(full) if rows is None else rows)
-        if complete is None:
-            return 0 if self._open else pending.rows
-        self.of_transactions = complete.of_transactions
-        return complete.num_events + (0 if rows is None else pending.rows - rows.num_rows)
+        before = pending.rows
+        # Of rows, pieces are looked at from the last one back, up to one that does not wait as a whole.
+        for part in [full] if full[-1].rows is None else [[piece] for piece in reversed(full)]:
+            rows = part[-1].rows
+            complete = self._complete(_documents(part) if rows is None else rows)
+            if complete is None:
+                return 0 if self._open else pending.rows
+            self.of_transactions = complete.of_transactions
+            before -= sum(len(piece.piece.offsets) for piece in part)
+            if complete.num_events:
+                return before + complete.num_events
+        return 0
 
     def opened(self, pending: _Pending) -> bool:
         """Whether events that are handed on begin, or go on with, a transaction: its files are remembered then."""

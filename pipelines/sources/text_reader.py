@@ -58,7 +58,7 @@ def _read_lines(
         if whole:
             piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
-            yield FilePiece(_chosen(piece, options, applied), None, behind(before, applied), known)
+            yield FilePiece(_chosen(piece, options, applied), None, behind(before, applied), behind(known, applied))
             if piece.read_bytes < whole:
                 chunks.give_back(data, piece.read_bytes)
                 continue

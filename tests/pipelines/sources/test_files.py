@@ -473,6 +473,28 @@ def test_rows_before_and_after_an_update_are_handed_on_together(reader: Reader, 
     assert run() == ([[5, 6]] if suffix != "parquet" else [[5, 1]])
 
 
+def test_row_before_an_update_is_not_cut_from_it_by_a_file_that_ends_with_another(reader: Reader) -> None:
+    for name, words in {"a": ["+I", "+I", "-U"], "b": ["-U"], "c": ["+U", "+U", "+I"]}.items():
+        pq.write_table(pa.table({"op": words}), reader.folder / f"{name}.parquet")
+    found = discover([str(reader.folder / "*")], None, FileOptions(batch_rows=4), complete=PAIRS)
+    assert [[o for _, o, _ in events_of(batch.raw)] for batch in found] == [[1, 2], [3, 1, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_file_that_was_cut_keeps_its_place_while_one_before_it_is_applied(reader: Reader, suffix: str) -> None:
+    def rows(*words: str) -> str:
+        return "".join(f"{word},1\n" if suffix == "csv" else f'{{"op":"{word}"}}\n' for word in words)
+
+    header = "op,id\n" if suffix == "csv" else ""
+    reader.write(f"b.{suffix}", header + rows(*9 * ["+I"], "-U"))
+    assert len(reader.run(batch_rows=4, complete=PAIRS)) == 9
+    reader.write(f"b.{suffix}", rows("+U"), "a")
+    reader.write(f"a.{suffix}", header + rows(*3 * ["+I"]))
+    killed = reader.run(batch_rows=4, complete=PAIRS, stop_after=1)
+    seen = [(name, offset) for name, offset, _ in killed + reader.run(batch_rows=4, complete=PAIRS)]
+    assert seen == [*((f"a.{suffix}", n) for n in (1, 2, 3)), *((f"b.{suffix}", n) for n in (10, 11))]
+
+
 def test_transactions_larger_than_a_batch_are_handed_on_in_parts(reader: Reader) -> None:
     begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
     change = '{"action":"I","columns":[]}\n'
