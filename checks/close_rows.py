@@ -9,7 +9,7 @@ from checks.oracle.connection import open_connection
 from checks.result import MOST_OFFENDING_KEYS
 
 TOLERANCE = 1e-9
-"""Of the larger value, or absolute below one."""
+"""Of the larger value, or absolute below one; of decimals their last digit, where engines may round a half either way."""
 
 
 def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tuple[pa.Table, pa.Table, int, int]:
@@ -24,6 +24,7 @@ def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tup
     is_close = [name in close for name in left.column_names]
     exact = [n for n, c in zip(names, is_close, strict=True) if not c]
     measured = [n for n, c in zip(names, is_close, strict=True) if c]
+    kinds = dict(zip(names, left.schema.types, strict=True))
     with open_connection() as connection:
         for side, rows in (("l", left), ("r", right)):
             connection.register(f"{side}_given", canonical(rows).rename_columns(names))
@@ -33,7 +34,7 @@ def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tup
                 f"CREATE TEMP TABLE {side} AS SELECT *, row_number() OVER ({parts} {order}) AS n FROM {side}_given"
             )
         on = " AND ".join(["l.n = r.n", *(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in exact)])
-        differs = " OR ".join(f"NOT ({_is_close(n)})" for n in measured) or "false"
+        differs = " OR ".join(f"NOT ({_is_close(n, kinds[n])})" for n in measured) or "false"
         columns = ", ".join(f"{side}.{n} AS {side}{n}" for side in "lr" for n in (*names, "n"))
         connection.execute(
             f"CREATE TEMP TABLE surplus AS SELECT {columns} FROM l FULL JOIN r ON {on} "
@@ -56,9 +57,10 @@ def _rounded(name: str) -> str:
     return f"CASE WHEN isfinite({value}) THEN CAST(format('{{:.6e}}', {value}) AS DOUBLE) ELSE {value} END"
 
 
-def _is_close(name: str) -> str:
+def _is_close(name: str, kind: pa.DataType) -> str:
     one, other = f"CAST(l.{name} AS DOUBLE)", f"CAST(r.{name} AS DOUBLE)"
-    near = f"abs({one} - {other}) <= {TOLERANCE} * greatest(abs({one}), abs({other}), 1)"
+    last_digit = 1.5 * 10.0**-kind.scale if pa.types.is_decimal(kind) else 0.0
+    near = f"abs({one} - {other}) <= greatest({TOLERANCE} * greatest(abs({one}), abs({other}), 1), {last_digit!r})"
     return (
         f"l.{name} IS NOT DISTINCT FROM r.{name} OR coalesce(isfinite({one}) AND isfinite({other}) AND {near}, false)"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from checks.engine_differences import difference
 from pipelines.published.sql_functions import volatile_function
 
 
@@ -24,7 +25,7 @@ _SHAPES = (
 _VALUES = (
     "Literal", "Boolean", "Null", "And", "Or", "Not", "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Is",
     "In", "Between", "Like", "Exists", "Any", "Case", "If", "Coalesce", "Nullif", "Add", "Sub", "Mul", "Div", "Mod", "Neg",
-    "Abs", "Upper", "Lower", "DPipe", "Cast", "TryCast", "DataType", "DataTypeParam", "TimestampTrunc", "DateTrunc", "Var",
+    "Abs", "DPipe", "Cast", "TryCast", "DataType", "DataTypeParam", "TimestampTrunc", "DateTrunc", "Var",
     "Year", "Month", "Day", "TsOrDsToDate",
 )  # fmt: skip
 _OF_MANY_ROWS = (
@@ -63,6 +64,8 @@ def duckdb_sql(tree: exp.Query, arguments: Mapping[str, Any]) -> str:
             raise NotComparableError(f"{_named(node)} may mean another thing to DuckDB than to Spark")
         if isinstance(node, exp.Cast) and not _is_cast_alike(node):
             raise NotComparableError(f"{node.sql('spark')} may round or read text otherwise in DuckDB than in Spark")
+        if (reason := difference(node)) is not None:
+            raise NotComparableError(f"{_named(node)} {reason}")
 
     def bound(node: exp.Expression) -> exp.Expression:
         return _literal(arguments[node.name]) if isinstance(node, exp.Placeholder) else node
