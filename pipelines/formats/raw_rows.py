@@ -1,6 +1,7 @@
 """Rows of files that hold columns, as quarantine keeps them: a JSON object each that knows its schema, and back again."""
 
 import base64
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -26,7 +27,7 @@ def documents_of(rows: pa.Table) -> pa.BinaryArray:
     schema = rows.schema.remove_metadata()
     plain = all(field.type == pa.string() and not field.metadata for field in schema)
     mark = TEXT if plain else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    documents = [orjson.dumps({**row, SCHEMA: mark}, default=_plain) for row in rows.to_pylist()]
+    documents = [orjson.dumps({**_finite(row), SCHEMA: mark}, default=_plain) for row in rows.to_pylist()]
     return pa.array(documents, pa.binary())
 
 
@@ -71,6 +72,15 @@ def shown(document: bytes) -> bytes:
 
 def _read(mark: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(mark)))
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinity as text: JSON has none, and orjson writes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(member) for name, member in value.items()}
+    return [_finite(member) for member in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

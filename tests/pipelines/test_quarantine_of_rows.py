@@ -103,3 +103,13 @@ def test_rows_come_back_as_they_were() -> None:
     schema = schema_of(documents[0])
     assert schema is not None
     assert rows_of(documents, schema).equals(table)
+
+
+def test_numbers_that_json_lacks_come_back_as_they_were() -> None:
+    values = [float("nan"), float("inf"), float("-inf"), -0.0]
+    fields = {"d": pa.float64(), "f": pa.float32(), "l": pa.list_(pa.float64()), "s": pa.struct({"x": pa.float64()})}
+    table = pa.Table.from_pylist([{"d": v, "f": v, "l": [v, None], "s": {"x": v}} for v in values], pa.schema(fields))
+    documents = documents_of(table).to_pylist()
+    schema = schema_of(documents[0])
+    assert schema is not None
+    assert str(rows_of(documents, schema).to_pylist()) == str(table.to_pylist())
