@@ -22,6 +22,7 @@ class FileStatistics:
     def __init__(self, reader: FileReader, projection: FileProjection) -> None:
         self._reader = reader
         self._projection = projection
+        self._known: dict[tuple[int, int], tuple[Type, ColumnStatistics | None]] = {}
 
     def of(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ColumnStatistics | None]:
         """Statistics of a row group by field id, bounds in the types given."""
@@ -30,8 +31,12 @@ class FileStatistics:
             index = self._projection.index_of(field_id)
             if index is None or field_id not in types:
                 return None
-            found = self._reader.statistics(row_group, index)
-            return found and table_statistics(found, self._reader.field(index).type, types[field_id])
+            known = self._known.get((row_group.index, index))
+            if known is None or known[0] != types[field_id]:
+                found = self._reader.statistics(row_group, index)
+                told = found and table_statistics(found, self._reader.field(index).type, types[field_id])
+                known = self._known[row_group.index, index] = types[field_id], told
+            return known[1]
 
         return statistics_of
 

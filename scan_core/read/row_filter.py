@@ -106,14 +106,14 @@ class DeleteStep:
             is_alive = bool(self.deletes.keep([repeat(key, 1) for key in keys])[0])
             return Verdict(np.full(selected_count(selection), is_alive))
         if self.touched is None:
-            return Verdict(self.deletes.keep([values_of(source, columns, selection) for source in self.sources]))
+            return Verdict(self.deletes.keep(_keys_of(self.sources, columns, selection)))
         probed = intersect(selection, self.touched)
         stays: Keep = np.ones(selected_count(selection), np.bool_)
         if selected_count(probed) == 0:
             return Verdict(stays)
         is_few = selected_count(probed) < _ASIDE_SHARE * selected_count(selection)
         view, cut = (columns.aside(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
-        keys = [values_of(source, view, probed if is_few else selection) for source in self.sources]
+        keys = _keys_of(self.sources, view, probed if is_few else selection)
         stays[to_mask(relative(probed, selection))] = self.deletes.keep(select_rows(keys, cut))
         return Verdict(stays)
 
@@ -176,6 +176,12 @@ def values_of(source: ValueSource, columns: LazyColumns, selection: RowSelection
             return repeat(value, selected_count(selection))
         case MetadataSource():
             return source.values(columns, selection)
+
+
+def _keys_of(sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection) -> list[pa.Array]:
+    """The key columns of the rows of `selection`, all read at once."""
+    columns.load([source.index for source in sources if isinstance(source, FromFile)], selection)
+    return [values_of(source, columns, selection) for source in sources]
 
 
 def file_columns_of(source: ValueSource) -> frozenset[int]:
