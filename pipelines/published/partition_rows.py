@@ -112,7 +112,7 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
     if not partition.is_time:
         within = column.isin([_value(v, kind) for v in present])
     elif name != "date":
-        within = f.date_trunc(partition.unit, column).isin(starts)
+        within = f.date_trunc(partition.unit, column).isin([_moment(start, "timestamp") for start in starts])
     else:
         day = column if partition.unit == "day" else f.trunc(column, partition.unit)
         within = day.isin([start.date() for start in starts])
@@ -131,12 +131,15 @@ def _value(physical: Any, kind: Type) -> Any:
         case PrimitiveType("date"):
             return date(1970, 1, 1) + timedelta(days=physical)
         case PrimitiveType("timestamptz"):
-            return _EPOCH + timedelta(microseconds=physical)
+            return _moment(_EPOCH + timedelta(microseconds=physical), "timestamp")
         case PrimitiveType("timestamp"):
-            return f.lit((_EPOCH + timedelta(microseconds=physical)).replace(tzinfo=None).isoformat(sep=" ")).cast(
-                "timestamp_ntz"
-            )
+            return _moment(_EPOCH + timedelta(microseconds=physical), "timestamp_ntz")
         case PrimitiveType("decimal", (_, scale)):
             return Decimal(physical).scaleb(-scale)
         case _:
             return physical
+
+
+def _moment(moment: datetime, kind: str) -> Column:
+    """A time in UTC for Spark: as text, for Python's own reaches it through a calendar that is Julian before 1582."""
+    return f.lit(moment.replace(tzinfo=None).isoformat(sep=" ")).cast(kind)

@@ -5,6 +5,7 @@ Spark's reader is several times cheaper by the row, but can only leave out files
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ _LEAST_GAP = 1 / 16
 """Of all between the least and the greatest key: a smaller gap excludes too little to be asked for in every row."""
 _SCATTERED = 1.5
 """Bounds of the files, added up over what they span together: above, values lie anywhere in a file."""
+
+_FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
 def why_python_pays(scan: "Scan", plan: "ScanPlan") -> str | None:
@@ -81,7 +84,7 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return []
     found = pc.unique(column).drop_null()
-    if not len(found):
+    if not len(found) or (pa.types.is_date(kind) and not _are_in_python(found)):
         return []
     if len(found) <= MOST_LISTED:
         return [(value, value) for value in sorted(found.to_pylist())]
@@ -95,6 +98,12 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
     cuts = np.sort(widest[gaps[widest] > _LEAST_GAP * (float(high) - float(low))])
     firsts, lasts = [0, *(cuts + 1).tolist()], [*cuts.tolist(), len(values) - 1]
     return [(int(values[a]), int(values[b])) for a, b in zip(firsts, lasts, strict=True)]
+
+
+def _are_in_python(dates: pa.Array) -> bool:
+    """Whether Python has all these dates: those of Arrow and Spark go beyond the years 1 to 9999."""
+    ends = pc.min_max(dates.cast(pa.date32()).cast(pa.int32()))
+    return bool(ends["min"].as_py() >= _FIRST_DAY and ends["max"].as_py() <= _LAST_DAY)
 
 
 def _all_within(scan: "Scan", name: str, ranges: Sequence[tuple[Any, Any]]) -> bool:

@@ -76,3 +76,12 @@ def test_joins_read_natively_give_the_rows_of_plain_spark(spark: SparkSession, f
     expected = dataframe(spark, fact, "python").join(dimension, "k", how)
     joined = join(fact, dimension, on="k", how=how, reader="native")
     assert sorted(map(tuple, joined.collect())) == sorted(map(tuple, expected.collect())) != []
+
+
+def test_facts_join_by_dates_that_python_does_not_have(spark: SparkSession, tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "fact", [Column(1, "d", "date")])
+    days = pa.array([0, 1, 2_932_897, -719_163, None], pa.int32()).cast(pa.date32())
+    builder.commit(builder.data({"d": days.slice(0, 2)}))
+    fact = scan_core.open_table(builder.metadata_path).scan()
+    dimension = spark.createDataFrame(pa.table({"d": days.take([0, 2, 3, 4])}))
+    assert join(fact, dimension, on="d", reader="native").count() == 1
