@@ -59,12 +59,16 @@ def filled_from_key(after: Image, message_key: Image, key: Sequence[str], writte
 
 
 def filled_from_before(after: Image, before: Image) -> Image:
-    """Columns that were not sent but stand in the old row (REPLICA IDENTITY FULL)."""
+    """Columns that were not sent but stand in the old row (REPLICA IDENTITY FULL).
+
+    What is not sent is never NULL, as NULL is not stored apart: an old row that says so holds the key alone.
+    """
     columns, unavailable = dict(after.columns), {}
     for name, mask in after.unavailable.items():
+        given = before.columns.get(name)
         known = mask & before.has(name)
-        if known.any():
-            given = before.columns[name]
+        if given is not None and known.any():
+            known &= np.asarray(given.is_valid())
             columns[name] = pc.if_else(pa.array(known), given, columns.get(name, pa.nulls(len(known), given.type)))
         if (mask & ~known).any():
             unavailable[name] = mask & ~known
