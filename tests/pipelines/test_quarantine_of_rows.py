@@ -113,3 +113,11 @@ def test_numbers_that_json_lacks_come_back_as_they_were() -> None:
     schema = schema_of(documents[0])
     assert schema is not None
     assert str(rows_of(documents, schema).to_pylist()) == str(table.to_pylist())
+
+
+def test_decimals_beyond_38_digits_come_back_as_they_were() -> None:
+    table = pa.table({"d": pa.array([Decimal(10) ** 60, Decimal(-1), None], pa.decimal256(70, 0))})
+    documents = documents_of(table).to_pylist()
+    schema = schema_of(documents[0])
+    assert schema is not None
+    assert rows_of(documents, schema).equals(table)
