@@ -142,14 +142,14 @@ class Publication:
             summary: told by the snapshot.
 
         Raises:
-            ConfigError: the table has not the columns, key or partition that the config says.
-            CommitConflictError: others were faster too often, or in a way that asks for another plan; nothing is
-                visible, and the files are removed.
+            ConfigError: the table has not the columns, key or partition that the config says, or not any more.
+            CommitConflictError: others were faster too often, or in a way that asks for another plan.
+                With either nothing is visible, and the files are removed.
         """
         told = {MODE: self.target.mode, **summary}
         try:
             published = retry_conflicts(lambda: self._attempt(write, told))
-        except CommitConflictError:
+        except (CommitConflictError, ConfigError):
             self._discard()
             raise
         if published is None:

@@ -177,3 +177,20 @@ def test_a_day_is_replaced_only_where_it_is_a_partition(project: Project) -> Non
         project.publish("replace", FIRST, {1: 10})
     project.publish("append", FIRST, {1: 10})
     assert project.rows == [(1, 1, 10)]
+
+
+def test_files_are_removed_where_another_writer_leaves_a_table_that_does_not_fit(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.publish("replace", FIRST, {1: 10})
+    before = {str(path) for path in project.folder.rglob("published/data/**/*.parquet")}
+
+    def commit(*_: Any, **__: Any) -> Any:
+        with project.table.update_spec() as spec:
+            spec.remove_field("day")
+        raise CommitConflictError("another writer")
+
+    monkeypatch.setattr(RowDelta, "commit", commit)
+    with pytest.raises(ConfigError, match="no part of it can be replaced"):
+        project.publish("replace", FIRST, {1: 11})
+    assert {str(path) for path in project.folder.rglob("published/data/**/*.parquet")} == before
