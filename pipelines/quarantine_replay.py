@@ -92,7 +92,7 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
         end = run.first + run.raw.num_events
         part = tried.slice(run.first, end - run.first)
         table = TableIngest(catalog, name, settings, report)
-        told = feed.remembering(catalog).config([table], claims_in(log.position))
+        told = replace(feed.remembering(catalog).config([table], claims_in(log.position)), is_retried=True)
         outcome[run.first : end] = _replayed(log, settings, part, *_decoded(run.raw, told, part, name), report=report)
     TableIngest(catalog, name, settings, report).start()
     done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))

@@ -24,11 +24,11 @@ from pipelines.formats.completion import (
 from pipelines.formats.events import Declared, Events, distinct, reject
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, choose_key, old_keys
-from pipelines.formats.image import Image, typed
+from pipelines.formats.image import Columns, Image, typed
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.rejections import Rejections, reject_images
 from pipelines.formats.table_parts import Part, merge_parts
-from pipelines.formats.value_type import ValueType
+from pipelines.formats.value_type import ValueType, with_plain_decimals
 from pipelines.formats.variants import divert
 from pipelines.sources.raw_events import RawEvents
 
@@ -50,11 +50,13 @@ class Reading:
         inference: of undeclared columns.
         placeholders: of values that were not sent.
         by_rows: decode what is usual in one pass over the rows (`row_parsing.py`).
+        guesses_base64: decimals as text may be base64, for the values of a batch to tell.
     """
 
     inference: InferenceOptions
     placeholders: tuple[bytes, ...] = ()
     by_rows: bool = True
+    guesses_base64: bool = False
 
 
 def assemble(
@@ -99,6 +101,16 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
     )
 
 
+def _column_types(
+    images: Sequence[Columns], feed: TableFeed, declared: Declared, reading: Reading, *, keys: Collection[str]
+) -> dict[str, ValueType]:
+    """Of the rows after and before the change, and of columns that only the message's key has."""
+    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=keys)
+    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=keys).items():
+        types.setdefault(name, of_key)
+    return types if reading.guesses_base64 else {name: with_plain_decimals(t) for name, t in types.items()}
+
+
 def _assemble_part(
     events: Events,
     rows: Rows,
@@ -113,9 +125,7 @@ def _assemble_part(
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
     told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
     likely = () if feed.identity_full else told
-    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=likely)
-    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=likely).items():
-        types.setdefault(name, of_key)
+    types = _column_types(images, feed, declared, reading, keys=likely)
     found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
     if feed.on_conflict == "new_column":
         found[:2], types = divert(

@@ -19,6 +19,7 @@ from pipelines.formats.member_types import paths_below, with_members
 from pipelines.formats.span_text import NUMBER_KINDS, text
 from pipelines.formats.value_type import Encoding, ValueType, from_arrow, from_config
 
+_PLAIN = frozenset({Encoding.NATURAL, Encoding.PLAIN})
 _WHOLE = r"^-?\d+(\.0*)?([eE]\+?\d+)?$"
 
 
@@ -118,9 +119,10 @@ def _beside(given: ValueType, known: pa.DataType, *, is_text: bool) -> ValueType
     both = widened(known, given.arrow)
     if both is not None:
         return given if both in (given.arrow, known) else _reshaped(given, both)
-    if is_text and given.encoding is Encoding.NATURAL and is_number(given.arrow) and is_number(known):
+    if is_text and given.encoding in _PLAIN and is_number(given.arrow) and is_number(known):
         # The digits tell best whether the column can hold the number.
-        return from_arrow(known, explicit=given.explicit)
+        encoding = given.encoding if pa.types.is_decimal(known) else Encoding.NATURAL
+        return from_arrow(known, encoding, explicit=given.explicit)
     return replace(given, into=known)
 
 

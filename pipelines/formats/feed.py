@@ -70,6 +70,7 @@ class FeedConfig:
         options: of the format; an unknown one is an error.
         claims: tables of the feed by the target that takes them, as decided in earlier batches.
         is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
+        is_retried: the events are some that were refused, torn from those around them: nothing is guessed from them.
     """
 
     tables: tuple[TableFeed, ...]
@@ -77,6 +78,7 @@ class FeedConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False
+    is_retried: bool = False
 
 
 def matches(source_table: str, pattern: str) -> bool:

@@ -28,6 +28,8 @@ from pipelines.formats.value_type import Encoding, ValueType
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
+_PADDED_BASE64 = r"^([0-9A-Za-z+/]{4})*([0-9A-Za-z+/]{2}==|[0-9A-Za-z+/]{3}=)$"
+_WORD = r"^([A-Z]*|[A-Z]?[a-z]*)$"
 _NO_DIGITS = r"(?i)^([+-]?(nan|inf|infinity)|(positive|negative)_infinity)$"
 
 
@@ -40,7 +42,9 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     is_text = column.of_kind(*TEXT_KINDS)
     base64 = np.zeros(len(column), np.bool_)
     if wanted.encoding is Encoding.BASE64 or (
-        is_text.any() and _writes_base64(words, is_text, column.of_kind(*NUMBER_KINDS))
+        wanted.encoding is not Encoding.PLAIN
+        and is_text.any()
+        and _writes_base64(words, is_text, column.of_kind(*NUMBER_KINDS))
     ):
         base64 = is_text
     bad = (column.has_value & ~usable) | broken
@@ -53,19 +57,21 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
 
 
 def _writes_base64(words: pa.StringArray, is_text: Mask, is_number: Mask) -> bool:
-    """Whether the texts of a column are base64: then "1234" is base64 too.
+    """Whether the texts of a column are base64, as a connector writes all of a column or none: "1234" is base64 then, too.
 
-    A number among them that cannot be base64, such as "10.50", says no; padding, such as in "AQ==", says yes. Else the
-    texts that are no numbers must be more than the numbers, or they are wrong ones: hardly any base64 is all digits.
-    NaN and infinity are numbers without digits, which no decimal holds.
+    A number, or a text that is one and cannot be base64, such as "10.50", says no; padding, such as in "AQ==", says yes.
+    Else every text must be base64, most must be no numbers, and not all others may be words, such as "none" or "Null":
+    what is refused without need can be mended by `encodings`, a wrong number cannot be seen.
     """
     numeric = is_text & true_mask(pc.match_substring_regex(words, _NUMBER))
     other = is_text & ~numeric & ~true_mask(pc.match_substring_regex(words, _NO_DIGITS))
-    if not other.any() or (numeric & ~true_mask(pc.match_substring_regex(words, _MAYBE_BASE64))).any():
+    maybe = true_mask(pc.match_substring_regex(words, _MAYBE_BASE64))
+    if is_number.any() or not other.any() or (numeric & ~maybe).any():
         return False
-    _, undecodable = base64_bytes(pc.if_else(pa.array(other), words, pa.scalar(None, pa.string())))
-    padded = other & ~undecodable & true_mask(pc.ends_with(words, "="))
-    return bool(padded.any() or other.sum() > (numeric | is_number).sum())
+    if (other & true_mask(pc.match_substring_regex(words, _PADDED_BASE64))).any():
+        return True
+    is_word = true_mask(pc.match_substring_regex(words, _WORD))
+    return bool(not (is_text & ~maybe).any() and other.sum() > numeric.sum() and (other & ~is_word).any())
 
 
 def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:

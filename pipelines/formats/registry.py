@@ -58,16 +58,20 @@ class DecodedFeed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: how it reads its options, how it decodes, whether its documents are text, which of them go together."""
+    """A format: how it reads its options, how it decodes, whether its documents are text, which of them go together.
+
+    Decimals of some may be written as base64 without a word that they are.
+    """
 
     options: type[Any]
     decode: Callable[[RawEvents, Any], Events]
     is_text: bool = True
     complete: Callable[..., Complete | None] | None = None
+    may_write_base64: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "debezium-json": Format(DebeziumOptions, decode_debezium),
+    "debezium-json": Format(DebeziumOptions, decode_debezium, may_write_base64=True),
     "debezium-avro": Format(DebeziumAvroOptions, decode_debezium_avro, is_text=False),
     "canal-json": Format(CanalOptions, decode_canal),
     "maxwell-json": Format(MaxwellOptions, decode_maxwell),
@@ -143,6 +147,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
+        guesses_base64=chosen.may_write_base64 and not feed.is_retried,
     )
     refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in each_once(events.refusals))]
     skipped = dict(raw.skipped)

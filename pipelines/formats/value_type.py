@@ -5,7 +5,7 @@ these is the business of `json_columns.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -25,6 +25,8 @@ class Encoding(Enum):
     MILLIS = "millis"
     MICROS = "micros"
     NANOS = "nanos"
+    PLAIN = "plain"
+    """Decimals as numbers, or as text that is one; never as base64."""
     BASE64 = "base64"
     HEX = "hex"
     LATIN1 = "latin1"
@@ -73,6 +75,14 @@ def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, exp
     return ValueType(arrow, Encoding.NATURAL if members else encoding, members, explicit)
 
 
+def with_plain_decimals(type_: ValueType) -> ValueType:
+    """The same for a feed that writes no decimal as base64."""
+    if type_.members:
+        return replace(type_, members=tuple((name, with_plain_decimals(member)) for name, member in type_.members))
+    is_open = pa.types.is_decimal(type_.arrow) and type_.encoding is Encoding.NATURAL
+    return replace(type_, encoding=Encoding.PLAIN) if is_open else type_
+
+
 def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = None) -> dict[str, ValueType]:
     """Value types by column from Iceberg type names and names of encodings.
 
@@ -93,6 +103,10 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
             raise ConfigError(
                 f"encodings.{column}: unknown encoding {encodings[column]!r}; valid are {valid}"
             ) from error
+        if encoding is Encoding.PLAIN and not pa.types.is_decimal(arrow):
+            raise ConfigError(
+                f"encodings.{column}: plain is how decimals are written, and {column} is {describe(arrow)}"
+            )
         result[column] = from_arrow(arrow, encoding, explicit=True)
     if lost := sorted(set(encodings) - set(types)):
         raise ConfigError(f"encodings name columns without a type: {', '.join(lost)}; add them to types")

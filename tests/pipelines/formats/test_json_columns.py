@@ -17,7 +17,7 @@ from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import from_binary
 from pipelines.formats.sql_types import mysql_type, postgres_type
-from pipelines.formats.value_type import Encoding, ValueType, from_arrow
+from pipelines.formats.value_type import Encoding, ValueType, from_arrow, with_plain_decimals
 
 TZ = pa.timestamp("us", "UTC")
 BAD = "<bad>"
@@ -204,6 +204,19 @@ def test_text_that_is_no_number_is_not_taken_for_base64_beside_numbers_that_are_
     assert decoded(plain, "12", "13", "oops", "none") == [Decimal(12), Decimal(13), BAD, BAD]
     assert decoded(plain, "1234", "EtaH", "EtaH")[:2] == [Decimal("-26588.24"), Decimal("12345.67")]  # all is base64
     assert decoded(plain, "1234", "5678", "AQ==")[0::2] == [Decimal("-26588.24"), Decimal("0.01")]
+
+
+@pytest.mark.parametrize("text", ["null", "NULL", "None", "oops", "abc", "n/a", "N/A", "AA", "ABC", "AQ=", "A==="])
+def test_lone_text_is_taken_for_a_wrong_decimal_unless_it_can_hardly_be_but_base64(text: str) -> None:
+    plain = ValueType(pa.decimal128(10, 2))
+    assert decoded(plain, text) == [BAD]
+    assert decoded(plain, "AeJA") == [Decimal("1234.56")]
+    assert decoded(plain, "1200", "3400", text) == [Decimal(1200), Decimal(3400), BAD]
+
+
+def test_decimals_of_feeds_that_write_numbers_are_never_base64() -> None:
+    plain = with_plain_decimals(ValueType(pa.decimal128(10, 2)))
+    assert decoded(plain, "AQ==", "AeJA", "1200") == [BAD, BAD, Decimal(1200)]
 
 
 @given(st.lists(st.binary(), min_size=1))
