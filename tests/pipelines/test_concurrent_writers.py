@@ -32,20 +32,15 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.config import load
 catalog = open_catalog(load(sys.argv[1]))
 done = 0
-print("ready", flush=True)
-while not Path(sys.argv[2]).exists():
-    table = find_table(catalog, "shop.products")
-    if table is None or len(table.metadata.snapshots) < 3:
-        time.sleep(0.05)
-        continue
+while done < 2 or not Path(sys.argv[2]).exists():
     try:
-        with table.transaction() as change:
+        with find_table(catalog, "shop.products").transaction() as change:
             change.set_properties({"touched": str(done)})
         done += 1
-        time.sleep(0.3)
+        print(done, flush=True)
+        time.sleep(0.1)
     except Exception as error:
         assert "Commit" in type(error).__name__, error
-print(done)
 """
 
 
@@ -63,7 +58,7 @@ def start(project: Project, program: str = PROGRAM, *arguments: object) -> "subp
 
 def land(project: Project, files: int, rows: int = 100) -> dict[int, dict[str, Any]]:
     """Files of updates of a few keys; what the last one leaves."""
-    last = {}
+    last: dict[int, dict[str, Any]] = {}
     for number in range(files):
         rows_of_file = [product(i % 17, f"{number}.{i}") for i in range(rows)]
         project.land(f"{number:03d}.jsonl", [event("u", row) for row in rows_of_file])
@@ -98,12 +93,12 @@ def test_rule_29_ingest_goes_on_beside_a_writer_of_properties(project: Project) 
     ended = project.folder / "ended"
     other = start(project, TOUCH, ended)
     assert other.stdout is not None
-    assert other.stdout.readline() == "ready\n"
+    assert other.stdout.readline() == "1\n"
     report = run_once(load(project.folder / "nevermore.yaml"))
     ended.touch()
     output, errors = other.communicate(timeout=100)
     assert other.returncode == 0, errors
-    assert int(output) > 0
+    assert output
     assert report.exit_code == 0, report.as_dict()
     assert_exactly_once(project, last, 600)
 
