@@ -3,12 +3,28 @@
 import re
 from collections.abc import Mapping
 from datetime import date
+from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 _DURATION_UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TYPES = (
+    *("boolean", "int", "long", "float", "double", "decimal(P, S)", "date", "time", "timestamp", "timestamptz"),
+    *("string", "uuid", "fixed[N]", "binary"),
+)
+_TYPES_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("bool", "bit"), "boolean"),
+    **dict.fromkeys(("integer", "smallint", "tinyint", "int32"), "int"),
+    **dict.fromkeys(("bigint", "int64"), "long"),
+    **dict.fromkeys(("numeric", "number"), "decimal(P, S)"),
+    **dict.fromkeys(("text", "varchar", "char", "str"), "string"),
+    **dict.fromkeys(("bytes", "blob", "bytea", "varbinary"), "binary"),
+    **dict.fromkeys(("datetime", "timestamp_ntz"), "timestamp"),
+    "timestamp_ltz": "timestamptz",
+}
+"""What databases call the types of Iceberg."""
 _SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
@@ -37,6 +53,24 @@ def _day(value: Any) -> Any:
     return str(value) if isinstance(value, date) or (isinstance(value, int) and not isinstance(value, bool)) else value
 
 
+def _type_name(value: str) -> str:
+    """The Iceberg type of a column, in its own words."""
+    from scan_core.errors import ScanError
+    from scan_core.schema import parse_type
+
+    try:
+        parse_type(value)
+    except ScanError as error:
+        name = re.split(r"[(\[]", value.strip().lower(), maxsplit=1)[0]
+        if name in {"decimal", "fixed"} and name != value.strip().lower():
+            raise ValueError(str(error)) from error
+        spellings = {known.partition("(")[0].partition("[")[0]: known for known in _TYPES} | dict(_TYPES_ELSEWHERE)
+        near = get_close_matches(name, spellings, n=1)
+        hint = f"did you mean {spellings[near[0]]!r}? " if near else ""
+        raise ValueError(f"unknown type {value!r:.80}; {hint}valid are {', '.join(_TYPES)}") from error
+    return value
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -44,6 +78,7 @@ def _one_or_many(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 Day = Annotated[str, BeforeValidator(_day)]
+TypeName = Annotated[str, AfterValidator(_type_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Seconds, Section, placed
+from pipelines.config_values import Bytes, Names, Seconds, Section, TypeName, placed
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -83,12 +83,12 @@ class TableConfig(Section):
     include_tables: Names = ()
     exclude_tables: Names = ()
     order_by: Literal["position"] | tuple[str, ...] = "position"
-    types: dict[str, str] = Field(default_factory=dict)
+    types: dict[str, TypeName] = Field(default_factory=dict)
     partition_by: Names = ()
     include: Names = ()
     exclude: Names = ()
     rename: dict[str, str] = Field(default_factory=dict)
-    cast: dict[str, str] = Field(default_factory=dict)
+    cast: dict[str, TypeName] = Field(default_factory=dict)
     encodings: dict[str, str] = Field(default_factory=dict)
     inserts: Literal["checked", "trusted"] = "checked"
     soft_delete: bool = False
@@ -103,19 +103,6 @@ class TableConfig(Section):
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
     checks: dict[str, Any] = Field(default_factory=dict)
-
-    @field_validator("types", "cast")
-    @classmethod
-    def _are_types(cls, value: dict[str, str]) -> dict[str, str]:
-        from scan_core.errors import ScanError
-        from scan_core.schema import parse_type
-
-        for column, text in value.items():
-            try:
-                parse_type(text)
-            except ScanError as error:
-                raise placed(str(error), column) from error
-        return value
 
     @field_validator("partition_by")
     @classmethod

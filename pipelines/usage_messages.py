@@ -12,6 +12,7 @@ def usage_message(error: Any) -> str:
     if isinstance(cause, ValidationError) and parameter is not None:
         from pipelines.config_messages import wrong_value
 
-        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.human_readable_name
-        text = f"{name}: {wrong_value(cause.errors(include_url=False))}"
+        # metavars of arguments say more than the name: [TABLE]...
+        named = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
+        text = f"{named.strip('[].')}: {wrong_value(cause.errors(include_url=False)).rstrip('.')}"
     return text if context is None else f"{text}; see `{context.command_path} --help`"

@@ -148,8 +148,8 @@ class _Run:
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
     ) -> tuple[Work, ResultShape]:
         result = query_result(spark, self._query, views, sample_arguments(self._entry, self._query))
-        self._require_incremental()  # not before Spark has told what is wrong with the SQL itself
         shape = result_shape(self._entry, self._query, result)
+        self._require_incremental()  # not before it is told what is wrong with the SQL itself, and which columns it lacks
         finder = WorkFinder(self._entry, self._query, self._base, self._table)
         work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
         return work_without(work, self._done.keys, self._entry, self._query, shape), shape

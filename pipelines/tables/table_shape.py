@@ -17,6 +17,7 @@ from scan_core.errors import ScanError
 from scan_core.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
 from scan_core.transforms import parse_transform
 
+_OF_TIMES = frozenset({"year", "month", "day", "hour"})
 PARTITION_BY = "nevermore.partition_by"
 """Table property: what config said when the table was made."""
 KEY = "nevermore.key"
@@ -27,6 +28,10 @@ SOFT_DELETE = "nevermore.soft_delete"
 """Table property: whether deleted rows stay in the table."""
 ADOPTED = "nevermore.adopted"
 """Table property: others made the table, so its own types count where the feed does not tell."""
+ADOPTED_SNAPSHOT = "nevermore.adopted-snapshot"
+"""Table property: the snapshot whose rows are in no change log; empty where all rows are from the log."""
+ADOPTED_ORDINAL = "nevermore.adopted-ordinal"
+"""Table property: the last ordinal of the change log that the adopted rows hold already."""
 
 
 def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: Mapping[str, pa.DataType]) -> None:
@@ -58,7 +63,17 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
         try:
             parse_transform(transform).apply(pa.nulls(0, arrow_type(kind)), kind)
         except ScanError as error:
-            raise ConfigError(f"{name}: partition_by {column!r}: {error}") from error
+            raise ConfigError(
+                f"{name}: partition_by {column!r}: {error}{_type_hint(config, transform, column)}"
+            ) from error
+
+
+def _type_hint(config: TableConfig, transform: str, column: str) -> str:
+    """What to declare where only a time can be cut into days and the feed does not say that the column is one."""
+    source = next((was for was, now in config.rename.items() if now == column), column)
+    if transform not in _OF_TIMES or not {source, column}.isdisjoint(config.types):
+        return ""
+    return f"; if it holds times, say so under types: {{{source}: timestamptz}}, or date, or timestamp without a zone"
 
 
 def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[NestedField, ...]:

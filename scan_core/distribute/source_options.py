@@ -95,7 +95,10 @@ class SourceOptions:
                 raise OptionError(f"option {name!r} is given twice ({' and '.join(_TABLE_ALIASES)} are the same)")
             values[name] = _parse_value(name, text)
         if "table" not in values:
-            raise OptionError("option 'table' is missing: a table directory, metadata file or catalog.namespace.table")
+            raise OptionError(
+                "option 'path' is missing: a table directory, metadata file or catalog.namespace.table, as in "
+                "OPTIONS (path '/warehouse/shop/orders')"
+            )
         return cls(**values)
 
     def as_text(self) -> dict[str, str]:

@@ -149,6 +149,16 @@ def test_several_faults_are_told_at_once() -> None:
     assert len(str(error.value).splitlines()) == 2
 
 
+def test_every_wrong_type_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(with_lines("types: {weight: dubble, id: bigint}", "cast: {name: 'decimal(50, 2)'}"))
+    weight, key, name = str(error.value).splitlines()
+    assert "types.weight: unknown type 'dubble'; did you mean 'double'? valid are boolean, int, long, float" in weight
+    assert "types.id: unknown type 'bigint'" in key
+    assert "did you mean 'long'?" in key
+    assert "cast.name: decimal precision must be 1..38" in name
+
+
 def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANDING", "/in")
     config = parse(LEAST.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))

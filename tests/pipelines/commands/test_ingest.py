@@ -128,6 +128,10 @@ def test_a_wrong_config_names_line_and_remedy(run: Run, tmp_path: Path, change: 
         (["ingest", "--jsn"], "No such option: --jsn (Possible options: --json); see `nevermore ingest --help`"),
         (["run", "--interval", "soon"], "--interval: must be a number, not 'soon'; see `nevermore run --help`"),
         (["run", "--interval", "0"], "--interval: must be at least 0.01, not '0'; see `nevermore run --help`"),
+        (
+            ["quarantine", "shw", "shop.orders"],
+            "verb: 'shw' is not one of 'list', 'show', 'replay'; see `nevermore quarantine --help`",
+        ),
         (["replay"], "Missing argument 'TABLE'; see `nevermore replay --help`"),
         (["resync", "a.b", "c"], "Got unexpected extra argument(s) (c); see `nevermore resync --help`"),
     ],

@@ -267,6 +267,7 @@ def test_sql_that_asks_for_its_partition_is_run_for_each_and_for_those_that_chan
         ("select at as day from shop.orders", {}, r"'day' is timestamp, not date: write cast\(... as date\) as day"),
         ("select id as day from shop.orders", {"partition": "hour(day)"}, "'day' is bigint, not timestamp"),
         ("select cast(at as date) as day, 'x' as orders from shop.orders", {}, "column 'orders' is long in the table and string"),
+        ("select cast(at as date) as day, id from shop.orders", {"partition": "dy"}, "no column 'dy'; did you mean 'day'"),
         ("select at, id from shop.orders", {"partition": "month(at)"}, r"partitioned by day, not by month\(at\)"),
         ("select cast(at as date) as day, id from shop.orders where nothing = 1", {"incremental": "auto"}, "nothing"),
         ("select cast(at as date) as day, amuont from shop.orders", {}, "`amuont`.*`amount`"),

@@ -56,6 +56,17 @@ def test_transform_for_another_type_is_refused_before_anything_is_written(tmp_pa
     assert project.rows() == [{"id": 1, "n": 1}]
 
 
+def test_days_of_a_column_without_a_type_ask_for_it(tmp_path: Path) -> None:
+    project = project_of(tmp_path, partition_by=["days(at)"], rename={"t": "at"})
+    project.land("1.jsonl", [event("c", {"id": 1, "t": "2026-01-31T10:00:00Z"})])
+    assert failed(project).endswith(
+        "day is not defined for type string; if it holds times, say so under types: {t: timestamptz}, or date, or "
+        "timestamp without a zone"
+    )
+    change_config(project, partition_by=["days(at)"], rename={"t": "at"}, types={"t": "timestamptz"})
+    assert the(project.run()).error is None
+
+
 def test_rule_25_illegal_key_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     project = project_of(tmp_path, key=["x"])
     project.land("1.jsonl", [event("c", {"id": 1, "x": 1.5})])

@@ -134,7 +134,7 @@ def test_schema_chooses_columns_and_must_agree_on_types(spark: SparkSession, tab
     ("options", "message"),
     [
         ({"tabel": "x"}, "unknown option 'tabel'; did you mean 'table'"),
-        ({}, "option 'table' is missing"),
+        ({}, r"option 'path' is missing.*path '/"),
         ({"table": "/nowhere/at/all"}, "/nowhere/at/all"),
         ({"columns": "id,quantity"}, "no column 'quantity'"),
         ({"where": "id >"}, r"\^"),
