@@ -13,7 +13,10 @@ def mirror_equals_reference(subject: Subject) -> CheckResult:
     rows = subject.engine_rows
     compared = {"rows from engine": rows.num_rows, "rows in files": subject.file_rows.num_rows}
     findings = [("its own files", compare(rows, subject.file_rows, sort_by=subject.key))]
-    if subject.change_log is not None:
+    not_compared = []
+    if subject.why_not_by_log is not None:
+        not_compared.append(f"not compared: rows by log: {subject.why_not_by_log}")
+    elif subject.change_log is not None:
         alive = _alive(rows) if subject.soft_delete else rows
         demanded = subject.folded.rows
         compared["rows by log"] = demanded.num_rows
@@ -22,7 +25,9 @@ def mirror_equals_reference(subject: Subject) -> CheckResult:
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
     keys = [{name: row[name] for name in subject.key or row} for row in offending]
     unique = [key for i, key in enumerate(keys) if key not in keys[:i]]
-    return CheckResult("mirror_equals_reference", not details, compared, unique[:MOST_OFFENDING_KEYS], details)
+    return CheckResult(
+        "mirror_equals_reference", not details, compared, unique[:MOST_OFFENDING_KEYS], [*details, *not_compared]
+    )
 
 
 def _alive(rows: pa.Table) -> pa.Table:

@@ -1,6 +1,7 @@
 """Which checks a mirror of a project gets, and where their subject comes from: catalog and config."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from checks.deleted_rows import no_deleted_row_reappears
 from checks.equality import mirror_equals_reference
@@ -10,6 +11,7 @@ from checks.subject import Subject
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
+from pipelines.tables.table_shape import KEY
 
 MirrorCheck = Callable[[Subject], CheckResult]
 
@@ -42,10 +44,15 @@ def mirror_subject(config: Config, table: str) -> Subject | None:
     settings = config.tables[table]
     return Subject(
         table=str(mirror.metadata_location),
-        key=() if settings.identity == "full" else log.key,
+        key=() if settings.identity == "full" else log.key or _declared_key(mirror),
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
     )
+
+
+def _declared_key(mirror: Any) -> tuple[str, ...]:
+    """What an adopted table says of its key: the log knows it from the first change on."""
+    return tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
 
 
 def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[CheckResult]:

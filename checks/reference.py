@@ -13,13 +13,14 @@ import duckdb
 import pyarrow as pa
 
 from checks.oracle import types
+from checks.oracle.adopted import AdoptedRows, put_before
 from checks.oracle.candidates import Workspace, candidates
 from checks.oracle.connection import open_connection
 from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
 from checks.oracle.replay import Members, deleted_keys, replay, replay_rows
 
-__all__ = ["Folded", "KeyRange", "RefusedError", "fold_changes", "fold_log", "live_rows"]
+__all__ = ["AdoptedRows", "Folded", "KeyRange", "RefusedError", "fold_changes", "fold_log", "live_rows"]
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
 
@@ -116,6 +117,7 @@ def fold_log(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
     up_to_ordinal: int | None = None,
+    adopted: AdoptedRows | None = None,
     within: KeyRange | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> Folded:
@@ -128,6 +130,7 @@ def fold_log(
         columns: members of the log's `after` to return; all by default.
         snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
+        adopted: rows to begin with; columns and types are then the mirror's.
         within: only the rows within this range of a column; deleted keys are always all of them.
         relocate: old path prefix -> new path prefix.
     """
@@ -135,20 +138,46 @@ def fold_log(
     snapshot, schema = table.snapshot(snapshot_id)
     fields = {f["name"]: f for f in schema["fields"]}
     if "after" not in fields:
-        return Folded(pa.table({}), pa.table({}))
-    members = {f["name"]: f["type"] for f in fields["after"]["type"]["fields"]}
-    wanted = list(columns) if columns is not None else list(members)
-    key_types = {f["name"]: f["type"] for f in fields["key"]["type"]["fields"]}
-    row_schema = pa.schema([(n, types.arrow_type(members[n])) for n in wanted])
-    key_schema = pa.schema([(n, types.arrow_type(key_types[n])) for n in key])
+        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, within, relocate)
+    after, keys = fields["after"]["type"]["fields"], fields["key"]["type"]["fields"]
     with open_connection() as connection:
-        query = live_query(connection, table, snapshot, [fields[n] for n in _LOG_COLUMNS])
-        if query is None:
-            return Folded(row_schema.empty_table(), key_schema.empty_table())
+        logged = [fields[n] for n in _LOG_COLUMNS]
+        query = live_query(connection, table, snapshot, logged) or types.no_rows(logged)
         named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
-        applied = "" if up_to_ordinal is None else f" WHERE v0 <= {int(up_to_ordinal)}"
-        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}){applied}")
+        since = "" if adopted is None else f" AND v0 > {int(adopted.ordinal)}"
+        applied = "" if up_to_ordinal is None else f" AND v0 <= {int(up_to_ordinal)}"
+        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) WHERE true{since}{applied}")
+        if adopted is not None:
+            after, keys = _begin_with(connection, adopted, after, keys, relocate)
+        members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
+        wanted = list(columns) if columns is not None else list(members)
+        row_schema = pa.schema([(n, types.arrow_type(members[n])) for n in wanted])
+        key_schema = pa.schema([(n, types.arrow_type(key_types[n])) for n in key])
         return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema, within)
+
+
+def _begin_with(
+    connection: duckdb.DuckDBPyConnection,
+    adopted: AdoptedRows,
+    after: Sequence[Any],
+    key: Sequence[Any],
+    relocate: Mapping[str, str] | None,
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Put adopted rows before the changes; the members of `after` and `key` from then on."""
+    table = read_table_facts(adopted.table, relocate)
+    fields = table.current_schema["fields"]
+    snapshot = None if adopted.snapshot_id is None else table.snapshot(adopted.snapshot_id)[0]
+    rows = live_query(connection, table, snapshot, fields) or types.no_rows(fields)
+    return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
+
+
+def _unchanged(
+    adopted: AdoptedRows, key: Sequence[str], within: KeyRange | None, relocate: Mapping[str, str] | None
+) -> Folded:
+    """Adopted rows upon which no change came."""
+    rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, within=within, relocate=relocate)
+    rows = rows if adopted.snapshot_id is not None else rows.slice(0, 0)
+    return Folded(rows, rows.select(list(key)).slice(0, 0))
 
 
 def fold_changes(changes: pa.Table, key: Sequence[str]) -> Folded:

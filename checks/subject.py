@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import scan_core
-from checks.reference import Folded, KeyRange, fold_log, live_rows
+from checks.reference import AdoptedRows, Folded, KeyRange, fold_log, live_rows
 from pipelines.tables.positions import LOG_ORDINAL, LOG_SNAPSHOT
+from pipelines.tables.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 
 DELETED_FLAG = "_deleted"
 """The column of a mirror in soft-delete mode: its rows that are true count as gone."""
@@ -95,8 +96,35 @@ class Subject:
         return None, None
 
     @cached_property
+    def why_not_by_log(self) -> str | None:
+        """Why the log cannot tell all rows of an adopted table; None if it can, together with the adopted rows."""
+        properties = self.opened.metadata.properties
+        if ADOPTED not in properties:
+            return None
+        snapshot_id = properties.get(ADOPTED_SNAPSHOT)
+        if snapshot_id is None:
+            return "the table was adopted, and does not tell with which rows"
+        if snapshot_id and int(snapshot_id) not in self.opened.metadata.snapshots:
+            return f"snapshot {snapshot_id}, with whose rows the table was adopted, has expired"
+        return None
+
+    @cached_property
+    def adopted(self) -> AdoptedRows | None:
+        """The rows that the table had before its log, where it was adopted and they are still known."""
+        properties = self.opened.metadata.properties
+        if ADOPTED not in properties or self.why_not_by_log is not None:
+            return None
+        snapshot_id = properties[ADOPTED_SNAPSHOT]
+        return AdoptedRows(
+            self.table,
+            int(snapshot_id) if snapshot_id else None,
+            int(properties.get(ADOPTED_ORDINAL, 0)),
+            DELETED_FLAG if self.soft_delete else None,
+        )
+
+    @cached_property
     def folded(self) -> Folded:
-        """What the log demands, up to the last change that the table claims to contain.
+        """What log and adopted rows demand, up to the last change that the table claims to contain.
 
         Raises:
             ValueError: the subject has no log.
@@ -104,4 +132,11 @@ class Subject:
         if self.change_log is None:
             raise ValueError(f"{self.table} has no change log to compare with")
         ordinal = self.up_to_ordinal if self.up_to_ordinal is not None else self.applied[1]
-        return fold_log(self.change_log, self.key, up_to_ordinal=ordinal, within=self.key_range, relocate=self.relocate)
+        return fold_log(
+            self.change_log,
+            self.key,
+            up_to_ordinal=ordinal,
+            adopted=self.adopted,
+            within=self.key_range,
+            relocate=self.relocate,
+        )

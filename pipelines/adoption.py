@@ -16,7 +16,13 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, retry_conflicts
 from pipelines.tables.row_shape import without_extensions
-from pipelines.tables.table_shape import ADOPTED, partition_text, shape_properties
+from pipelines.tables.table_shape import (
+    ADOPTED,
+    ADOPTED_ORDINAL,
+    ADOPTED_SNAPSHOT,
+    partition_text,
+    shape_properties,
+)
 from pipelines.tables.table_writer import check_key
 
 SHOWN_KEYS = 20
@@ -81,7 +87,11 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
         reached = {positions.LOG_ORDINAL: str(ordinal)}
         if log.snapshot_id is not None:
             reached[positions.LOG_SNAPSHOT] = str(log.snapshot_id)
-        return RowDelta(table).commit([], reached, operation="append").snapshot_id
+        delta = RowDelta(table)
+        # with the commit that follows it, so that it is the snapshot whose rows the first change meets
+        adopted = str(table.metadata.current_snapshot_id or "")
+        delta.set_properties({ADOPTED_SNAPSHOT: adopted, ADOPTED_ORDINAL: str(ordinal)})
+        return delta.commit([], reached, operation="append").snapshot_id
 
     return Adopted(name, num_rows, key, ordinal, retry_conflicts(attempt))
 

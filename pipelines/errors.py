@@ -47,5 +47,11 @@ class PositionLostError(PipelineError):
     """A table with rows and no source position: starting from zero would apply everything twice."""
 
 
+class AdoptedRowsError(PipelineError):
+    """Rows of an adopted table that no change log has would be lost."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class PublishError(PipelineError):
     """A published table that cannot be made: a mirror is missing, or the Spark job failed. Nothing was published."""

@@ -14,7 +14,7 @@ from pipelines.changes.change_batch import Rejected
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.logged_changes import ORDINAL, last_truncate
 from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
-from pipelines.errors import CommitConflictError, PositionLostError, SourceError
+from pipelines.errors import AdoptedRowsError, CommitConflictError, PositionLostError, SourceError
 from pipelines.ingest_report import TableReport
 from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
@@ -24,7 +24,7 @@ from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.schema_evolution import evolve
-from pipelines.tables.table_shape import soft_delete_property
+from pipelines.tables.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from pipelines.tables.table_writer import write_rows
 
 STAGING_SUFFIX = "__resync"
@@ -56,12 +56,14 @@ def resync(catalog: Any, config: Config, name: str) -> Resynced:
         ConfigError: no such table in the config.
         SourceError: it has no change log.
         PositionLostError: the log does not go back to its first change.
+        AdoptedRowsError: the mirror was adopted with rows that the log does not have.
         CommitConflictError: others keep on writing to the mirror.
     """
     table_config = config.table(name)
     log = ChangeLog(catalog, change_log_name(name))
     if log.table is None or log.last_ordinal == 0:
         raise SourceError(f"{name} has no change log to be made from; ingest first")
+    _check_whole(find_table(catalog, name), log)
     _check_complete(log, _start(log, table_config))
     quarantined = 0
 
@@ -126,7 +128,11 @@ def _attempt(
     fresh = Mirror(catalog, staging, config, key)
     for _ in fresh.catch_up(log, reject=keep, start=_start(log, config)):
         pass
-    return _swapped(find_table(catalog, name), fresh.table, log, soft_delete_property(config))
+    target = find_table(catalog, name)
+    shape = soft_delete_property(config)
+    if target is not None and ADOPTED in target.metadata.properties:
+        shape |= {ADOPTED_SNAPSHOT: "", ADOPTED_ORDINAL: "0"}
+    return _swapped(target, fresh.table, log, shape)
 
 
 def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str, str]) -> tuple[int, int]:
@@ -160,6 +166,25 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str
 def _start(log: ChangeLog, config: TableConfig) -> int:
     """The ordinal up to which the changes lead to nothing: before the last truncate, unless it keeps flagged rows."""
     return 0 if config.soft_delete else max(0, last_truncate(log.table) - 1)
+
+
+def _check_whole(mirror: Any | None, log: ChangeLog) -> None:
+    """Refuse to drop adopted rows: none of them counts any more only where the source was truncated, or loaded, since.
+
+    Raises:
+        AdoptedRowsError: they do count.
+    """
+    if mirror is None:
+        return
+    properties = mirror.metadata.properties
+    if ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == "":
+        return
+    if last_truncate(log.table) <= int(properties.get(ADOPTED_ORDINAL, 0)):
+        name = ".".join(mirror.name())
+        raise AdoptedRowsError(
+            f"{name} was adopted with rows that {log.name} does not have, so made from it alone it would lose them; take "
+            f"a full load of the source: nevermore resync {name} --snapshot-source PATH"
+        )
 
 
 def _check_complete(log: ChangeLog, start: int) -> None:

@@ -158,6 +158,12 @@ def null(iceberg_type: Any) -> str:
     return f"CAST(NULL AS {nested_sql_type(iceberg_type)})"
 
 
+def no_rows(fields: Sequence[Mapping[str, Any]]) -> str:
+    """A query for no rows, with columns v0, v1, ... as `fields`."""
+    nulls = ", ".join(f"{null(field['type'])} AS v{i}" for i, field in enumerate(fields))
+    return f"SELECT {nulls} WHERE false"
+
+
 def member_names(fields: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of a struct's members as SQL identifiers; DuckDB knows no case, so `ID` beside `id` gets its place added."""
     names, taken = [], {str(f["name"]).lower() for f in fields}

@@ -26,7 +26,7 @@ def resync(
     """Make a mirror anew from its change log; readers see the old rows or the new ones, nothing between.
 
     With `--snapshot-source` the rows of a full load go into the log first: they take the place of all rows, and keys that
-    the load lacks are gone.
+    the load lacks are gone. A table that was adopted is made anew only so: its log does not have the rows that it began with.
     """
     from pipelines.catalog import open_existing
     from pipelines.config import load

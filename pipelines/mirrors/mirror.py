@@ -83,8 +83,9 @@ class Mirror:
         if text is None and self.table.metadata.current_snapshot_id is not None:
             raise PositionLostError(
                 f"{self.name} has snapshots but none tells which changes of its log are in it; it was not made by this "
-                "pipeline, or the snapshot that told it has expired. Make it anew from its log (`nevermore resync`), or "
-                "let it be kept from here on (`nevermore adopt`)"
+                f"pipeline, or the snapshot that told it has expired. Keep its rows and apply the log to them: nevermore adopt "
+                f"{self.name}. Or make it anew from its log alone, which drops all rows it has now: nevermore resync "
+                f"{self.name}"
             )
         return int(text or 0)
 

@@ -66,7 +66,9 @@ def assert_changed(project: Project) -> None:
 def test_table_of_pyiceberg_is_kept_from_then_on(tmp_path: Path) -> None:
     project = project_with_table(tmp_path)
     changes(project)
-    assert "nevermore adopt" in str(project.run().tables[0].error)
+    error = str(project.run().tables[0].error)
+    assert "nevermore adopt shop.products" in error
+    assert "drops all rows it has now: nevermore resync shop.products" in error
     done = adopted(project)
     assert (done.num_rows, done.key, done.applied_ordinal) == (6, ("id",), 0)
     assert_changed(project)
