@@ -114,6 +114,7 @@ class FeedRun:
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what is gathered, and tell every table why its feed stopped."""
         for table in self._survivors(running, TableIngest.flush):
+            table.tell_unmet_columns()
             if stopped is not None:
                 _fail(table.report, stopped)
         if stopped is not None and not running:

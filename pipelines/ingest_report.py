@@ -8,6 +8,7 @@ from typing import Any
 from pipelines.changes.change_log import Appended
 from pipelines.mirrors.mirror import Applied
 from pipelines.tables.file_metrics import FileContent
+from pipelines.unmet_columns import UnmetColumn
 
 DONE, FAILED, WRONG_CONFIG, QUARANTINED = 0, 1, 2, 3
 
@@ -32,6 +33,7 @@ class TableReport:
         delete_rows: in them.
         written_bytes: of data and delete files.
         position: of the source, in its own text.
+        unmet_columns: that config names and neither the events of the run nor the mirror have.
         error: why the table stopped, None if it did not.
         exit_code: what that means for the command.
     """
@@ -51,6 +53,7 @@ class TableReport:
     delete_rows: int = 0
     written_bytes: int = 0
     position: str | None = None
+    unmet_columns: tuple[UnmetColumn, ...] = ()
     error: str | None = None
     exit_code: int = DONE
 

@@ -16,7 +16,7 @@ from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.late_changes import check_order, followed, order_text
 from pipelines.changes.logged_changes import last_offsets
 from pipelines.changes.pending_changes import PendingChanges
-from pipelines.config import TableConfig, change_log_name, quarantine_name
+from pipelines.config import TableConfig, change_log_name, partition_field, quarantine_name
 from pipelines.errors import PipelineError
 from pipelines.ingest_report import TableReport
 from pipelines.mirrors.mirror import Mirror, makes_rows
@@ -25,6 +25,7 @@ from pipelines.quarantine import check_ratio, quarantine
 from pipelines.table_patterns import SOURCE_TABLE
 from pipelines.tables.parquet_output import WriterOptions
 from pipelines.tables.table_shape import ADOPTED, KEY, check_shape, check_unchanged
+from pipelines.unmet_columns import unmet_columns
 from scan_core.schema import arrow_type
 
 Progress = Callable[[TableReport], None]
@@ -58,6 +59,7 @@ class TableIngest:
         self._is_atomic = self._is_open = False
         self._adopted_types: dict[str, pa.DataType] = {}
         self._adopted_key: tuple[str, ...] = ()
+        self._sent: set[str] = set()
 
     @property
     def position(self) -> str | None:
@@ -132,6 +134,7 @@ class TableIngest:
         Raises:
             PipelineError: a transaction that cannot be committed as one.
         """
+        self._sent |= batch.sent
         takes = self._pending.takes(batch)
         if self._is_open and not takes:
             raise PipelineError(
@@ -162,6 +165,12 @@ class TableIngest:
         if self._is_open:
             self._pending.clear()
             self._rejected, self._reached, self._is_open = [], None, False
+
+    def tell_unmet_columns(self) -> None:
+        """Report columns that config names and nothing has, where whole rows came that would show them."""
+        if self.report.events["c"] or self.report.events["r"]:
+            declared = (partition_field(text)[1] for text in self.config.partition_by)
+            self.report.unmet_columns = tuple(unmet_columns(self.config, self._sent, {*self.known_types, *declared}))
 
     def close(self) -> None:
         """Forget what was gathered and not committed."""

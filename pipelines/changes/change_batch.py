@@ -68,11 +68,13 @@ class ChangeBatch:
         table: rows of `change_schema(row_type, key)`.
         row_type: columns of `before` and `after`; a column without any value so far has type null.
         key: names of the key columns, in the order of the key struct.
+        sent: columns of the feed that the events have, those included that the table does not take.
     """
 
     table: pa.Table
     row_type: pa.StructType
     key: tuple[str, ...]
+    sent: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.table.schema.equals(self._schema(self.row_type)):

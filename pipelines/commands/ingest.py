@@ -83,6 +83,8 @@ def _print(report: "IngestReport") -> None:
             typer.echo(
                 f"{table.table}: {table.superseded:,} events older than a truncate that was applied were left out"
             )
+        for column in table.unmet_columns:
+            typer.echo(f"{table.table}: {column}")
         if table.quarantined:
             typer.echo(f"{table.table}: {table.quarantined:,} events went to quarantine", err=True)
     for reason, number in report.skipped.items():

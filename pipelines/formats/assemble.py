@@ -123,6 +123,7 @@ def _assemble_part(
 ) -> tuple[Part | None, Rejected]:
     op = events.op[rows]
     images = [image.take(rows) for image in (events.after, events.before, events.key)]
+    sent = frozenset(name for image in images for name in image.names)
     told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
     likely = () if feed.identity_full else told
     types = _column_types(images, feed, declared, reading, keys=likely)
@@ -166,11 +167,11 @@ def _assemble_part(
         events, rows, raw, row_type, key, parts=(keys, before, after, unchanged), schema_version=feed.schema_version
     )
     if not rejections.any():
-        return Part(table, row_type, key, places, events.raw[rows], after.num_cut), Rejected.none()
+        return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent), Rejected.none()
     bad, good = rejections.mask, ~rejections.mask
     refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
     kept = table.filter(pa.array(good))
-    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut), refused
+    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent), refused
 
 
 def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:

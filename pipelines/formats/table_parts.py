@@ -18,7 +18,10 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Part:
-    """Changes of one table for which the feed declares the same; `places` are their ranks in application order."""
+    """Changes of one table for which the feed declares the same.
+
+    `places` are their ranks in application order, `sent` the columns that they have in the feed.
+    """
 
     table: pa.Table
     row_type: pa.StructType
@@ -26,6 +29,7 @@ class Part:
     places: Rows
     raw_rows: Rows
     num_cut: int = 0
+    sent: frozenset[str] = frozenset()
 
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:
@@ -37,7 +41,7 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
         )
         return ChangeBatch.empty(row_type, key), []
     if len(parts) == 1:
-        return ChangeBatch(parts[0].table, parts[0].row_type, parts[0].key), []
+        return ChangeBatch(parts[0].table, parts[0].row_type, parts[0].key, parts[0].sent), []
     kept: list[Part] = []
     conflicts: list[Rejected] = []
     row_type = pa.struct([])
@@ -52,7 +56,8 @@ def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[Cha
     schema = change_schema(row_type, key, is_ordered=ORDER in kept[0].table.column_names)
     table = pa.concat_tables([_conformed(part.table, schema) for part in kept]).combine_chunks()
     order = np.argsort(np.concatenate([part.places for part in kept]), kind="stable")
-    return ChangeBatch(table.take(pa.array(order)), row_type, key), conflicts
+    sent = frozenset[str]().union(*(part.sent for part in kept))
+    return ChangeBatch(table.take(pa.array(order)), row_type, key, sent), conflicts
 
 
 def _conflict(row_type: pa.StructType, part: Part, kept: list[Part]) -> str | None:

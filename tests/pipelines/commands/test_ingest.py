@@ -167,6 +167,29 @@ def test_a_pattern_that_no_table_of_the_feed_matches_says_so(run: Run, tmp_path:
     assert (report["unmatched_patterns"], report["untaken_tables"]) == (["shop.*"], ["t"])
 
 
+def test_columns_that_config_names_and_nothing_has_are_told_with_the_nearest(run: Run, tmp_path: Path) -> None:
+    config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
+    names = "types: {nmae: string, id: long}\n    exclude: [secret]\n    rename: {idd: key, name: title}\n"
+    config.write_text(f"{config.read_text(encoding='utf-8')}    {names}", encoding="utf-8")
+    code, output, errors = run("ingest", "--config", config)
+    assert (code, errors) == (0, "")
+    nothing = "which no event of this run and no column of the table has"
+    assert f"shop.t: types names nmae, {nothing}; did you mean name?\n" in output
+    assert f"shop.t: exclude names secret, {nothing}\n" in output
+    assert f"shop.t: rename names idd, {nothing}; did you mean id?\n" in output
+    assert output.count(nothing) == 3
+
+    assert "no event of this run" not in run("ingest", "--config", config)[1]
+    (tmp_path / "landing" / "2.jsonl").write_text(
+        '{"before": null, "after": {"id": 2, "secret": 1}, "source": {"table": "t"}, "op": "c", "ts_ms": 1}\n'
+    )
+    (table,) = json.loads(run("ingest", "--config", config, "--json")[1])["tables"]
+    assert table["unmet_columns"] == [
+        {"option": "types", "column": "nmae", "nearest": "name"},
+        {"option": "rename", "column": "idd", "nearest": "id"},
+    ]
+
+
 def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:
     assert run("ingest", "--config", tmp_path / "none.yaml")[0] == 2
     config = project(tmp_path, "shop.t", {})
