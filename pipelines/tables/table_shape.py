@@ -114,10 +114,12 @@ def check_unchanged(
         return
     made_by = table.metadata.properties
     made = made_by.get(PARTITION_BY)
+    # the log of an adopted table does not have the rows that it began with
+    anew = f", or drop {name} (not {log_name}) and make it anew with `nevermore resync {name}`"
     if made is not None and made != partition_text(config):
         raise ConfigError(
             f"{name}: partition_by was [{made}] when the table was made and is now [{partition_text(config)}]; put the "
-            f"old one back, or drop {name} (not {log_name}) and make it anew with `nevermore resync {name}`"
+            "old one back" + ("" if ADOPTED in made_by else anew)
         )
     if (identity := made_by.get(IDENTITY, config.identity)) != config.identity:
         raise ConfigError(

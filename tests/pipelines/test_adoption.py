@@ -134,6 +134,15 @@ def test_mirror_is_not_adopted_twice(tmp_path: Path) -> None:
         adopted(project)
 
 
+def test_another_partitioning_is_not_to_be_had_by_dropping_adopted_rows(tmp_path: Path) -> None:
+    project = project_with_table(tmp_path)
+    adopted(project)
+    project.write({"shop.products": {"key": ["id"], "partition_by": ["name"]}})
+    error = str(project.run().tables[0].error)
+    assert "put the old one back" in error
+    assert "resync" not in error
+
+
 def test_table_without_key_keeps_its_equal_rows(tmp_path: Path) -> None:
     project = project_with_table(tmp_path, [*ROWS, ROWS[1]], config={"identity": "full"})
     adopted(project)
