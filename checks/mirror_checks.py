@@ -11,6 +11,7 @@ from checks.subject import Subject
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
+from pipelines.tables.positions import LOG_ORDINAL, newest_property
 from pipelines.tables.table_shape import KEY
 
 MirrorCheck = Callable[[Subject], CheckResult]
@@ -56,10 +57,22 @@ def _declared_key(mirror: Any) -> tuple[str, ...]:
 
 
 def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[CheckResult]:
-    """Checks of a mirror by name, over one state of it; a mirror that does not exist yet passes, and says so."""
+    """Checks of a mirror by name, over one state of it; what is no mirror yet passes, and is said to be what it is."""
     subject = mirror_subject(config, table)
     for name in names:
         if subject is None:
-            yield CheckResult(name, passed=True, details=[f"{table} does not exist yet: nothing to compare"])
+            yield CheckResult(name, passed=True, details=[_why_not_compared(config, table)])
         else:
             yield MIRROR_CHECKS[name](subject)
+
+
+def _why_not_compared(config: Config, table: str) -> str:
+    found = find_table(open_catalog(config), table) if has_catalog(config) else None
+    if found is None:
+        return f"{table} does not exist yet: nothing to compare"
+    if newest_property(found, LOG_ORDINAL) is not None:
+        return f"{table} has no change log, like an adopted table before its first change: nothing to compare it with"
+    return (
+        f"{table} exists, but is no mirror: others made it, and no change log is applied to it, so there is nothing to "
+        f"compare; nevermore adopt {table} makes it one, or says why it cannot"
+    )
