@@ -1,8 +1,8 @@
 """How fast landed files become a committed mirror, with its change log, per core; beside what the same rows cost others.
 
-Run: `python -m benchmarks.ingest_to_mirror [narrow|wide]`. Events per second of CPU time, all threads counted:
+Run: `python -m benchmarks.ingest_to_mirror [narrow|wide|threads]`. Events per second of CPU time, all threads counted:
 `floor` is decoding alone, `+ log` change log and mirror, `mirror` the mirror from decoded changes, `raw write` one plain
-`pq.write_table` of the same rows. What merging a batch costs beside others is told by `benchmarks/merge.py`.
+`pq.write_table` of the same rows; `threads` races one thread against two over a feed of two tables. What merging a batch costs beside others is told by `benchmarks/merge.py`.
 """
 
 import sys
@@ -103,12 +103,44 @@ def events_to_mirror(columns: int) -> None:
             path.unlink()
 
 
+def one_thread_and_two(columns: int) -> None:
+    """Wall seconds of a feed that carries two tables in turn, one table and two at a time."""
+    best = {1: float("inf"), 2: float("inf")}
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "feed.jsonl"
+        write(path, EVENTS[columns], columns, envelope=False)
+        with path.open() as file:
+            lines = [
+                line.replace('"table":"products"', '"table":"parts"') if n % 2 else line for n, line in enumerate(file)
+            ]
+        path.write_text("".join(lines))
+        source = {"type": "files", "path": str(path), "format": "debezium-json"}
+        tables = {
+            f"shop.{table}": {"source": source, "source_table": table, "key": ["id"]} for table in ("products", "parts")
+        }
+        for number in range(2 * ROUNDS):
+            threads = 1 + number % 2
+            folder = Path(name) / str(number)
+            folder.mkdir()
+            (folder / "nevermore.yaml").write_text(yaml.safe_dump({"tables": tables, "parallel_tables": threads}))
+            config, start = load(folder / "nevermore.yaml"), time.perf_counter()
+            report = run_once(config)
+            best[threads] = min(best[threads], time.perf_counter() - start)
+            assert [sum(t.events.values()) for t in report.tables] == [EVENTS[columns] // 2] * 2, report.as_dict()
+    one, two = best.values()
+    print(f"{columns} columns, two tables: one at a time {one:.2f} s, two at a time {two:.2f} s: {one / two:.2f} x")
+
+
 def main(parts: list[str]) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     settle()
-    for part in parts or ["narrow", "wide"]:
-        events_to_mirror(5 if part == "narrow" else 60)
+    for part in parts or ["narrow", "wide", "threads"]:
+        if part == "threads":
+            one_thread_and_two(5)
+            one_thread_and_two(60)
+        else:
+            events_to_mirror(5 if part == "narrow" else 60)
 
 
 if __name__ == "__main__":
