@@ -16,6 +16,16 @@ OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
+PROVENANCE: tuple[pa.Field, ...] = (
+    pa.field("unchanged", pa.list_(pa.string())),
+    pa.field("source_file", pa.string()),
+    pa.field("source_offset", pa.int64()),
+    pa.field("source_ts", TIMESTAMP),
+    pa.field("ingested_at", TIMESTAMP),
+    pa.field("schema_version", pa.int32()),
+)
+"""What a change tells beside its rows: columns that were not sent, where it stood, when it was made and read."""
+
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field("source_file", pa.string()),
@@ -49,12 +59,7 @@ def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bo
             pa.field("key", key_type),
             pa.field("before", row_type),
             pa.field("after", row_type),
-            pa.field("unchanged", pa.list_(pa.string())),
-            pa.field("source_file", pa.string()),
-            pa.field("source_offset", pa.int64()),
-            pa.field("source_ts", TIMESTAMP),
-            pa.field("ingested_at", TIMESTAMP),
-            pa.field("schema_version", pa.int32()),
+            *PROVENANCE,
             *([pa.field(ORDER, pa.string())] if is_ordered else []),
         ]
     )

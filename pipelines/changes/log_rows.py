@@ -7,22 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_batch import ORDER, TIMESTAMP, ChangeBatch
+from pipelines.changes.change_batch import ORDER, PROVENANCE, ChangeBatch
 from pipelines.changes.change_run import Changes
 from pipelines.changes.logged_changes import ORDINAL
 
-FIXED_COLUMNS = pa.schema(
-    [
-        pa.field(ORDINAL, pa.int64()),
-        pa.field("op", pa.string()),
-        pa.field("unchanged", pa.list_(pa.string())),
-        pa.field("source_file", pa.string()),
-        pa.field("source_offset", pa.int64()),
-        pa.field("source_ts", TIMESTAMP),
-        pa.field("ingested_at", TIMESTAMP),
-        pa.field("schema_version", pa.int32()),
-    ]
-)
+FIXED_COLUMNS = pa.schema([pa.field(ORDINAL, pa.int64()), pa.field("op", pa.string()), *PROVENANCE])
 """What every log has from the start; key, before and after come with the first changes."""
 
 
