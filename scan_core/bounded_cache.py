@@ -1,7 +1,7 @@
-"""A cache of this process that is bounded in bytes and forgets what was used least recently.
+"""What a process remembers between scans: values by key, within a limit, the least recently used forgotten first.
 
-For values that one thread makes while others wait. Delete indexes, which are made side by side and shared with scans that
-still hold them, have their own: `deletes/cache.py`.
+Every cache of this kind is one of these. The limit is stated with each call, for it may be an option of a scan; it is
+in bytes where `size_of` tells bytes, and in values where it is left out.
 """
 
 from collections import OrderedDict
@@ -13,49 +13,82 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+def _one(_: object) -> int:
+    return 1
+
+
 class BoundedCache(Generic[Key, Value]):
     """Values by key. Safe for several threads; where processes fork, have `forget_threads` called in the new one."""
 
-    def __init__(self, size_of: Callable[[Value], int]) -> None:
-        """`size_of` tells the bytes that a value holds."""
+    def __init__(self, size_of: Callable[[Value], int] = _one) -> None:
+        """`size_of` tells what a value adds to the whole; asked once, when it is kept."""
         self._size_of = size_of
         self._kept: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._num_bytes = 0
+        self._size = 0
         self._lock = Lock()
 
     @property
-    def num_bytes(self) -> int:
+    def size(self) -> int:
         """Of all values kept."""
-        return self._num_bytes
+        return self._size
 
     def __len__(self) -> int:
         """Values kept."""
         return len(self._kept)
 
-    def get(self, key: Key, make: Callable[[], Value], limit_bytes: int) -> Value:
-        """The value of `key`, made if there is none.
+    def find(self, key: Key) -> Value | None:
+        """The value of `key`, None if there is none."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
 
-        Older values are dropped until all fit into `limit_bytes`; the newest stays even if it alone does not, for whoever
-        asked will ask again.
+    def put(self, key: Key, value: Value, limit: int) -> Value:
+        """Keep a value, in place of any other under that key; it is given back.
+
+        Older values are dropped until all fit into `limit`. One that alone does not is not kept.
+        """
+        size = self._size_of(value)
+        with self._lock:
+            self._size -= self._kept.pop(key, (value, 0))[1]
+            if size <= limit:
+                self._keep(key, value, size, limit)
+        return value
+
+    def get(self, key: Key, make: Callable[[], Value], limit: int) -> Value:
+        """The value of `key`, made if there is none while other threads wait.
+
+        Older values are dropped until all fit into `limit`; the newest stays even if it alone does not, for whoever asked
+        will ask again.
         """
         with self._lock:
             if (found := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return found[0]
             value = make()
-            self._kept[key] = value, self._size_of(value)
-            self._num_bytes += self._kept[key][1]
-            while self._num_bytes > limit_bytes and len(self._kept) > 1:
-                _, (_, size) = self._kept.popitem(last=False)
-                self._num_bytes -= size
+            self._keep(key, value, self._size_of(value), limit)
             return value
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._kept.clear()
-            self._num_bytes = 0
+            self._forget()
 
     def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        """In a forked process nobody holds the lock, and what the thread that did was about to change is made anew."""
+        if self._lock.locked():
+            self._forget()
         self._lock = Lock()
+
+    def _keep(self, key: Key, value: Value, size: int, limit: int) -> None:
+        self._kept[key] = value, size
+        self._size += size
+        while self._size > limit and len(self._kept) > 1:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._size -= freed
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._size = 0

@@ -3,8 +3,7 @@
 An insert needs no delete row where no live file can hold its key (SEMANTICS rule 26).
 """
 
-import threading
-from collections import OrderedDict
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.catalog import open_current
+from scan_core.bounded_cache import BoundedCache
 from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
 from scan_core.manifests import read_data_manifests
 from scan_core.schema import PrimitiveType, Schema
@@ -96,23 +96,13 @@ def _range(files: Mapping[str, Sequence[DataFile]], field_id: int, kind: Primiti
     return KeyRange(min(r.lower for r in ranges), max(r.upper for r in ranges), may_be_null)
 
 
-_ranges: OrderedDict[tuple[str, int, str], KeyRange | None] = OrderedDict()
-_lock = threading.Lock()
-"""Tables are committed by several threads."""
+_RANGES: BoundedCache[tuple[str, int, str], KeyRange | None] = BoundedCache()
+os.register_at_fork(after_in_child=_RANGES.forget_threads)
 
 
 def _remembered(path: str, files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
     """The range of a manifest, which never changes."""
-    asked = (path, field_id, str(kind))
-    with _lock:
-        if asked in _ranges:
-            return _ranges[asked]
-    found = _range_of(files, field_id, kind)
-    with _lock:
-        _ranges[asked] = found
-        if len(_ranges) > CACHED_RANGES:
-            _ranges.popitem(last=False)
-    return found
+    return _RANGES.get((path, field_id, str(kind)), lambda: _range_of(files, field_id, kind), CACHED_RANGES)
 
 
 def _range_of(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:

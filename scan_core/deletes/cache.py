@@ -6,12 +6,12 @@ What is still in use by a scan stays shared even after it was forgotten.
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.metrics import ScanMetrics
 
 
@@ -29,15 +29,14 @@ class DeleteCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._kept: BoundedCache[Hashable, Any] = BoundedCache(lambda entry: entry.num_bytes)
         self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._building: dict[Hashable, Future[Any]] = {}
-        self._bytes = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the entries kept."""
-        return self._bytes
+        return self._kept.size
 
     def get_or_build(self, key: Hashable, build: Callable[[], Any], limit_bytes: int, metrics: ScanMetrics) -> Any:
         """The entry of `key`, built by exactly one thread if there is none; others wait for it.
@@ -47,10 +46,7 @@ class DeleteCache:
         with self._lock:
             found = self._alive.get(key)
             if found is not None:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-                else:
-                    self._keep(key, found, limit_bytes)
+                self._keep(key, found, limit_bytes)
                 metrics.delete_index_hits += 1
                 return found
             future = self._building.get(key)
@@ -85,22 +81,16 @@ class DeleteCache:
         with self._lock:
             self._kept.clear()
             self._alive.clear()
-            self._bytes = 0
 
     def forget_threads(self) -> None:
         """In a forked process nobody holds the lock or builds anything: the threads that did were left behind."""
         self._lock = threading.Lock()
+        self._kept.forget_threads()
         self._building = {}
 
     def _keep(self, key: Hashable, entry: Sized, limit_bytes: int) -> None:
-        """The newest entry stays even if it alone exceeds the limit: the next task of its scan needs it."""
-        if limit_bytes == 0:
-            return
-        self._kept[key] = entry
-        self._bytes += entry.num_bytes
-        while self._bytes > limit_bytes and len(self._kept) > 1:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.num_bytes
+        if limit_bytes > 0:
+            self._kept.get(key, lambda: entry, limit_bytes)
 
 
 DELETE_CACHE = DeleteCache()

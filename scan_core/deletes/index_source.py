@@ -3,11 +3,12 @@
 Which form it takes is decided by `equality.py`; what a cached one depends on is stated here.
 """
 
-from collections import OrderedDict
+import os
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.deletes.cache import DELETE_CACHE
 from scan_core.deletes.delete_keys import DeleteKeys
 from scan_core.deletes.equality import (
@@ -63,7 +64,7 @@ class _KeySource:
         """What the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
         covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
         kinds = tuple(map(str, self._kinds))
-        files = _GROUP_KEYS.of(self._group, self._context)
+        files = _group_key(self._group, self._context.io)
         narrowed = () if self._narrowing is None else (self._narrowing.digest,)
         return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers, *narrowed
 
@@ -126,22 +127,16 @@ def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
     )
 
 
-class _GroupKeys:
-    """Cache keys of recently seen groups, so that a thousand tasks do not look at a thousand files each."""
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[int, tuple[EqualityDeleteGroup, FileIOConfig, Any]] = OrderedDict()
-
-    def of(self, group: EqualityDeleteGroup, context: ScanContext) -> Hashable:
-        """A key that differs for files of other content."""
-        known = self._seen.get(id(group))
-        if known is not None and known[0] is group and known[1] == context.io:
-            return known[2]  # type: ignore[no-any-return]
-        key = tuple(sorted((file_key(file, context.io) for file in group.files), key=repr))
-        self._seen[id(group)] = (group, context.io, key)
-        while len(self._seen) > _REMEMBERED_GROUPS:
-            self._seen.popitem(last=False)
-        return key
+def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
+    """A key that differs for files of other content, so that a thousand tasks do not look at a thousand files each."""
+    known = _GROUP_KEYS.find(id(group))
+    if known is not None and known[1] == io:
+        return known[2]
+    key = tuple(sorted((file_key(file, io) for file in group.files), key=repr))
+    _GROUP_KEYS.put(id(group), (group, io, key), _REMEMBERED_GROUPS)
+    return key
 
 
-_GROUP_KEYS = _GroupKeys()
+_GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable]] = BoundedCache()
+"""By identity: a group that is remembered lives on, so no other can have its."""
+os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)

@@ -7,8 +7,6 @@ scans.
 
 import hashlib
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
@@ -16,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.errors import MalformedTableError
 from scan_core.metrics import ScanMetrics
 from scan_core.read.metadata_columns import DELETED
@@ -98,23 +97,23 @@ def pack(dead: npt.NDArray[np.bool_]) -> DeadRows:
 
 def known(task: FileScanTask, context: ScanContext) -> DeadRows | None:
     """The dead rows of a file if they are kept."""
-    return _cache.get(_key(task, context))
+    return _CACHE.find(_key(task, context))
 
 
 def keep(task: FileScanTask, context: ScanContext, found: DeadRows) -> None:
     """Keep the dead rows of a file for later scans of it under the same deletes."""
-    _cache.put(_key(task, context), found)
+    _CACHE.put(_key(task, context), found, CACHE_BYTES)
 
 
 def forget() -> None:
     """Drop all that is kept; the next scan finds it anew."""
-    _cache.clear()
+    _CACHE.clear()
 
 
 def _key(task: FileScanTask, context: ScanContext) -> tuple[Hashable, ...]:
     """What the bits follow from: the file, and each delete file with its sequence number and place."""
     single = (*task.position_deletes, *((task.deletion_vector,) if task.deletion_vector else ()))
-    deletes = tuple(sorted(_DIGESTS.of(group) for group in task.equality_deletes))
+    deletes = tuple(sorted(_digest(group) for group in task.equality_deletes))
     file = task.data_file
     return (file.path, file.data_sequence_number, context.io.relocate, deletes, tuple(sorted(map(_name, single))))
 
@@ -123,63 +122,20 @@ def _name(file: DeleteFile) -> tuple[str, int, int]:
     return file.path, file.data_sequence_number, file.content_offset or 0
 
 
-class _Digests:
+def _digest(group: EqualityDeleteGroup) -> bytes:
     """What tells a delete set from others, found once for the thousands of files that it may touch."""
+    _, digest = _DIGESTS.get(id(group), lambda: (group, _digest_of(group)), _REMEMBERED_GROUPS)
+    return digest
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[EqualityDeleteGroup, bytes]] = OrderedDict()
 
-    def of(self, group: EqualityDeleteGroup) -> bytes:
-        found = self._known.get(id(group))
-        if found is not None and found[0] is group:
-            return found[1]
-        names = repr((group.key_ids, sorted(map(_name, group.files))))
-        digest = hashlib.sha256(names.encode()).digest()
-        self._known[id(group)] = group, digest
-        while len(self._known) > _REMEMBERED_GROUPS:
-            self._known.popitem(last=False)
-        return digest
+def _digest_of(group: EqualityDeleteGroup) -> bytes:
+    names = repr((group.key_ids, sorted(map(_name, group.files))))
+    return hashlib.sha256(names.encode()).digest()
 
 
 _REMEMBERED_GROUPS = 256
-_DIGESTS = _Digests()
-
-
-class _Cache:
-    """The least recently used leave first, once `CACHE_BYTES` are exceeded."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._entries: OrderedDict[tuple[Hashable, ...], DeadRows] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Hashable, ...]) -> DeadRows | None:
-        with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[Hashable, ...], value: DeadRows) -> None:
-        with self._lock:
-            if key in self._entries:
-                return
-            self._entries[key] = value
-            self._bytes += value.num_bytes
-            while self._bytes > self._limit_bytes:
-                _, dropped = self._entries.popitem(last=False)
-                self._bytes -= dropped.num_bytes
-
-    def clear(self) -> None:
-        with self._lock:
-            self._entries.clear()
-            self._bytes = 0
-
-    def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self._lock = threading.Lock()
-
-
-_cache = _Cache(CACHE_BYTES)
-os.register_at_fork(after_in_child=_cache.forget_threads)
+_DIGESTS: BoundedCache[int, tuple[EqualityDeleteGroup, bytes]] = BoundedCache()
+"""By identity: a group that is remembered lives on, so no other can have its."""
+os.register_at_fork(after_in_child=_DIGESTS.forget_threads)
+_CACHE: BoundedCache[tuple[Hashable, ...], DeadRows] = BoundedCache(lambda rows: rows.num_bytes)
+os.register_at_fork(after_in_child=_CACHE.forget_threads)

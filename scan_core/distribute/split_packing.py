@@ -7,12 +7,14 @@ driver.
 
 import hashlib
 import io
+import os
 import pickle
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.snapshot import ContentFile
 from scan_core.split import EqualityDeleteGroup, FileScanTask, ScanContext, Split
 
@@ -62,7 +64,8 @@ def pack_splits(splits: Sequence[Split]) -> PackedSplits:
 
 def unpack_split(shared: bytes, packed: bytes) -> Split:
     """One split; what it shares with others is unpacked once per process, and the same object for all of them."""
-    parts = _SHARED.of(shared)
+    digest = hashlib.sha256(shared).digest()
+    parts = _SHARED.get(digest, lambda: pickle.loads(shared), _REMEMBERED)  # noqa: S301 - see the charter
     number, tasks = _Loader(io.BytesIO(packed), parts).load()
     context: ScanContext = parts[number]
     return Split(context, tuple(tasks))
@@ -137,23 +140,6 @@ class _Loader(pickle.Unpickler):
         return self._parts[number]
 
 
-class _Shared:
-    """The shared parts of recent reads, unpacked."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, list[Any]] = OrderedDict()
-
-    def of(self, shared: bytes) -> list[Any]:
-        digest = hashlib.sha256(shared).digest()
-        if digest not in self._known:
-            self._known[digest] = pickle.loads(shared)  # noqa: S301 - see the charter
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(digest)
-        return self._known[digest]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._known)
-
-
-_SHARED = _Shared()
+_SHARED: BoundedCache[bytes, list[Any]] = BoundedCache()
+"""The shared parts of recent reads, unpacked."""
+os.register_at_fork(after_in_child=_SHARED.forget_threads)

@@ -4,12 +4,12 @@ All adaptivity of filtering lives here. Any order gives the same rows, for each 
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
+
+from scan_core.bounded_cache import BoundedCache
 
 if TYPE_CHECKING:
     from scan_core.split import ScanContext
@@ -57,32 +57,27 @@ class OrderHints:
 
     def __init__(self, max_filters: int) -> None:
         self._max_filters = max_filters
-        self._measured: OrderedDict[Hashable, Mapping[object, _Measured]] = OrderedDict()
-        self._lock = Lock()
+        self._measured: BoundedCache[Hashable, Mapping[object, _Measured]] = BoundedCache()
 
     def get(self, key: Hashable) -> dict[object, _Measured]:
         """The measurements under `key`, to be added to."""
-        with self._lock:
-            if key in self._measured:
-                self._measured.move_to_end(key)
-            return {step: replace(found) for step, found in self._measured.get(key, {}).items()}
+        return _copy(self._measured.find(key) or {})
 
     def put(self, key: Hashable, measured: Mapping[object, _Measured]) -> None:
         """Remember measurements; those of the split that ends last are kept."""
-        with self._lock:
-            self._measured[key] = {step: replace(found) for step, found in measured.items()}
-            self._measured.move_to_end(key)
-            while len(self._measured) > self._max_filters:
-                self._measured.popitem(last=False)
+        self._measured.put(key, _copy(measured), self._max_filters)
 
     def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self._lock = Lock()
+        """See `BoundedCache`."""
+        self._measured.forget_threads()
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._measured.clear()
+        self._measured.clear()
+
+
+def _copy(measured: Mapping[object, _Measured]) -> dict[object, _Measured]:
+    return {step: replace(found) for step, found in measured.items()}
 
 
 _REMEMBERED_FILTERS = 256

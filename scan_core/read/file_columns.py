@@ -4,14 +4,13 @@ Which leaf columns of the file each of them is made of is told here, where their
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Lock
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.read.file_reader import field_id_of
 from scan_core.read.struct_members import Way, leaf_ranges, members_of
 
@@ -68,34 +67,15 @@ def file_columns(schema: pa.Schema) -> FileColumns:
     )
 
 
-class KnownColumns:
-    """Columns of the schemas seen last, by what the footer says of them. Safe for several threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: OrderedDict[bytes, FileColumns] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, identity: bytes, make: Callable[[], FileColumns]) -> FileColumns:
-        """The columns of the schema with this identity, made if they are not known."""
-        with self._lock:
-            if (known := self._known.get(identity)) is not None:
-                self._known.move_to_end(identity)
-                return known
-        made = make()
-        with self._lock:
-            self._known[identity] = made
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-        return made
-
-    def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self._lock = Lock()
-
-
-COLUMNS = KnownColumns(_REMEMBERED_SCHEMAS)
+COLUMNS: BoundedCache[bytes, FileColumns] = BoundedCache()
+"""Of the schemas seen last, by what the footer says of them."""
 os.register_at_fork(after_in_child=COLUMNS.forget_threads)
+
+
+def known_columns(identity: bytes, read_schema: Callable[[], pa.Schema]) -> FileColumns:
+    """The columns of the schema with this identity, found if they are not known; two threads may both find them."""
+    known = COLUMNS.find(identity)
+    return COLUMNS.put(identity, file_columns(read_schema()), _REMEMBERED_SCHEMAS) if known is None else known
 
 
 def _has_id(field: pa.Field) -> bool:

@@ -4,18 +4,17 @@ Facts only: an entry holds no open file. Reading columns is the business of `par
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 from pyarrow._parquet import ParquetReader
 
+from scan_core.bounded_cache import BoundedCache
 from scan_core.errors import MalformedTableError
 from scan_core.read.byte_ranges import ByteSource
-from scan_core.read.file_columns import COLUMNS, FileColumns, file_columns
+from scan_core.read.file_columns import FileColumns, known_columns
 from scan_core.read.file_reader import RowGroup, refusing_malformed
 from scan_core.read.footer import LEAST_TAIL_BYTES, MAGIC, Footer, read_footer
 from scan_core.rows.buffers import numbers, validity
@@ -59,49 +58,39 @@ class ParquetLayout:
         return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
 
 
+def _num_chunks(layout: ParquetLayout) -> int:
+    return 1 + len(layout.footer.leaves) * len(layout.row_groups)
+
+
 class FooterCache:
     """Layouts of recently opened files, bounded by the number of their column chunks.
 
     `tail_bytes` are read at once from the end of the next file: more than the largest footer so far.
     """
 
-    def __init__(self, max_chunks: int) -> None:
-        self._max_chunks = max_chunks
-        self._num_chunks = 0
-        self._layouts: OrderedDict[Hashable, ParquetLayout] = OrderedDict()
-        self._lock = Lock()
+    def __init__(self) -> None:
+        self._layouts: BoundedCache[Hashable, ParquetLayout] = BoundedCache(_num_chunks)
         self.tail_bytes = LEAST_TAIL_BYTES
 
     def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
         """The layout under `key`, read if it is not known; two threads may both read it."""
-        with self._lock:
-            if (known := self._layouts.get(key)) is not None:
-                self._layouts.move_to_end(key)
-                return known
+        if (known := self._layouts.find(key)) is not None:
+            return known
         layout = read()
-        with self._lock:
-            self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MOST_TAIL_BYTES)
-            if key not in self._layouts:
-                self._layouts[key] = layout
-                self._num_chunks += _num_chunks(layout)
-            while self._num_chunks > self._max_chunks:
-                _, dropped = self._layouts.popitem(last=False)
-                self._num_chunks -= _num_chunks(dropped)
-        return layout
+        self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MOST_TAIL_BYTES)
+        return self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
 
     def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self._lock = Lock()
+        """See `BoundedCache`."""
+        self._layouts.forget_threads()
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._layouts.clear()
-            self._num_chunks = 0
-            self.tail_bytes = LEAST_TAIL_BYTES
+        self._layouts.clear()
+        self.tail_bytes = LEAST_TAIL_BYTES
 
 
-FOOTERS = FooterCache(_REMEMBERED_CHUNKS)
+FOOTERS = FooterCache()
 os.register_at_fork(after_in_child=FOOTERS.forget_threads)
 
 
@@ -116,7 +105,7 @@ def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
         footer, encoded = read_footer(source, path, tail_bytes)
         ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
         reader = open_decoder(pa.BufferReader(ending), None, ())
-        columns = COLUMNS.get(footer.schema_identity, lambda: file_columns(reader.schema_arrow))
+        columns = known_columns(footer.schema_identity, lambda: reader.schema_arrow)
         if len(footer.leaves) != columns.num_leaves:
             raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
         return ParquetLayout(footer, reader.metadata, columns, _row_groups(footer), len(encoded))
@@ -150,10 +139,6 @@ def _row_groups(footer: Footer) -> tuple[RowGroup, ...]:
         groups.append(RowGroup(index, position, facts.num_rows, offset, facts.num_bytes))
         position += facts.num_rows
     return tuple(groups)
-
-
-def _num_chunks(layout: ParquetLayout) -> int:
-    return 1 + len(layout.footer.leaves) * len(layout.row_groups)
 
 
 def check_codes(array: pa.Array) -> pa.Array:

@@ -77,7 +77,7 @@ def test_caches_are_usable_after_a_fork_in_the_middle_of_building() -> None:
     class Entry:
         num_bytes = 1
 
-    with cache._lock, FOOTERS._lock:
+    with cache._lock, FOOTERS._layouts._lock:
         assert ends_in_a_forked_process(lambda: (cache.get_or_build("key", Entry, 10, ScanMetrics()), FOOTERS.clear()))
 
 
@@ -88,7 +88,7 @@ def _use_the_catalog() -> None:
 
 
 SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
-    "manifests": (lambda: manifest_cache._lock, lambda: manifest_cache.put("fork", "value", 1)),
+    "manifests": (lambda: manifest_cache._DECODED._lock, lambda: manifest_cache.put("fork", "value", 1)),
     "file systems": (lambda: catalog._lock, _use_the_catalog),
     "hashes of keys": (
         lambda: bloom_keys._HASHES._lock,
@@ -99,8 +99,8 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
         lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions(use_numba=False)),
     ),
     "runs": (lambda: worth.RUNS._lock, lambda: worth.RUNS.of(FilterDecision("fork"))),
-    "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.get("fork")),
-    "dead rows": (lambda: dead_rows._cache._lock, dead_rows.forget),
+    "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),
+    "dead rows": (lambda: dead_rows._CACHE._lock, dead_rows.forget),
 }
 
 
@@ -113,7 +113,7 @@ def test_what_a_process_shares_is_usable_after_a_fork_while_another_thread_holds
 
 def test_an_account_of_manifests_that_was_left_half_done_begins_anew() -> None:
     manifest_cache.put("before", "value", 10)
-    with manifest_cache._lock:
+    with manifest_cache._DECODED._lock:
         child = os.fork()
         if child == 0:
             os._exit(manifest_cache.total_bytes())

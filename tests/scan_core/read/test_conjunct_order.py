@@ -84,7 +84,7 @@ def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
     table.commit(table.equality_delete({"id": range(0, count, 2)}, ids=[1]))
     scan = scan_core.open_table(table.metadata_path).scan().where("name rlike '^n[0-6] .*[13579]$'")
     assert scan.count() == count // 2
-    measured = next(iter(HINTS._measured.values()))
+    measured = next(iter(HINTS._measured._kept.values()))[0]
     assert set(measured) == {("deletes", (1,)), ("predicate", 0)}
     later = scan.metrics.rows_removed_by_filter
     assert later + scan.metrics.rows_removed_by_equality_deletes == count // 2

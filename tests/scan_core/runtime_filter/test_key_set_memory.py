@@ -16,5 +16,5 @@ def test_lookups_kept_for_later_scans_are_bounded_in_bytes(monkeypatch: pytest.M
     for start in range(20):
         keys = KeySet((KeyField(1, "id", PrimitiveType("long")),), (pa.array(range(start, start + 10_000)),))
         assert keys.lookup(options) is keys.lookup(options)
-        assert kept.num_bytes <= 400_000
+        assert kept.size <= 400_000
     assert 1 < len(kept) < 20
