@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import scan_core
+from scan_core.bounded_cache import BoundedCache
 from scan_core.distribute import dead_rows, native_files
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.spark import choice_of, dataframe, reports_of, why_not_native
@@ -24,7 +25,7 @@ _COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 
 @pytest.fixture(autouse=True)
 def _no_known_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_rows, "_cache", dead_rows._Cache(dead_rows.CACHE_BYTES))
+    monkeypatch.setattr(dead_rows, "_CACHE", BoundedCache(lambda rows: rows.num_bytes))
 
 
 @pytest.fixture
