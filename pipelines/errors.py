@@ -43,6 +43,10 @@ class CommitConflictError(PipelineError):
         self.may_retry = may_retry
 
 
+class CommitUnknownError(PipelineError):
+    """A catalog that does not tell whether a commit happened. Files of such a commit are never removed."""
+
+
 class PositionLostError(PipelineError):
     """A table with rows and no source position: starting from zero would apply everything twice."""
 

@@ -98,6 +98,9 @@ class CatalogTarget:
             with self._table.update_statistics() as update:
                 update.set_statistics(StatisticsFile.model_validate(entry))
         except CommitFailedException as error:
+            now = _entry_of(self.load(), snapshot_id)
+            if now is not None and now["statistics-path"] == entry["statistics-path"]:
+                return  # a proxy has repeated a request that was done
             raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}: {error}") from error
 
 

@@ -8,12 +8,14 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from pipelines import crash_points
 from pipelines.catalog import current_schema, data_location, metadata_location, specs_of, storage_of
 from pipelines.errors import CommitConflictError
 from pipelines.tables.commit_manifests import Selection, SnapshotManifests
+from pipelines.tables.commit_outcome import settle
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.manifest_writer import ManifestEntry, manifest_list_bytes
 from pipelines.tables.metadata_swap import supports, swap_snapshot
@@ -83,6 +85,7 @@ class RowDelta:
         self._updates: list[dict[str, Any]] = []
         self._requirements: list[dict[str, Any]] = []
         self._written: list[str] = []
+        self._may_be_there = False
 
     @property
     def target(self) -> WriteTarget:
@@ -142,6 +145,7 @@ class RowDelta:
 
         Raises:
             CommitConflictError: the table has changed since this commit began; nothing of it is visible.
+            CommitUnknownError: the catalog does not tell whether it happened.
         """
         crash_points.reached("after-files")
         metadata = self.table.metadata
@@ -176,8 +180,9 @@ class RowDelta:
         return Committed(snapshot_id, sequence_number, named, summary)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        """Remove files written for a commit that is known not to have happened."""
-        self.storage.remove(f.path for f in files)
+        """Remove files written for this commit, unless it happened, or may have happened."""
+        if not self._may_be_there:
+            self.storage.remove(f.path for f in files)
 
     # -- the swap --------------------------------------------------------------------------------------------------
 
@@ -187,16 +192,25 @@ class RowDelta:
         SQL catalogs take a new metadata file and swap a pointer; others, and changes of schema or specs, go through
         PyIceberg in the words of the REST catalog specification.
         """
-        if (
-            not self._updates
-            and self.table.metadata.current_snapshot_id == self.base_snapshot_id
-            and supports(self.table)
-        ):
-            if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
-                self.storage.remove(self._written)
-                raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
-            return
-        from pyiceberg.exceptions import CommitFailedException
+        is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
+        self._may_be_there = True
+        try:
+            settle(
+                self.table,
+                self.base_snapshot_id,
+                snapshot["snapshot-id"],
+                partial(self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog, snapshot),
+            )
+        except CommitConflictError:
+            self._may_be_there = False
+            self.storage.remove(self._written)
+            raise
+
+    def _swap_pointer(self, snapshot: dict[str, Any]) -> None:
+        if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
+            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
+
+    def _ask_catalog(self, snapshot: dict[str, Any]) -> None:
         from pyiceberg.table import CommitTableRequest
 
         *namespace, name = self.table.name()
@@ -217,11 +231,7 @@ class RowDelta:
                 ],
             }
         )
-        try:
-            self.table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
-        except CommitFailedException as error:
-            self.storage.remove(self._written)
-            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}: {error}") from error
+        self.table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
 
 
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
