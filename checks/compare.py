@@ -20,8 +20,6 @@ MOST_DIFFERENCES = 20
 class Comparison:
     """How two tables differ. `left_only` and `right_only` hold up to 20 surplus rows, sorted by the key columns."""
 
-    num_left: int
-    num_right: int
     num_left_only: int
     num_right_only: int
     left_only: pa.Table
@@ -42,15 +40,7 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
     left, right = canonical(left), canonical(right)
     differences = _type_differences(left.schema, right.schema)
     if differences or not left.schema.names:
-        return Comparison(
-            left.num_rows,
-            right.num_rows,
-            left.num_rows,
-            right.num_rows,
-            left.slice(0, 0),
-            right.slice(0, 0),
-            differences,
-        )
+        return Comparison(left.num_rows, right.num_rows, left.slice(0, 0), right.slice(0, 0), differences)
     names = [f"c{i}" for i in range(left.num_columns)]
     order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or "ALL"
     with open_connection() as connection:
@@ -73,7 +63,7 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
             for sign in (">", "<")
         ]
     left_only, right_only = (_from_bits(t, left.schema) for t in shown)
-    return Comparison(left.num_rows, right.num_rows, int(more), int(fewer), left_only, right_only, ())
+    return Comparison(int(more), int(fewer), left_only, right_only, ())
 
 
 def canonical(table: pa.Table) -> pa.Table:

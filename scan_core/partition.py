@@ -27,11 +27,6 @@ def partition_types(spec: PartitionSpec, field_paths: Mapping[int, Sequence[Nest
     )
 
 
-def normalise_partition(values: Sequence[Any], types: Sequence[Type]) -> tuple[Any, ...]:
-    """The tuple as `ContentFile.partition` holds it."""
-    return tuple(normalise_value(v, t) for v, t in zip(values, types, strict=True))
-
-
 def normalise_value(value: Any, iceberg_type: Type) -> Any:
     """One value in canonical form. A float of an unknown type is canonical too: an unknown transform may make one."""
     if isinstance(value, float) or (

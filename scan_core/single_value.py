@@ -1,4 +1,4 @@
-"""Iceberg's binary single-value serialisation: bounds in manifests and partition summaries, to values and back.
+"""Iceberg's binary single-value serialisation: bounds in manifests and partition summaries, as values.
 
 Values are as `ColumnStatistics` documents them. A bound may have been written before its column was promoted: its
 width tells (SEMANTICS rule 13). Bytes that do not decode mean unknown, never a guess.
@@ -47,34 +47,6 @@ def decode_bound(data: bytes | None, iceberg_type: Type) -> Any:
             return data
         case _:
             return None
-
-
-def encode_bound(value: Any, iceberg_type: PrimitiveType) -> bytes:
-    """The bytes of a value of this type.
-
-    Raises:
-        ValueError: the type has no single-value form.
-    """
-    match iceberg_type.name:
-        case "boolean":
-            return b"\1" if value else b"\0"
-        case "int" | "date":
-            return struct.pack("<i", value)
-        case name if name in _INTEGERS:
-            return struct.pack("<q", value)
-        case "float":
-            return struct.pack("<f", value)
-        case "double":
-            return struct.pack("<d", value)
-        case "string":
-            return str(value).encode()
-        case "uuid" | "fixed" | "binary":
-            return bytes(value)
-        case "decimal":
-            unscaled = unscaled_value(value, iceberg_type.parameters[1])
-            return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-        case name:
-            raise ValueError(f"type {name} has no single-value form")
 
 
 def decimal_of(unscaled: int, scale: int) -> decimal.Decimal:

@@ -28,7 +28,6 @@ class FoldResult:
 
     Attributes:
         upserts: one row per key that the batch leaves alive, in the order of the changes that wrote them.
-        upsert_change: per upsert, the row of the batch that wrote it.
         deletes: keys that may exist before the batch and must be removed: every key touched, upserted ones included.
         delete_is_insert: per delete, whether the batch's first change of the key is a create (op c): such a key is new
             where the source never inserts over a live key.
@@ -41,7 +40,6 @@ class FoldResult:
     """
 
     upserts: pa.Table
-    upsert_change: Rows
     deletes: pa.Table
     delete_is_insert: Mask
     needs_lookup: pa.Table | None
@@ -121,7 +119,6 @@ def _result(
     deletes, is_insert = _deletes(changes, key[opening], time[opening])
     return FoldResult(
         upserts=_upserts(changes, written, sources),
-        upsert_change=written + first,
         deletes=deletes,
         delete_is_insert=is_insert,
         needs_lookup=_lookups(changes, written, sources),

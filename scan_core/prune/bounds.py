@@ -60,23 +60,16 @@ ExcludesOf = Callable[[int], Callable[[Any], bool] | None]
 """Field id -> a test whether a value is certainly not in the column: a Bloom filter, a dictionary. None if unknown."""
 
 
-def match_bounds(
+def match_conjuncts(
     predicate: BoundPredicate, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None
-) -> Match:
-    """Does a predicate hold for no row, all rows, or perhaps some rows with these statistics?
+) -> tuple[Match, ...]:
+    """Does each conjunct hold for no row, all rows (then it need not be evaluated), or perhaps some?
 
     Args:
         predicate: bound to the table's schema.
         statistics_of: statistics by field id of a column or struct member, bounds in the table's types.
         excludes_of: tests of single values, asked for only where bounds leave an equality or IN list open.
     """
-    return combined(match_conjuncts(predicate, statistics_of, excludes_of))
-
-
-def match_conjuncts(
-    predicate: BoundPredicate, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None
-) -> tuple[Match, ...]:
-    """A verdict for each conjunct: one that is ALWAYS true here need not be evaluated."""
 
     def facts(field_id: int, type_: Type) -> Domain:
         domain = of_statistics(statistics_of(field_id), type_)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scan_core.partition import normalise_partition, partition_types, partition_value
+from scan_core.partition import normalise_value, partition_types, partition_value
 from scan_core.schema import NestedField, PrimitiveType
 from scan_core.snapshot import PartitionField, PartitionSpec
 
@@ -15,22 +15,22 @@ OTHER_NAN = struct.unpack("<d", struct.pack("<q", 0x7FF8000000000001))[0]
 
 
 def test_rule_05_null_equals_null() -> None:
-    assert normalise_partition((None, 1), (DOUBLE, PrimitiveType("int"))) == (None, 1)
+    assert normalise_value(None, DOUBLE) is None
 
 
 def test_rule_05_floats_are_equal_by_bits_with_nan_normalised() -> None:
-    def tuple_of(value: float) -> tuple[Any, ...]:
-        return normalise_partition((value,), (DOUBLE,))
+    def bits_of(value: float) -> Any:
+        return normalise_value(value, DOUBLE)
 
-    assert tuple_of(math.nan) == tuple_of(OTHER_NAN) == tuple_of(-math.nan)
-    assert tuple_of(0.0) != tuple_of(-0.0)
-    assert tuple_of(1.5) == normalise_partition((1.5,), (PrimitiveType("float"),))
-    assert tuple_of(1) == tuple_of(1.0)
+    assert bits_of(math.nan) == bits_of(OTHER_NAN) == bits_of(-math.nan)
+    assert bits_of(0.0) != bits_of(-0.0)
+    assert bits_of(1.5) == normalise_value(1.5, PrimitiveType("float"))
+    assert bits_of(1) == bits_of(1.0)
 
 
 @pytest.mark.parametrize("value", [1.5, -0.0, math.inf, None])
 def test_canonical_values_give_back_what_they_were(value: float | None) -> None:
-    found = partition_value(normalise_partition((value,), (DOUBLE,))[0], DOUBLE)
+    found = partition_value(normalise_value(value, DOUBLE), DOUBLE)
     assert found == value
     if value is not None:
         assert math.copysign(1, found) == math.copysign(1, value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scan_core.expr.bind import bind
-from scan_core.prune.bounds import match_bounds, match_conjuncts
+from scan_core.prune.bounds import combined, match_conjuncts
 from scan_core.prune.domain import prefix_end
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics as Stats
@@ -30,7 +30,7 @@ STATISTICS: dict[int, Stats] = {
 
 
 def verdict(sql: str, statistics: dict[int, Stats] = STATISTICS) -> str:
-    return match_bounds(bind(sql, SCHEMA), statistics.get).name
+    return combined(match_conjuncts(bind(sql, SCHEMA), statistics.get)).name
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_rule_20_half_or_inverted_bounds_prove_nothing(statistics: Stats | None)
 def test_verdicts_per_conjunct_tell_what_need_not_be_evaluated() -> None:
     found = match_conjuncts(bind("i > 1 and f = 1.5 and s > 'a'", SCHEMA), STATISTICS.get)
     assert found == (Match.ALWAYS, Match.MAYBE, Match.ALWAYS)
-    assert match_bounds(bind("true", SCHEMA), STATISTICS.get) is Match.ALWAYS
+    assert combined(match_conjuncts(bind("true", SCHEMA), STATISTICS.get)) is Match.ALWAYS
 
 
 def test_the_end_of_a_prefix() -> None:
@@ -152,7 +152,7 @@ def test_excluded_values_decide_equalities_and_lists_on_demand() -> None:
         return {1: lambda value: value != 7, 6: None}.get(field_id)
 
     def found(sql: str) -> str:
-        return match_bounds(bind(sql, SCHEMA), STATISTICS.get, excludes_of).name
+        return combined(match_conjuncts(bind(sql, SCHEMA), STATISTICS.get, excludes_of)).name
 
     assert found("i = 8") == "NEVER"
     assert found("i = 7") == "MAYBE"

@@ -24,10 +24,10 @@ from scan_core.plan.trace import PlanTrace
 from scan_core.prune.column_facts import _decoded
 from scan_core.prune.columns import match_columns
 from scan_core.schema import PrimitiveType
-from scan_core.single_value import encode_bound
 from scan_core.snapshot import PartitionField, PartitionSpec
 from scan_core.split import FileIOConfig, ScanContext
 from scan_core.transforms import parse_transform
+from tests.bound_bytes import encode_bound
 from tests.entry_columns import Entry, entry_columns
 from tests.random_predicates import SCHEMA, Sql, predicates
 

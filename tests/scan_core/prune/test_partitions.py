@@ -11,8 +11,8 @@ from scan_core.prune.match import Match
 from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.schema import PrimitiveType
-from scan_core.single_value import encode_bound
 from scan_core.snapshot import PartitionField, PartitionSpec
+from tests.bound_bytes import encode_bound
 from tests.random_predicates import SCHEMA
 
 INT = PrimitiveType("int")

@@ -15,14 +15,14 @@ from scan_core.expr.kernels import judge
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.manifest_list import PartitionSummary
 from scan_core.partition import normalise_value, partition_value
-from scan_core.prune.bounds import match_bounds
+from scan_core.prune.bounds import combined, match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.schema import PrimitiveType
-from scan_core.single_value import encode_bound
 from scan_core.snapshot import PartitionField, PartitionSpec
 from scan_core.transforms import parse_transform
+from tests.bound_bytes import encode_bound
 from tests.random_predicates import SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -101,7 +101,7 @@ def check_bounds(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
     precision = data.draw(st.sampled_from(["exact", "exact", "loose", "missing"]))
     statistics = {i: true_statistics(leaf_array(table, i), precision) for i in (*_LEAVES, 11, 12)}
     rows, has_failed = passing(predicate, table)
-    assert_sound(match_bounds(predicate, statistics.get), rows, has_failed=has_failed)
+    assert_sound(combined(match_conjuncts(predicate, statistics.get)), rows, has_failed=has_failed)
 
 
 def check_partitions(table: pa.Table, condition: Sql, data: st.DataObject) -> None:
