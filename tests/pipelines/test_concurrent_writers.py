@@ -139,7 +139,7 @@ def test_rule_29_compaction_in_the_midst_of_an_ingest_loses_nothing(project: Pro
         time.sleep(0.2)
         compact(project)
         compactions += 1
-    output, errors = run.communicate(timeout=10)
+    output, errors = run.communicate(timeout=200)
     assert run.returncode == 0, output + errors
     assert compactions
     assert_exactly_once(project, last, 800)

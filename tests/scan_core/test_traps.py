@@ -119,9 +119,9 @@ def test_trap_many_thousand_delete_rows_take_no_time(build: Build) -> None:
         table.equality_delete({"id": dead, "name": [f"n{i}" for i in dead]}, ids=[1, 2]),
         table.equality_delete({"name": [f"n{i}" for i in range(1, count, 3)]}, ids=[2], columns=NAME),
     )
-    started = time.perf_counter()
+    started = time.process_time()
     assert scan_of(table).count() == count // 3
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 @every_format
