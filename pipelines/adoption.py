@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from pipelines.catalog import TABLE_PROPERTIES, current_schema, find_table, open_current, upgrade
+from pipelines.catalog import TABLE_PROPERTIES, find_table
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, TableConfig, change_log_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, retry_conflicts
+from pipelines.tables.loaded_table import current_schema, open_current, upgrade
 from pipelines.tables.row_shape import without_extensions
 from pipelines.tables.table_shape import (
     ADOPTED,

@@ -1,25 +1,17 @@
-"""The Iceberg catalog of a config, and the facts of its tables in scan_core's terms.
+"""The Iceberg catalog of a config: opening it, finding and creating tables.
 
-PyIceberg is imported when a catalog is opened, not before. Changing tables is the business of `commit.py`.
+PyIceberg is imported when a catalog is opened, not before. Changing tables is the business of `tables/commit.py`, what a
+table says of itself that of `tables/loaded_table.py`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines.config import Config
 from pipelines.errors import ConfigError, SourceError
-from pipelines.tables.positions import current_snapshot
 from pipelines.tables.schema_document import schema_document
-from pipelines.tables.sql_pointer import current_location
-from pipelines.tables.storage import Storage
-from scan_core.catalog import table_facts
-from scan_core.metadata_json import parse_metadata
-from scan_core.schema import NestedField, Schema, Type, parse_schema
-from scan_core.snapshot import PartitionField, PartitionSpec
-from scan_core.split import FileIOConfig
-from scan_core.table import Table
+from scan_core.schema import NestedField, Schema
 
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
@@ -42,19 +34,21 @@ def open_catalog(config: Config) -> Any:
     """
     if (file := _sqlite_file(config)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-    return _opened(config, OPENING_ATTEMPTS)
-
-
-def _opened(config: Config, attempts: int) -> Any:
     from pyiceberg.catalog import load_catalog
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
+    again = Retrying(
+        retry=retry_if_exception(_others_create_it), stop=stop_after_attempt(OPENING_ATTEMPTS), reraise=True
+    )
     try:
-        return load_catalog(config.catalog.name, **config.catalog.properties)
-    except Exception as error:
-        # Whoever opens a new SQL catalog creates its tables; of several at once all but one are told that these exist.
-        if "already exists" in str(error) and attempts > 1:
-            return _opened(config, attempts - 1)
+        return again(load_catalog, config.catalog.name, **config.catalog.properties)
+    except Exception as error:  # of PyIceberg, of a database, of the network: each kind of catalog has its own
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
+
+
+def _others_create_it(error: BaseException) -> bool:
+    """Whoever opens a new SQL catalog creates its tables; of several at once all but one are told that these exist."""
+    return "already exists" in str(error)
 
 
 def open_existing(config: Config) -> Any:
@@ -109,25 +103,6 @@ def table_names(catalog: Any, namespace: str) -> list[str]:
         return sorted(name[-1] for name in catalog.list_tables(identifier(namespace)))
     except NoSuchNamespaceError:
         return []
-
-
-def refresh(table: Any) -> None:
-    """Bring a table to its current metadata; without reading it where the catalog tells that nothing has changed."""
-    if current_location(table.catalog, table.name()) != table.metadata_location:
-        table.refresh()
-
-
-def open_current(table: Any) -> Table:
-    """A table for scans of its current snapshot as loaded, without the cost of parsing all its other snapshots."""
-    facts = table_facts(table)
-    if facts is None:
-        raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
-    location, properties = facts
-    metadata = table.metadata
-    current = current_snapshot(table)
-    kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
-    text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
-    return Table(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))
 
 
 def create_table(
@@ -202,62 +177,3 @@ def partition_name(transform: str, column: str) -> str:
         return column
     kind = transform.partition("[")[0]
     return f"{column}_{'trunc' if kind == 'truncate' else kind}"
-
-
-def storage_of(table: Any) -> Storage:
-    """Writing and reading files of a table."""
-    return Storage(FileIOConfig(properties={str(k): str(v) for k, v in table.io.properties.items()}))
-
-
-def current_schema(table: Any) -> Schema:
-    """The table's current schema."""
-    return parse_schema(json.loads(table.schema().model_dump_json()))
-
-
-def specs_of(table: Any) -> dict[int, PartitionSpec]:
-    """All partition specs of a table, by id."""
-    return {
-        spec_id: PartitionSpec(
-            spec_id,
-            tuple(PartitionField(f.field_id, f.source_id, f.name, str(f.transform)) for f in spec.fields),
-        )
-        for spec_id, spec in table.specs().items()
-    }
-
-
-def source_types(table: Any) -> dict[int, Type]:
-    """Type of every field of every schema of a table, the newest winning."""
-    types: dict[int, Type] = {}
-    for schema in sorted(table.metadata.schemas, key=lambda s: s.schema_id):
-        if any(spec.fields for spec in table.metadata.partition_specs):
-            facts = parse_schema(json.loads(schema.model_dump_json()))
-            types.update({i: facts.field(i).type for i in facts.field_ids})
-    return types
-
-
-def data_location(table: Any) -> str:
-    """The folder for data and delete files."""
-    return str(table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data").rstrip("/")
-
-
-def metadata_location(table: Any) -> str:
-    """The folder for manifests."""
-    return str(table.properties.get("write.metadata.path") or f"{table.location().rstrip('/')}/metadata").rstrip("/")
-
-
-def upgrade(table: Any, version: int) -> None:
-    """Bring a table to a later format version."""
-    with table.transaction() as change:
-        change.upgrade_table_version(version)
-    table.refresh()
-
-
-def check_writable(table: Any) -> None:
-    """Refuse tables whose format version the writer does not know.
-
-    Raises:
-        SourceError: a v1 table has no delete files, v3 needs row ids.
-    """
-    version = table.format_version
-    if version != 2:
-        raise SourceError(f"table {'.'.join(table.name())} has format version {version}; only version 2 is written")

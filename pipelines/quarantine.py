@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import create_table, find_table, open_current, refresh
+from pipelines.catalog import create_table, find_table
 from pipelines.changes.change_batch import REJECTED_SCHEMA, TIMESTAMP, Rejected
 from pipelines.config import quarantine_name
 from pipelines.errors import CommitConflictError, QuarantineLimitError
 from pipelines.tables.commit import RowDelta, retry_conflicts
+from pipelines.tables.loaded_table import open_current, refresh
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import write_rows
 

@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import find_table, open_current, refresh
+from pipelines.catalog import find_table
 from pipelines.changes.change_batch import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
@@ -34,6 +34,7 @@ from pipelines.quarantine_events import in_runs
 from pipelines.sources.raw_events import RawEvents
 from pipelines.table_ingest import TableIngest
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
+from pipelines.tables.loaded_table import open_current, refresh
 from pipelines.tables.row_shape import without_extensions
 from pipelines.tables.table_writer import write_rows
 from scan_core import col

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.changes.change_batch import Rejected
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
@@ -23,6 +22,7 @@ from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, SourceError
 from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
+from pipelines.tables.loaded_table import open_current
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from pipelines.catalog import current_schema, find_table, identifier, open_current
+from pipelines.catalog import find_table, identifier
 from pipelines.changes.change_batch import Rejected
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.logged_changes import ORDINAL, last_truncate
@@ -23,6 +23,7 @@ from pipelines.table_ingest import TableIngest
 from pipelines.tables import positions
 from pipelines.tables.commit import RowDelta, everything, retry_conflicts
 from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.loaded_table import current_schema, open_current
 from pipelines.tables.schema_evolution import evolve
 from pipelines.tables.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from pipelines.tables.table_writer import write_rows

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pipelines.catalog import find_table, storage_of
+from pipelines.catalog import find_table
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import PositionLostError
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 from pipelines.tables import positions
+from pipelines.tables.loaded_table import storage_of
 
 SHOWN_COMMITS = 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines import crash_points
-from pipelines.catalog import current_schema, find_table
+from pipelines.catalog import find_table
 from pipelines.changes.change_batch import ChangeBatch, Rejected
 from pipelines.changes.change_log import Appended, ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
@@ -23,6 +23,7 @@ from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.soft_delete import DELETED
 from pipelines.quarantine import check_ratio, quarantine
 from pipelines.table_patterns import SOURCE_TABLE
+from pipelines.tables.loaded_table import current_schema
 from pipelines.tables.parquet_output import WriterOptions
 from pipelines.tables.table_shape import ADOPTED, KEY, check_shape, check_unchanged
 from pipelines.unmet_columns import unmet_columns

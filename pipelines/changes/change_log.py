@@ -10,15 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.catalog import (
-    check_writable,
-    create_table,
-    current_schema,
-    find_table,
-    metadata_location,
-    refresh,
-    storage_of,
-)
+from pipelines.catalog import create_table, find_table
 from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_run import Changes
 from pipelines.changes.log_rows import FIXED_COLUMNS, highest_place, key_of, numbered_from, placed, truncate
@@ -27,6 +19,7 @@ from pipelines.errors import CommitConflictError, PipelineError, PositionLostErr
 from pipelines.tables import positions
 from pipelines.tables.commit import Committed, RowDelta, retry_conflicts
 from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.loaded_table import check_writable, current_schema, metadata_location, refresh, storage_of
 from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.changes.change_arrays import ChangeArrays
 from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_log import ChangeLog
@@ -18,6 +17,7 @@ from pipelines.changes.key_set import KeySet
 from pipelines.changes.logged_changes import ORDINAL, in_change_schema
 from pipelines.changes.touched_keys import keys_touched
 from pipelines.changes.unsent_sources import UnsentSources, with_sent
+from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
 from scan_core.expr.nodes import col
 

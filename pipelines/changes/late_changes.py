@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import Changes
@@ -23,6 +22,7 @@ from pipelines.config import TableConfig
 from pipelines.errors import ConfigError, SchemaConflictError
 from pipelines.formats.column_types import widened
 from pipelines.formats.feed import POSITION
+from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
 from scan_core.expr.nodes import col
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.changes.change_batch import ORDER, change_schema
 from pipelines.tables import positions
+from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
 from scan_core.expr.nodes import col
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import orjson
 
 import scan_core
-from pipelines.catalog import metadata_location, storage_of
 from pipelines.errors import CommitConflictError, SourceError
+from pipelines.tables.loaded_table import metadata_location, storage_of
 from pipelines.tables.metadata_swap import DEFAULT_PREVIOUS_VERSIONS, PREVIOUS_VERSIONS, SUFFIX, supports
 from pipelines.tables.sql_pointer import swap_location
 from pipelines.tables.storage import Storage

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
+from pipelines.tables.loaded_table import open_current
 from scan_core.bounded_cache import BoundedCache
 from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
 from scan_core.manifests import read_data_manifests

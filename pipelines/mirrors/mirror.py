@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import check_writable, create_table, find_table, refresh
+from pipelines.catalog import create_table, find_table
 from pipelines.changes.change_batch import Rejected
 from pipelines.changes.change_log import Appended, ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Changes, sliced
@@ -25,6 +25,7 @@ from pipelines.quarantine import FEW_CHANGES, check_ratio
 from pipelines.tables import positions
 from pipelines.tables.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.tables.file_metrics import FileContent, WrittenFile
+from pipelines.tables.loaded_table import check_writable, refresh
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_shape import check_shape, shape_properties, with_declared
 from pipelines.tables.table_writer import WriterOptions

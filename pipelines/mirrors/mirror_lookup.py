@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.changes.key_set import KeySet, Positions
+from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
 
 SPEC_ID = "_spec_id"

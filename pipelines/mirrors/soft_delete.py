@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.catalog import open_current
 from pipelines.errors import SchemaConflictError
+from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
 
 DELETED = "_deleted"

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from pipelines import crash_points
-from pipelines.catalog import current_schema, data_location, metadata_location, specs_of, storage_of
 from pipelines.errors import CommitConflictError
 from pipelines.tables.commit_manifests import Selection, SnapshotManifests
 from pipelines.tables.commit_outcome import settle
 from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
 from pipelines.tables.manifest_writer import ManifestEntry, manifest_list_bytes
 from pipelines.tables.metadata_swap import supports, swap_snapshot
 from pipelines.tables.schema_document import schema_document
@@ -60,11 +60,6 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
         return tuple(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
 
     return selects
-
-
-def paths_in(paths: frozenset[str]) -> Selection:
-    """Select data files by path."""
-    return lambda entry, _spec: entry.path in paths
 
 
 class RowDelta:

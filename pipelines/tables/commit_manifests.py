@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.catalog import metadata_location, source_types
 from pipelines.tables.file_metrics import FileContent, WrittenFile
+from pipelines.tables.loaded_table import metadata_location, source_types
 from pipelines.tables.manifest_avro import PartitionLayout, Record
 from pipelines.tables.manifest_merge import to_merge
 from pipelines.tables.manifest_writer import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.catalog import current_schema
 from pipelines.config import TableConfig, partition_field
 from pipelines.errors import ConfigError
+from pipelines.tables.loaded_table import current_schema
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import check_key
 from scan_core.errors import ScanError

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.errors import CommitConflictError
-from pipelines.tables.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, paths_in, retry_conflicts
+from pipelines.tables.commit import CONFLICT_ATTEMPTS, RowDelta, everything, partitions_in, retry_conflicts
 from pipelines.tables.positions import ancestors, newest_property
 from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import write_deletes, write_rows
@@ -183,7 +183,7 @@ def test_files_are_removed_by_path(tmp_path: Path) -> None:
     catalog, table = table_with(tmp_path, ("identity", "part"))
     (manifest,) = manifests(table)
     paths = [e["data_file"]["file_path"] for e in entries(manifest)[2]]
-    committed = RowDelta(table).commit([], {}, remove=paths_in(frozenset(paths[:1])))
+    committed = RowDelta(table).commit([], {}, remove=lambda entry, _: entry.path == paths[0])
     assert committed.operation == "delete"
     assert len(rows_of(reloaded(catalog))) == 2
 

@@ -5,10 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.catalog import refresh
 from pipelines.errors import CommitConflictError
 from pipelines.tables import metadata_swap
 from pipelines.tables.commit import RowDelta
+from pipelines.tables.loaded_table import refresh
 from pipelines.tables.positions import LOG_ORDINAL, newest_property
 from pipelines.tables.table_writer import write_rows
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
