@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as st
 
+from scan_core.distribute.join_keys import width_of
 from scan_core.distribute.prefilter_reading import within_keys
 from scan_core.runtime_filter.induced import KeyRangeSource
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from scan_core.scan import Scan
 
 Reader = Literal["auto", "python", "native"]
-_SIZES = ((st.StringType, 20), (st.BinaryType, 100), (st.DecimalType, 16), (st.BooleanType, 1))
-"""Bytes of a value as Spark estimates them; 8 for others."""
 _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g": 1024**3, "gb": 1024**3}
 
 
@@ -74,7 +72,4 @@ def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:
     match = re.fullmatch(r"(-?\d+)\s*([a-z]*)", text)
     if match is None or match[2] not in _UNITS:
         return False
-    width = sum(
-        next((size for kind, size in _SIZES if isinstance(field.dataType, kind)), 8) for field in frame.schema.fields
-    )
-    return num_rows * width <= int(match[1]) * _UNITS[match[2]]
+    return num_rows * width_of(frame.schema) <= int(match[1]) * _UNITS[match[2]]

@@ -1,7 +1,7 @@
 """The join keys of a dimension, collected on the driver up to a limit: all of them, or none and the reason why.
 
-A limit that is reached means no filter, never a cut list. A DataFrame is collected as a whole, and joined as what was
-collected: asked twice, it might give other rows.
+A limit that is reached means no filter, never a cut list. A dimension is collected as a whole where that fits, and joined
+as what was collected: a scan would be read twice, a DataFrame might give other rows when asked again.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
 
+from scan_core.distribute.spark_batches import conform
+from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
+
 if TYPE_CHECKING:
     from scan_core.scan import Scan
 
@@ -23,6 +26,8 @@ _COLLECTED = (
     *(st.DateType, st.TimestampType, st.TimestampNTZType),
 )
 _MOST_DIGITS = 38
+_SIZES = ((st.StringType, 20), (st.BinaryType, 100), (st.DecimalType, 16), (st.BooleanType, 1))
+"""Bytes of a value as Spark estimates them; 8 for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,8 @@ class BuildSide:
     Attributes:
         keys: the key rows, None if they were not collected as a whole.
         why_not: the reason for that.
-        rows: of a DataFrame all that was collected, which is joined in its place.
+        rows: all that was collected, of the types of Spark, which is joined in the dimension's place; None if that is
+            the keys alone.
     """
 
     keys: pa.Table | None
@@ -56,16 +62,38 @@ class BuildSide:
 
 
 def keys_of_scan(dimension: "Scan", columns: Sequence[str], limits: BuildLimits) -> BuildSide:
-    """The keys of a scan, read in this process."""
+    """The keys of a scan, read in this process, and its other columns with them if they fit and Spark takes them."""
+    schema = spark_schema(dimension.schema)
+    if all(isinstance(field.dataType, _COLLECTED) for field in schema) and _may_fit(dimension, schema, limits):
+        found = _collected(dimension, columns, arrow_schema_of(schema), limits)
+        if found.keys is not None or len(columns) == len(schema.fields):
+            return found
+    return _collected(dimension.select(*columns), columns, None, limits)
+
+
+def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> bool:
+    """Whether what is read may be so little, as far as the number of rows tells; a predicate may leave any number."""
+    if dimension.predicates or dimension.joins or dimension.row_limit is not None:
+        return True
+    rows = sum(task.data_file.record_count for task in dimension.plan().tasks)
+    return rows * width_of(schema) <= limits.max_bytes
+
+
+def _collected(dimension: "Scan", columns: Sequence[str], target: pa.Schema | None, limits: BuildLimits) -> BuildSide:
+    """What the scan gives, as `target` besides if there is one."""
     batches: list[pa.RecordBatch] = []
+    shown: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in dimension.select(*columns).to_batches():
+    for batch in dimension.to_batches():
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if (reason := _too_much(rows, size, limits)) is not None:
             return BuildSide(None, reason)
-        batches.append(batch)
+        batches.append(batch.select(list(columns)))
+        if target is not None:
+            shown.append(conform(batch, target))
     schema = dimension.select(*columns).arrow_schema
-    return BuildSide(pa.Table.from_batches(batches, schema=schema))
+    keys = pa.Table.from_batches(batches, schema=schema)
+    return BuildSide(keys, None, None if target is None else pa.Table.from_batches(shown, schema=target))
 
 
 def keys_of_frame(dimension: DataFrame, columns: Sequence[str], limits: BuildLimits) -> BuildSide:
@@ -98,6 +126,11 @@ def are_joined_exactly(fact: st.DataType, dimension: st.DataType) -> bool:
         return isinstance(dimension, _FLOATS)
     same = (st.BinaryType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType)
     return isinstance(fact, same) and type(fact) is type(dimension)
+
+
+def width_of(schema: st.StructType) -> int:
+    """Bytes of a row as Spark estimates them."""
+    return sum(next((size for kind, size in _SIZES if isinstance(field.dataType, kind)), 8) for field in schema.fields)
 
 
 def _digits(kind: st.DataType) -> tuple[int, int]:
