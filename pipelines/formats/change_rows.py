@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
+from pipelines.formats.documents import from_binary
 from pipelines.formats.events import Declared, Events
 from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members, SpanColumn, from_binary
+from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.op_names import (
     SQL_SERVER_OPERATION,
     SQL_SERVER_WORDS,

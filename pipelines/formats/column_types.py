@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from pipelines.formats.feed import TableFeed
 from pipelines.formats.fitting import is_number
-from pipelines.formats.image import Columns, inferred
-from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.image import Columns
+from pipelines.formats.inference import InferenceOptions, infer_together
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.member_types import paths_below, with_members
 from pipelines.formats.span_text import NUMBER_KINDS, text
@@ -50,7 +50,7 @@ def resolve_types(
         given = explicit.get(name) or explicit.get(target) or declared.get(name)
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
-        found = inferred(columns, inference, placeholders) if given is None else given
+        found = infer_together(columns, inference, placeholders) if given is None else given
         if given is None and is_text and target in keys and pa.types.is_floating(found.arrow) and _any_whole(columns):
             found = ValueType(pa.int64())
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)

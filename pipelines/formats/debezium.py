@@ -16,6 +16,7 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.debezium_columns import decode_rows_of_file
 from pipelines.formats.debezium_layouts import layouts_of
 from pipelines.formats.debezium_options import DebeziumOptions
+from pipelines.formats.documents import Documents, from_binary, no_documents
 from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
 from pipelines.formats.events import (
     Declared,
@@ -31,7 +32,7 @@ from pipelines.formats.image_sources import EitherImages, ImageSource, ObjectIma
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scalars import integers
 from pipelines.formats.json_scan import scan_nested, scan_objects
-from pipelines.formats.json_spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
+from pipelines.formats.json_spans import Members, Nested, SpanColumn
 from pipelines.formats.unwrapped_names import ADDED, ORIGIN_PREFIXES
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents

@@ -19,9 +19,9 @@ from pipelines.formats.avro_messages import read_values, reader_of
 from pipelines.formats.casting import cast_each
 from pipelines.formats.debezium_columns import EventColumns, decode_columns, decode_rows_of_file
 from pipelines.formats.debezium_options import DebeziumOptions
+from pipelines.formats.documents import from_binary
 from pipelines.formats.events import Events, Refusal
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import from_binary
 from pipelines.formats.span_text import base64_bytes, text, true_mask
 from pipelines.formats.value_type import ValueType
 from pipelines.sources.raw_events import RawEvents

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from pipelines.formats import debezium_rules as rules
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.casting import cast_each
+from pipelines.formats.documents import Documents
 from pipelines.formats.events import distinct_columns
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members
+from pipelines.formats.json_spans import Members
 
 Mask = NDArray[np.bool_]
 

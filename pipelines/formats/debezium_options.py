@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.errors import ConfigError
-from pipelines.formats.image import DEFAULT_PLACEHOLDER
+from pipelines.formats.placeholders import DEFAULT_PLACEHOLDER
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
 from pipelines.formats.casting import cast_each
 from pipelines.formats.change_rows import RowChangeOptions, decode_rows
+from pipelines.formats.documents import Documents, from_binary
 from pipelines.formats.events import Declared, Events, strings, table_names
 from pipelines.formats.image_sources import EitherImages, Nothing, ObjectImages, PrefixedImages
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members, from_binary
+from pipelines.formats.json_spans import Members
 from pipelines.formats.op_names import op_codes
 from pipelines.sources.raw_events import RawEvents
 

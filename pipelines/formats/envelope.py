@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import text_kernels
+from pipelines.formats.documents import Documents
 from pipelines.formats.json_scan import first_member_is, scan_objects
-from pipelines.formats.json_spans import Documents
 
 MAX_COMPARED_SCHEMAS = 64
 """Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""

@@ -13,21 +13,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import ConfigError
-from pipelines.formats import arrow_columns, row_kernels, text_kernels
+from pipelines.formats import arrow_columns
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.fine_times import count_cut
 from pipelines.formats.fitting import fitted
-from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import Members, SpanColumn
-from pipelines.formats.plain_types import plain_type
+from pipelines.formats.placeholders import columns_with, find_placeholders
 from pipelines.formats.reasons import Reasons, of_values
 from pipelines.formats.row_parsing import decoded_by_rows
-from pipelines.formats.value_type import ValueType, from_arrow
+from pipelines.formats.value_type import ValueType
 
 Mask = NDArray[np.bool_]
-
-DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 
 
 @dataclass(frozen=True)
@@ -124,59 +121,6 @@ class ArrowMembers:
 Columns = Members | ArrowMembers
 
 
-def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
-    """The forms in which Debezium writes the placeholder of a value it did not send, by the column's type."""
-    from base64 import b64encode
-
-    encoded = b64encode(placeholder.encode()).decode()
-    texts = (
-        placeholder,
-        encoded,
-        f'["{placeholder}"]',
-        f'["{encoded}"]',
-        *(f'{{"{placeholder}":{space}"{placeholder}"}}' for space in ("", " ")),
-        *("[" + comma.join(str(b) for b in placeholder.encode()) + "]" for comma in (",", ", ")),
-    )
-    return tuple(text.encode() for text in texts)
-
-
-def without(column: SpanColumn, placeholders: tuple[bytes, ...]) -> SpanColumn:
-    """The column with NULL in place of placeholders."""
-    hidden = find_placeholders(column, placeholders)
-    return column if hidden is None else column.without(hidden)
-
-
-def _columns_with(members: Members, placeholders: tuple[bytes, ...]) -> frozenset[str]:
-    """The columns in which any placeholder stands: usually none, so all are asked at once."""
-    if not placeholders or not members.names:
-        return frozenset()
-    found = np.zeros(len(members.names), np.bool_)
-    offsets = np.cumsum([0, *(len(p) for p in placeholders)], dtype=np.int32)
-    kinds = np.array([_kind_of(p) for p in placeholders], np.int8)
-    patterns = np.frombuffer(b"".join(placeholders), np.uint8)
-    asked = members.kinds[:, kernels.STRING :].any(axis=1)
-    spans = (members.start, members.end, members.kind)
-    row_kernels.find_patterns(members.data, *spans, asked, patterns, offsets, kinds, found)
-    return frozenset(name for name, has in zip(members.names, found.tolist(), strict=True) if has)
-
-
-def _kind_of(pattern: bytes) -> int:
-    return {0x7B: kernels.OBJECT, 0x5B: kernels.ARRAY}.get(pattern[0], kernels.STRING)
-
-
-def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Mask | None:
-    """Events whose value is one of the placeholders; None if none."""
-    found = np.zeros(len(column), np.bool_)
-    for pattern in placeholders:
-        kind = _kind_of(pattern)
-        if column.kinds[kind]:
-            wanted = column.kind == kind
-            text_kernels.match_bytes(
-                column.data, column.start, column.end, wanted, np.frombuffer(pattern, np.uint8), found
-            )
-    return found if found.any() else None
-
-
 def typed(
     columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = (), *, by_rows: bool = True
 ) -> Image:
@@ -191,7 +135,7 @@ def typed(
     present = columns.is_object
     num_cut = 0
     ready = decoded_by_rows(columns, types) if by_rows and isinstance(columns, Members) else {}
-    hiding = _columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
+    hiding = columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
     for name in columns.names:
         if name not in types:
             continue
@@ -220,35 +164,3 @@ def typed(
         num_cut += count_cut(column, types[name])
     twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
     return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
-
-
-def inferred(
-    columns: "list[SpanColumn | pa.Array]", options: InferenceOptions, placeholders: tuple[bytes, ...]
-) -> ValueType:
-    """The type that one column has in several images of the same events."""
-    spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
-    if len(spans) < len(columns):
-        return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
-    given = [column for column in spans if column.kinds[_GIVEN].any()]
-    if len(given) > 1 and not any(column.kinds[_NESTED].any() for column in given):
-        each = {infer(column, options) for column in given}
-        if len(each) == 1:
-            return each.pop()
-    return infer(_joined(given or spans[:1]), options)
-
-
-_GIVEN = slice(kernels.FALSE, None)
-_NESTED = slice(kernels.OBJECT, None)
-
-
-def _joined(columns: list[SpanColumn]) -> SpanColumn:
-    if len(columns) == 1:
-        return columns[0]
-    if len({id(c.data) for c in columns}) > 1:
-        raise ValueError("images of one event share their bytes")
-    return SpanColumn(
-        columns[0].data,
-        np.concatenate([c.start for c in columns]),
-        np.concatenate([c.end for c in columns]),
-        np.concatenate([c.kind for c in columns]),
-    )

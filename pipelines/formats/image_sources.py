@@ -12,9 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import Documents, no_documents
 from pipelines.formats.image import ArrowMembers, Columns
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members, SpanColumn, no_documents
+from pipelines.formats.json_spans import Members, SpanColumn
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]

@@ -13,7 +13,9 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats import text_kernels
 from pipelines.formats.json_scan import scan_arrays, scan_objects
 from pipelines.formats.json_spans import SpanColumn
-from pipelines.formats.value_type import Encoding, ValueType
+from pipelines.formats.placeholders import without
+from pipelines.formats.plain_types import plain_type
+from pipelines.formats.value_type import Encoding, ValueType, from_arrow
 
 NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200
@@ -28,6 +30,7 @@ _GROUPS[[kernels.INT, kernels.FLOAT]] = 2
 _GROUPS[[kernels.STRING, kernels.ESCAPED]] = 3
 _GROUPS[kernels.OBJECT] = 4
 _GROUPS[kernels.ARRAY] = 5
+_GIVEN, _NESTED = slice(kernels.FALSE, None), slice(kernels.OBJECT, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,21 @@ class InferenceOptions:
     """How objects are taken: as structs, or as their JSON text."""
 
     objects_as_text: bool = False
+
+
+def infer_together(
+    columns: list[SpanColumn | pa.Array], options: InferenceOptions, placeholders: tuple[bytes, ...]
+) -> ValueType:
+    """The type that one column has in several images of the same events."""
+    spans = [without(column, placeholders) for column in columns if isinstance(column, SpanColumn)]
+    if len(spans) < len(columns):
+        return from_arrow(plain_type(next(c for c in columns if not isinstance(c, SpanColumn)).type))
+    given = [column for column in spans if column.kinds[_GIVEN].any()]
+    if len(given) > 1 and not any(column.kinds[_NESTED].any() for column in given):
+        each = {infer(column, options) for column in given}
+        if len(each) == 1:
+            return each.pop()
+    return infer(_joined(given or spans[:1]), options)
 
 
 def infer(column: SpanColumn, options: InferenceOptions, depth: int = 0) -> ValueType:
@@ -86,3 +104,16 @@ def _list(column: SpanColumn, options: InferenceOptions, depth: int) -> ValueTyp
     if pa.types.is_null(element.arrow):
         return NOTHING
     return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+
+
+def _joined(columns: list[SpanColumn]) -> SpanColumn:
+    if len(columns) == 1:
+        return columns[0]
+    if len({id(c.data) for c in columns}) > 1:
+        raise ValueError("images of one event share their bytes")
+    return SpanColumn(
+        columns[0].data,
+        np.concatenate([c.start for c in columns]),
+        np.concatenate([c.end for c in columns]),
+        np.concatenate([c.kind for c in columns]),
+    )

@@ -7,11 +7,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import Documents
 from pipelines.formats.events import Refusal
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members, SpanColumn
+from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.reasons import with_value
 
 Mask = NDArray[np.bool_]

@@ -7,28 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats import document_kernels, object_kernels
+from pipelines.formats import document_kernels, event_kernels, object_kernels
 from pipelines.formats import json_kernels as kernels
-from pipelines.formats.json_spans import (
-    Bytes,
-    Documents,
-    Elements,
-    Kinds,
-    Mask,
-    Members,
-    Nested,
-    Numbers,
-    Places,
-    SpanColumn,
-)
+from pipelines.formats.documents import Bytes, Documents, Mask
+from pipelines.formats.json_spans import Elements, Kinds, Members, Nested, Numbers, SpanColumn
+from pipelines.formats.member_names import MemberNames
 
 MAX_COLUMNS = 2_000
 """A feed with more distinct member names has data in its names; the events with still more are rejected."""
 LEAST_CELLS = 2**22
 """Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
-
-_PADDING = 8
-"""Bytes behind the names: kernels compare eight at a time."""
 
 
 def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool = True) -> Members:
@@ -40,7 +28,7 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
         learn: also find members with other names; their columns follow those of `names`.
     """
     count = len(documents)
-    known = _Names(names, _column_limit(documents, len(names)))
+    known = MemberNames(names, _column_limit(documents, len(names)))
     capacity = max(len(names) + (16 if learn else 0), 1)
     start = np.empty((capacity, count), np.int32)
     end = np.empty((capacity, count), np.int32)
@@ -90,8 +78,8 @@ def scan_nested(
     None if the images have so many distinct members that their columns would take more memory than the bytes.
     """
     count = len(documents)
-    known = _Names((), _column_limit(documents))
-    top, inner = _Names(names, len(names)), _Names(origin[1], len(origin[1]))
+    known = MemberNames((), _column_limit(documents))
+    top, inner = MemberNames(names, len(names)), MemberNames(origin[1], len(origin[1]))
     capacity = 16
     fixed = len(names) + len(origin[1])
     while True:
@@ -105,7 +93,7 @@ def scan_nested(
             bases[names.index(name)] = fixed + capacity * number
         row = 0
         while row < count and len(known) <= capacity:
-            row, name_start, name_end = object_kernels.scan_nested(
+            row, name_start, name_end = event_kernels.scan_nested(
                 documents.data,
                 documents.start,
                 documents.end,
@@ -198,57 +186,10 @@ def scan_arrays(documents: Documents) -> Elements:
     return Elements(values, offsets, status)
 
 
-class _Names:
-    """The member names known so far: raw bytes in a joined table for the kernel, and the column of each."""
-
-    def __init__(self, names: Sequence[str], limit: int) -> None:
-        self._limit = limit
-        self._columns: dict[str, int] = {}
-        self._raw: list[bytes] = []
-        self._slots: list[int] = []
-        for name in names:
-            self._columns.setdefault(name, len(self._columns))
-            self._add(json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1], name)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._columns)
-
-    def learn(self, raw: bytes) -> bool:
-        """Know `raw` from now on; False if it is no text or one too many."""
-        try:
-            name = json.loads(b'"' + raw + b'"')
-            name.encode()
-        except (ValueError, UnicodeError):
-            return False
-        if name not in self._columns and len(self._columns) >= self._limit:
-            return False
-        self._add(raw, name)
-        return True
-
-    def learn_members(self, value: Any) -> None:
-        """Know the names of a whole object at once, where it is one: the next unknown name costs another call."""
-        for name in value if isinstance(value, dict) else ():
-            if name not in self._columns and len(self._columns) < self._limit and name.isprintable():
-                self._add(json.dumps(name, ensure_ascii=False).encode()[1:-1], name)
-
-    def _add(self, raw: bytes, name: str) -> None:
-        self._raw.append(raw)
-        self._slots.append(self._columns.setdefault(name, len(self._columns)))
-
-    def tables(self) -> tuple[Bytes, Places, Places]:
-        lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
-        joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
-        return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
-
-
 def first_member_is(documents: Documents, *names: str) -> Mask:
     """Rows whose document is an object that begins with a member of one of these names."""
     found = np.zeros(len(documents), np.bool_)
-    joined, offsets, _ = _Names(names, len(names)).tables()
+    joined, offsets, _ = MemberNames(names, len(names)).tables()
     object_kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
     return found
 

@@ -9,12 +9,13 @@ import orjson
 from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import from_binary
 from pipelines.formats.events import Declared, Events, milliseconds, strings, table_names
 from pipelines.formats.image_sources import Nothing, ObjectImages, OverlaidImages
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scalars import integers
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members, from_binary
+from pipelines.formats.json_spans import Members
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.span_text import json_text
 from pipelines.sources.raw_events import RawEvents

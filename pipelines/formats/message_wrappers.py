@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import Mask, from_binary
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Mask, Members, from_binary
+from pipelines.formats.json_spans import Members
 from pipelines.formats.span_text import json_text
 from pipelines.sources.raw_events import RawEvents
 

@@ -1,7 +1,7 @@
-"""Compiled kernels that find the members of many JSON objects at once, by name."""
+"""Compiled kernels that find the members of many JSON objects at once, by name. Events have theirs: `event_kernels.py`."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
+# ruff: noqa: C901, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
 from numba import njit
@@ -17,7 +17,6 @@ from pipelines.formats.json_kernels import (
     INLINE,
     INT,
     MISSING,
-    OBJECT,
     OK,
     ONE,
     REPEATED,
@@ -26,7 +25,6 @@ from pipelines.formats.json_kernels import (
     Kinds,
     Places,
     skip_space,
-    skip_value,
     status_of_other,
 )
 from pipelines.formats.name_kernels import expected_name, next_member
@@ -34,7 +32,7 @@ from pipelines.formats.value_kernels import value_at
 
 
 @njit(**INLINE)
-def _scan_object(
+def scan_object(
     data: Bytes,
     p: int,
     end: int,
@@ -148,7 +146,7 @@ def scan_members(
         if p >= end or data[p] != 0x7B:
             status[row] = status_of_other(data, p, end, stack)
             continue
-        p, first, last = _scan_object(
+        p, first, last = scan_object(
             data,
             p,
             end,
@@ -174,106 +172,6 @@ def scan_members(
             continue
         status[row] = OK if p <= end and skip_space(data, p, end) == end else BROKEN
     return count, np.uint64(0), np.uint64(0)
-
-
-@njit(**COMPILE)
-def scan_nested(
-    data: Bytes,
-    starts: Places,
-    ends: Places,
-    first_row: int,
-    names: Bytes,
-    name_offsets: Places,
-    slots: Places,
-    bases: Places,
-    row_names: Bytes,
-    row_offsets: Places,
-    row_slots: Places,
-    origin_base: int,
-    origin_names: Bytes,
-    origin_offsets: Places,
-    origin_slots: Places,
-    out_start: Places,
-    out_end: Places,
-    out_kind: Kinds,
-    out_bits: NDArray[np.uint64],
-    out_odd: NDArray[np.bool_],
-    status: Kinds,
-    stack: Bytes,
-) -> tuple[int, int, int]:
-    """Find members, and those of some of them that are objects, in one pass: change events with their row images.
-
-    `bases` has per slot of `names` the first output column of its own members; 0 for members not looked into. The one
-    with `origin_base` has members `origin_names`, others are row images, whose names are learned. The other arguments
-    and the result are those of `scan_members`; an unknown name is one of a row image.
-    """
-    count = len(starts)
-    nothing = np.uint64(0)
-    for row in range(first_row, count):
-        if row == first_row:  # which an earlier call may have begun
-            for column in range(out_kind.shape[0]):
-                out_kind[column, row] = MISSING
-        if starts[row] < 0:
-            status[row] = ABSENT
-            continue
-        end = np.uint64(ends[row])
-        p = skip_space(data, np.uint64(starts[row]), end)
-        if p >= end or data[p] != 0x7B:
-            status[row] = status_of_other(data, p, end, stack)
-            continue
-        status[row] = BROKEN
-        expected = 0
-        p = skip_space(data, p + ONE, end)
-        if p < end and data[p] == 0x7D:
-            if skip_space(data, p + ONE, end) == end:
-                status[row] = OK
-            continue
-        while p < end:
-            p, found, _, _ = next_member(data, p, end, names, name_offsets, expected)
-            if p >= end:
-                break
-            if found >= 0 and out_kind[slots[found], row] != MISSING:
-                status[row] = REPEATED
-                break
-            value = p
-            kind = OBJECT
-            last = nothing
-            base = bases[slots[found]] if found >= 0 and data[p] == 0x7B else 0
-            if base == 0:
-                p, kind = skip_value(data, p, end, stack)
-            elif base == origin_base:
-                p, _, last = _scan_object(
-                    data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
-                    out_start, out_end, out_kind, out_bits, out_odd, stack,
-                )  # fmt: skip
-            else:
-                p, first, last = _scan_object(
-                    data, p, end, row, row_names, row_offsets, row_slots, base, True,
-                    out_start, out_end, out_kind, out_bits, out_odd, stack,
-                )  # fmt: skip
-                if first:
-                    return row, first, last
-            if p > end:
-                if last:
-                    status[row] = REPEATED
-                break
-            if found >= 0:
-                expected = found + 1 if found + 1 < len(slots) else 0
-                quote = ONE if kind == STRING or kind == ESCAPED else nothing
-                out_start[slots[found], row] = value + quote
-                out_end[slots[found], row] = p - quote
-                out_kind[slots[found], row] = kind
-            p = skip_space(data, p, end)
-            if p >= end:
-                break
-            if data[p] == 0x7D:
-                if skip_space(data, p + ONE, end) == end:
-                    status[row] = OK
-                break
-            if data[p] != 0x2C:
-                break
-            p = skip_space(data, p + ONE, end)
-    return count, nothing, nothing
 
 
 @njit(**COMPILE)

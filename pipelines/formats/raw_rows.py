@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 
 from pipelines.formats.casting import cast_each
+from pipelines.formats.documents import from_binary
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import from_binary
 from pipelines.formats.plain_types import plain_type
 from pipelines.formats.value_type import from_arrow
 

@@ -22,10 +22,10 @@ from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.event_order import in_order, places
 from pipelines.formats.events import Events, each_once, reject
 from pipelines.formats.feed import POSITION, FeedConfig
-from pipelines.formats.image import placeholder_patterns
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
 from pipelines.formats.message_wrappers import unwrapped
+from pipelines.formats.placeholders import placeholder_patterns
 from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
 from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
 from pipelines.formats.table_parts import merge_parts

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.debezium_layouts import is_envelope, is_unwrapped
+from pipelines.formats.documents import Documents, from_binary
 from pipelines.formats.events import letters
 from pipelines.formats.json_events import blank, tombstones
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents, Members, SpanColumn, from_binary
+from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.op_names import USUAL_OP_COLUMNS
 from pipelines.sources.raw_events import RawEvents
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pipelines.formats.casting import cast_each
 from pipelines.formats.column_types import widened
 from pipelines.formats.feed import TableFeed
-from pipelines.formats.image import Columns, Image, inferred
-from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.image import Columns, Image
+from pipelines.formats.inference import InferenceOptions, infer_together
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.value_type import ValueType, describe, from_arrow
@@ -100,7 +100,7 @@ def _natural_type(
         return None
     if declared is not None and not any(_decoded(column, declared)[1].any() for column in misfits):
         return declared
-    found = inferred(misfits, inference, ())
+    found = infer_together(misfits, inference, ())
     return None if pa.types.is_null(found.arrow) else found
 
 

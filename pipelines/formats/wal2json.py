@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
+from pipelines.formats.documents import Documents, from_binary
 from pipelines.formats.events import Declared, Events, strings, table_names
 from pipelines.formats.image_sources import Nothing
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_arrays, scan_objects
-from pipelines.formats.json_spans import Documents, Members, from_binary
+from pipelines.formats.json_spans import Members
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.sql_types import postgres_type
 from pipelines.formats.wal2json_cells import Cells, cells_of, parallel

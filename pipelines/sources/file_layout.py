@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import Documents
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Documents
 
 SNIFFED_BYTES = 256 * 1024
 """Of the beginning of a file: enough to tell its layout."""

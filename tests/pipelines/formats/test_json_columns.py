@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.formats.connect_schema import value_type
+from pipelines.formats.documents import from_binary
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import from_binary
 from pipelines.formats.sql_types import mysql_type, postgres_type
 from pipelines.formats.value_type import Encoding, ValueType, from_arrow, with_plain_decimals
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import json_scan
+from pipelines.formats.documents import from_binary
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_scan import scan_arrays, scan_objects
-from pipelines.formats.json_spans import from_binary
 from pipelines.formats.span_text import json_text, text
 from pipelines.formats.value_type import Encoding, ValueType
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.formats.documents import from_binary
 from pipelines.formats.double_kernels import parse_doubles
-from pipelines.formats.image import placeholder_patterns, typed
+from pipelines.formats.image import typed
 from pipelines.formats.inference import InferenceOptions, infer
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import from_binary
+from pipelines.formats.placeholders import placeholder_patterns
 from pipelines.formats.row_parsing import LEAST_COLUMNS, decoded_by_rows
 from pipelines.formats.value_type import Encoding, ValueType
 

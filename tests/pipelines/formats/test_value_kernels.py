@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import from_binary
 from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members, Numbers, from_binary
+from pipelines.formats.json_spans import Members, Numbers
 
 DIGITS = st.text("0123456789", max_size=24)
 NUMBER_TEXTS = st.builds(

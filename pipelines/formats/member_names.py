@@ -1,0 +1,62 @@
+"""The member names of a feed, learned while its documents are scanned, as the kernels compare them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipelines.formats.documents import Bytes, Places
+
+_PADDING = 8
+"""Bytes behind the names: kernels compare eight at a time."""
+
+
+class MemberNames:
+    """The member names known so far: raw bytes in a joined table for the kernel, and the column of each."""
+
+    def __init__(self, names: Sequence[str], limit: int) -> None:
+        self._limit = limit
+        self._columns: dict[str, int] = {}
+        self._raw: list[bytes] = []
+        self._slots: list[int] = []
+        for name in names:
+            self._columns.setdefault(name, len(self._columns))
+            self._add(json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1], name)
+
+    def __len__(self) -> int:
+        """Columns."""
+        return len(self._columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns, unescaped."""
+        return tuple(self._columns)
+
+    def learn(self, raw: bytes) -> bool:
+        """Know `raw` from now on; False if it is no text or one too many."""
+        try:
+            name = json.loads(b'"' + raw + b'"')
+            name.encode()
+        except (ValueError, UnicodeError):
+            return False
+        if name not in self._columns and len(self._columns) >= self._limit:
+            return False
+        self._add(raw, name)
+        return True
+
+    def learn_members(self, value: Any) -> None:
+        """Know the names of a whole object at once, where it is one: the next unknown name costs another call."""
+        for name in value if isinstance(value, dict) else ():
+            if name not in self._columns and len(self._columns) < self._limit and name.isprintable():
+                self._add(json.dumps(name, ensure_ascii=False).encode()[1:-1], name)
+
+    def _add(self, raw: bytes, name: str) -> None:
+        self._raw.append(raw)
+        self._slots.append(self._columns.setdefault(name, len(self._columns)))
+
+    def tables(self) -> tuple[Bytes, Places, Places]:
+        """For a kernel: raw names joined, their offsets, the column of each."""
+        lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
+        joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
+        return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
