@@ -12,19 +12,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.file_io import fingerprint, open_input, read_small
-from scan_core.read.bloom_filter import BloomFilter, BloomTest, read_bloom_filter
 from scan_core.read.byte_ranges import ByteRanges, ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
-from scan_core.read.dictionary_test import dictionary_range, dictionary_test
+from scan_core.read.chunk_tests import ChunkTests
 from scan_core.read.file_reader import (
     ColumnStatistics,
     Habits,
     PageStatistics,
     ReadCounts,
     RowGroup,
-    refusing_malformed,
 )
-from scan_core.read.footer import Chunk
 from scan_core.read.paged_chunks import PagedChunks
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, read_layout
@@ -100,7 +97,7 @@ class ParquetFileReader:
         self._chunks = WholeChunks(path, source, layout)
         self._pages = PagedChunks(path, source, layout)
         self._streams = ChunkStreams(path, source, layout, parallelism)
-        self._bloom_filters: dict[tuple[int, int], BloomFilter | None] = {}
+        self._tests = ChunkTests(path, source, layout)
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
         self.has_field_ids = self._layout.columns.has_field_ids
@@ -148,7 +145,8 @@ class ParquetFileReader:
         field_type = self.field(column_index).type
         if pt.is_nested(field_type):
             return None
-        chunk, leaf = self._chunk(row_group, column_index), self._footer.leaves[self._leaves[column_index].start]
+        chunk = self._layout.chunk(row_group.index, column_index)
+        leaf = self._footer.leaves[self._leaves[column_index].start]
         if (statistics := chunk.statistics) is None:
             return ColumnStatistics(value_count=chunk.num_values)
         raw = stored_bounds(statistics, leaf, has_column_orders=self._footer.has_column_orders)
@@ -161,37 +159,15 @@ class ParquetFileReader:
 
     def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
         """Whether the footer names a Bloom filter of the column chunk."""
-        return self._chunk(row_group, column_index).bloom_filter is not None
+        return self._layout.chunk(row_group.index, column_index).bloom_filter is not None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
-        field_type, leaf = self.field(column_index).type, self._leaves[column_index].start
-        chunk, key = self._chunk(row_group, column_index), (row_group.index, leaf)
-        if pt.is_nested(field_type) or (place := chunk.bloom_filter) is None:
-            return None
-        if key not in self._bloom_filters:
-            with refusing_malformed(self.path, "Bloom filter"):
-                found = read_bloom_filter(
-                    lambda offset, length: self._source.read_at(length, offset), place, row_group.num_bytes
-                )
-            self.counts.bloom_filters_read += 1
-            self.counts.bloom_bytes_read += 0 if found is None else found[1]
-            self.counts.fallbacks += found is None
-            self._bloom_filters[key] = None if found is None else found[0]
-        filter_ = self._bloom_filters[key]
-        return None if filter_ is None else BloomTest(filter_, field_type, self._footer.leaves[leaf].physical_type)
+        return self._tests.by_bloom_filter(row_group, column_index, self.counts)
 
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """By the dictionary page of a column chunk in which every page is encoded by it."""
-        field_type, leaf = self.field(column_index).type, self._leaves[column_index].start
-        chunk = self._chunk(row_group, column_index)
-        if pt.is_nested(field_type) or (place := dictionary_range(chunk)) is None:
-            return None
-        with refusing_malformed(self.path, "dictionary page"):
-            page = self._source.read_at(place[1], place[0])
-        found = dictionary_test(page, chunk, field_type, self._footer.leaves[leaf].physical_type)
-        self.counts.fallbacks += found is None
-        return found
+        return self._tests.by_dictionary(row_group, column_index, self.counts)
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether all of them can be read by page, or from top to bottom."""
@@ -256,6 +232,3 @@ class ParquetFileReader:
         read = self.compressed_bytes(row_group, columns)
         self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
         return dict(zip(found, select_rows(list(found.values()), within), strict=True))
-
-    def _chunk(self, row_group: RowGroup, column: int) -> Chunk:
-        return self._footer.row_groups[row_group.index].chunks[self._leaves[column].start]

@@ -16,7 +16,7 @@ from scan_core.errors import MalformedTableError
 from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_columns import FileColumns, known_columns
 from scan_core.read.file_reader import RowGroup, refusing_malformed
-from scan_core.read.footer import LEAST_TAIL_BYTES, MAGIC, Footer, read_footer
+from scan_core.read.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
 from scan_core.rows.buffers import numbers, validity
 
 _FIRST_BYTE = 4
@@ -45,6 +45,10 @@ class ParquetLayout:
     row_groups: tuple[RowGroup, ...]
     footer_bytes: int
 
+    def chunk(self, row_group: int, column: int) -> Chunk:
+        """The column chunk of a primitive column; of a nested one the first."""
+        return self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
+
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.
 
@@ -53,7 +57,7 @@ class ParquetLayout:
         """
         if column not in self.columns.string_columns:
             return False
-        chunk = self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
+        chunk = self.chunk(row_group, column)
         values = chunk.num_values - (chunk.null_count or 0)
         return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
 
