@@ -1,6 +1,6 @@
 """By what a published table is partitioned, and which rows a partition of it holds: keys, values, ranges of time.
 
-A key is text, the same for commands and for Dagster: `2026-01-31`, `2026-01-31T13`, `2026-01`, `2026`, `Oslo`, `null`.
+A key is text, the same for commands and Dagster: `2026-01-31`, `2026-01-31T13`, `2026-01`, `2026`, `Oslo`, `null`.
 """
 
 import re
@@ -13,8 +13,8 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
-from pipelines.published.partition_keys import typed_key
-from scan_core.schema import PrimitiveType, Type, arrow_type
+from pipelines.published.partition_keys import key_of_text, text_of_key, values_of_key
+from scan_core.schema import PrimitiveType, Type
 from scan_core.transforms import parse_transform
 
 Unit = Literal["year", "month", "day", "hour", "value"]
@@ -115,6 +115,8 @@ class PublishedPartition:
             ConfigError: no such keys, or the last is before the first.
         """
         first, separator, last = text.partition("..")
+        if self.is_time and separator and not (first and last):
+            raise ConfigError(f"{text!r} lacks an end; write {_EXAMPLES[self.unit]}..{_EXAMPLES[self.unit]}")
         if not self.is_time or not separator or NULL_KEY in {first, last}:
             if self.is_time and text != NULL_KEY:
                 self.period(text)
@@ -168,7 +170,7 @@ class PublishedPartition:
                     return (start.year - 1970) * 12 + start.month - 1
                 case _:
                     return start.year - 1970
-        return self.physical_values(pa.array([typed_key(key, kind)], arrow_type(kind)), kind).pop()
+        return self.physical_values(values_of_key(key, kind), kind).pop()
 
     def physical_values(self, values: pa.Array, kind: Type) -> set[Any]:
         """The values of the Iceberg partition field for values of the column."""
@@ -194,7 +196,7 @@ class PublishedPartition:
             return (_EPOCH.date() + timedelta(days=physical)).isoformat()
         if isinstance(kind, PrimitiveType) and kind.name in {"timestamp", "timestamptz"}:
             return (_EPOCH + timedelta(microseconds=physical)).replace(tzinfo=None).isoformat()
-        return str(physical).lower() if isinstance(physical, bool) else str(physical)
+        return str(physical).lower() if isinstance(physical, bool) else key_of_text(str(physical))
 
     def canonical(self, key: str, kind: Type) -> str:
         """The key as it is written everywhere: `2026-1-31` and `2026-01-31` are one partition.
@@ -240,7 +242,7 @@ class PublishedPartition:
             ConfigError: no such key.
         """
         if not self.is_time or key == NULL_KEY:
-            return {"partition": None if key == NULL_KEY else key}
+            return {"partition": None if key == NULL_KEY else text_of_key(key)}
         period = self.period(key)
         start: date | datetime = period.start if self.unit == "hour" else period.start.date()
         end: date | datetime = period.end if self.unit == "hour" else period.end.date()

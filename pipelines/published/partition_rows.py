@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pipelines.errors import ConfigError
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery
+from pipelines.published.spark_literals import bound, date_literal, timestamp_literal, timestamp_ntz_literal
 from pipelines.published.writer import iceberg_columns, spark_message
 from scan_core.schema import NestedField, PrimitiveType, Type
 
@@ -33,7 +34,7 @@ def query_result(
     """
     require_utc(spark, query.name)
     try:
-        return spark.sql(query.over_views(views), args=dict(arguments))
+        return spark.sql(query.over_views(views), args={name: bound(value) for name, value in arguments.items()})
     except (AnalysisException, ParseException) as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
 
@@ -71,7 +72,7 @@ def partition_field(name: str, result: DataFrame, partition: PublishedPartition)
         ConfigError: it is missing, or of a type that cannot be partitioned so.
     """
     require_columns(name, result, [partition.column])
-    field = next(c for c in iceberg_columns(name, result.select(f"`{partition.column}`")))
+    field = next(c for c in iceberg_columns(name, result.select(_quoted(partition.column))))
     if not partition.fits(field.type):
         spark_type = result.schema[partition.column].dataType.simpleString()
         wanted = {"day": "date", "hour": "timestamp"}.get(partition.unit, "plain value or date")
@@ -104,7 +105,7 @@ def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, va
 
 def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -> Column:
     """Whether a row is of some partitions; NULL as false."""
-    column = f.col("`" + partition.column.replace("`", "``") + "`")
+    column = f.col(_quoted(partition.column))
     name = kind.name if isinstance(kind, PrimitiveType) else ""
     present = sorted(v for v in values if v is not None)
     starts = [period.start for period in _starts(partition, present)] if partition.is_time else []
@@ -112,13 +113,17 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
     if not partition.is_time:
         within = column.isin([_value(v, kind) for v in present])
     elif name != "date":
-        within = f.date_trunc(partition.unit, column).isin([_moment(start, "timestamp") for start in starts])
+        within = f.date_trunc(partition.unit, column).isin([timestamp_literal(start) for start in starts])
     else:
         day = column if partition.unit == "day" else f.trunc(column, partition.unit)
-        within = day.isin([start.date() for start in starts])
+        within = day.isin([date_literal(start.date()) for start in starts])
     if None in values:
         return within | column.isNull() if present else column.isNull()
     return within
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _starts(partition: PublishedPartition, present: Iterable[Any]) -> list[Any]:
@@ -129,17 +134,12 @@ def _value(physical: Any, kind: Type) -> Any:
     """A value of the column from that of its identity partition."""
     match kind:
         case PrimitiveType("date"):
-            return date(1970, 1, 1) + timedelta(days=physical)
+            return date_literal(date(1970, 1, 1) + timedelta(days=physical))
         case PrimitiveType("timestamptz"):
-            return _moment(_EPOCH + timedelta(microseconds=physical), "timestamp")
+            return timestamp_literal(_EPOCH + timedelta(microseconds=physical))
         case PrimitiveType("timestamp"):
-            return _moment(_EPOCH + timedelta(microseconds=physical), "timestamp_ntz")
+            return timestamp_ntz_literal(_EPOCH + timedelta(microseconds=physical))
         case PrimitiveType("decimal", (_, scale)):
             return Decimal(physical).scaleb(-scale)
         case _:
             return physical
-
-
-def _moment(moment: datetime, kind: str) -> Column:
-    """A time in UTC for Spark: as text, for Python's own reaches it through a calendar that is Julian before 1582."""
-    return f.lit(moment.replace(tzinfo=None).isoformat(sep=" ")).cast(kind)

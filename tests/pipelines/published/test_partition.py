@@ -37,6 +37,38 @@ def test_decimal_has_one_key_as_manifests_and_as_scans_tell_it() -> None:
     assert by.key_of(150, kind) == by.key_of(Decimal("1.50"), kind) == "1.50"
 
 
+@pytest.mark.parametrize("text", ["null", "'null'", "'null", "NULL", "'", "''", ""])
+def test_text_that_says_null_is_another_partition_than_null(text: str) -> None:
+    by, kind = PublishedPartition.parse("value(city)"), PrimitiveType("string")
+    key = by.key_of(text, kind)
+    assert key != by.key_of(None, kind)
+    assert (by.physical(key, kind), by.parameters(key)) == (text, {"partition": text})
+    assert by.canonical(key, kind) == key
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (PrimitiveType("int"), "99999999999"),
+        (PrimitiveType("long"), "1e3"),
+        (PrimitiveType("decimal", (4, 2)), "1.505"),
+        (PrimitiveType("decimal", (4, 2)), "1234.5"),
+        (PrimitiveType("decimal", (4, 2)), "NaN"),
+        (PrimitiveType("boolean"), "yes"),
+        (PrimitiveType("date"), "2026-02-30"),
+    ],
+)
+def test_key_that_the_partition_column_cannot_hold_is_refused(kind: PrimitiveType, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' is no {kind.name}"):
+        PublishedPartition.parse("value(p)").physical(key, kind)
+
+
+@pytest.mark.parametrize("text", ["..2026-01-31", "2026-01-31..", ".."])
+def test_range_of_partitions_needs_both_ends(text: str) -> None:
+    with pytest.raises(ConfigError, match="lacks an end; write 2026-01-31"):
+        PublishedPartition.parse("day").keys(text)
+
+
 @pytest.mark.parametrize(
     ("partition", "kind", "keys"),
     [

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.published.partition import PublishedPartition
-from pipelines.published.partition_rows import rows_beyond, rows_of
+from pipelines.published.partition_rows import query_result, rows_beyond, rows_of
+from pipelines.published.query import parse_query
 from scan_core.schema import PrimitiveType
 from tests.spark_session import SPARK_TEST
 
@@ -30,6 +31,32 @@ def test_times_before_the_gregorian_calendar_lie_in_their_partition(
     value = partition.physical(key, kind)
     assert rows_of(result, partition, kind, {value}).count() == 2
     assert rows_beyond(result, partition, kind, {value}).count() == 2
+
+
+@pytest.mark.parametrize("by", ["day", "value(day)", "month(day)"])
+@pytest.mark.parametrize("day", [dt.date(1, 1, 1), dt.date(999, 3, 1), dt.date(1582, 10, 10)])
+def test_days_that_javas_calendar_lacks_lie_in_their_partition(ansi_spark: SparkSession, by: str, day: dt.date) -> None:
+    partition, kind = PublishedPartition.parse(by), PrimitiveType("date")
+    result = ansi_spark.createDataFrame(pa.table({"day": pa.array([day, dt.date(2026, 1, 1), None], pa.date32())}))
+    value = partition.physical(day.isoformat()[: 7 if by == "month(day)" else 10], kind)
+    assert rows_of(result, partition, kind, {value}).count() == 1
+
+
+@pytest.mark.parametrize("by", ["hour(at)", "day", "month(at)"])
+@pytest.mark.parametrize("key", ["0001-01-01T00", "1582-10-10T05", "2026-01-01T00"])
+def test_parameters_of_old_partitions_are_the_times_they_say(ansi_spark: SparkSession, by: str, key: str) -> None:
+    partition = PublishedPartition.parse(by)
+    key = key[: {"hour": 13, "day": 10, "month": 7}[partition.unit]]
+    sql = "select string(:partition) p, string(:partition_start) s, string(:partition_end) e, :partition as v"
+    query = parse_query("t", sql, partition.column, [])
+    result = query_result(ansi_spark, query, {}, partition.parameters(key))
+    period = partition.period(key)
+    shown = [f"{m:%H:%M:%S}" if partition.unit == "hour" else "" for m in (period.start, period.end)]
+    start, end = (
+        f"{m.date().isoformat()} {clock}".strip() for m, clock in zip((period.start, period.end), shown, strict=True)
+    )
+    assert tuple(result.drop("v").collect()[0]) == (start, start, end)
+    assert result.schema["v"].dataType.simpleString() == ("timestamp" if partition.unit == "hour" else "date")
 
 
 def test_old_times_as_values_are_partitions(ansi_spark: SparkSession) -> None:
