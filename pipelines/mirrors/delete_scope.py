@@ -49,13 +49,25 @@ def scope_deletes(
     """
     if keys.num_rows == 0:
         return []
+    if _is_of_key(delta, keys.column_names, live):
+        return [ScopedDeletes(delta.default_spec, keys)]
+    return _looked_up(delta, keys, policy)
+
+
+def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> PartitionSpec | None:
+    """The spec under which any key can be deleted without a look at the table; None if it can afford one."""
+    if _is_of_key(delta, key, live):
+        return delta.default_spec
+    return None if _is_affordable(delta.table, 0) else delta.unpartitioned_spec()
+
+
+def _is_of_key(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> bool:
+    """Whether the partition of any row that is there follows from its key; so it does in a table without partitions."""
     spec = delta.default_spec
     if spec.is_unpartitioned:
-        return [ScopedDeletes(spec, keys)]
-    is_of_key = _is_computable(delta, spec) and set(_source_columns(delta, spec)) <= set(keys.column_names)
-    if is_of_key and live.spec_ids <= {spec.spec_id}:
-        return [ScopedDeletes(spec, keys)]
-    return _looked_up(delta, keys, policy)
+        return True
+    is_known = _is_computable(delta, spec) and set(_source_columns(delta, spec)) <= set(key)
+    return is_known and live.spec_ids <= {spec.spec_id}
 
 
 def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:

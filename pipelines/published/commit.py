@@ -13,19 +13,20 @@ import pyarrow as pa
 from pipelines.catalog import create_table, find_table
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.mirrors.delete_scope import scope_deletes
-from pipelines.mirrors.live_keys import live_keys
+from pipelines.mirrors.live_keys import LiveKeys, live_keys
 from pipelines.published.partition import PublishedPartition
+from pipelines.published.task_deletes import TaskDeletes, task_deletes
 from pipelines.published.written_keys import written_keys
 from pipelines.tables.commit import Committed, RowDelta, everything, partitions_in, retry_conflicts
 from pipelines.tables.commit_manifests import Selection
-from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.schema_evolution import evolve
 from pipelines.tables.table_writer import check_key, write_deletes
 from scan_core.schema import NestedField
 
 Mode = Literal["replace", "append", "upsert"]
-WriteFiles = Callable[[RowDelta], Sequence[WrittenFile]]
-"""Writes the rows under the schema and default spec of a commit."""
+WriteFiles = Callable[[RowDelta, TaskDeletes | None], Sequence[WrittenFile]]
+"""Writes the rows under the schema and default spec of a commit, and the deletes of their keys that are asked for."""
 
 MODE = "nevermore.mode"
 """Of a snapshot's summary: what was done with rows that were there."""
@@ -133,6 +134,7 @@ class Publication:
     properties: Mapping[str, str] = field(default_factory=dict)
     _written_for: tuple[object, ...] | None = None
     _files: tuple[WrittenFile, ...] = ()
+    _deleted: TaskDeletes | None = None
 
     def commit(self, write: WriteFiles, summary: Mapping[str, str]) -> Published:
         """Publish the rows.
@@ -166,40 +168,60 @@ class Publication:
         delta = self.target.delta()
         if not self.holds(delta.table):
             return None
-        if self._written_for != (shape := (delta.schema.fields, delta.default_spec)):
+        live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
+        if not self._fits(delta):
             delta.discard(self._files)
             self._files = ()
-            self._files = tuple(write(delta))
-            self._written_for = shape
+            self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
+            self._files = tuple(write(delta, self._deleted))
+            self._written_for = (delta.schema.fields, delta.default_spec)
         if self.properties:
             delta.set_properties(self.properties)
+        more: tuple[WrittenFile, ...] = ()
         match self.target.mode:
             case "replace":
                 remove: Selection = everything
                 if self.values is not None:
                     remove = partitions_in(delta.default_spec.spec_id, {(value,) for value in self.values})
-                return Published(delta.commit(self._files, summary, remove=remove, operation="overwrite"), self._files)
+                committed = delta.commit(self._files, summary, remove=remove, operation="overwrite")
             case "append":
-                return Published(delta.commit(self._files, summary, operation="append"), self._files)
+                committed = delta.commit(self._files, summary, operation="append")
             case "upsert":
-                deletes = tuple(self._deletes(delta))
+                more = () if live is None else tuple(self._other_deletes(delta, live))
                 try:
-                    return Published(delta.commit([*self._files, *deletes], summary), self._files, deletes)
+                    committed = delta.commit([*self._files, *more], summary)
                 except CommitConflictError:
-                    delta.discard(deletes)
+                    delta.discard(more)
                     raise
+        files = (*self._files, *more)
+        data = tuple(file for file in files if file.content is FileContent.DATA)
+        return Published(committed, data, tuple(file for file in files if file.content is not FileContent.DATA))
 
-    def _deletes(self, delta: RowDelta) -> Iterator[WrittenFile]:
-        """Equality deletes of what the table may hold of the keys just written, some rows at a time."""
-        key = self.target.key
-        live = live_keys(delta.table, delta.schema, key)
-        if live.num_files == 0:
+    def _fits(self, delta: RowDelta) -> bool:
+        """Whether the files that were written can be committed to the table as it is now."""
+        if self._written_for != (delta.schema.fields, delta.default_spec):
+            return False
+        spec = None if self._deleted is None else self._deleted.spec
+        return spec is None or spec in delta.specs.values() or spec == delta.unpartitioned_spec()
+
+    def _other_deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
+        """Equality deletes that the tasks have not written: of keys that others brought meanwhile, or of a small table.
+
+        Keys are read back from the files that were written, some at a time.
+        """
+        key, done = self.target.key, self._deleted
+        if done is not None and not done.reach(live):
+            done = None
+        if live.num_files == 0 or (done is not None and done.cover(live)):
             return
         key_ids = check_key(delta.schema, key)
-        for file in self._files:
-            for keys in written_keys(file.path, delta.storage, key):
-                for scoped in scope_deletes(delta, keys.filter(pa.array(live.may_hold(keys))), live, "allow"):
-                    yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+        paths = [file.path for file in self._files if file.content is FileContent.DATA]
+        for keys in written_keys(paths, delta.storage, key):
+            wanted = live.may_hold(keys)
+            if done is not None:
+                wanted &= ~done.live.may_hold(keys)
+            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow"):
+                yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 
 def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:

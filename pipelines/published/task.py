@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import PublishError
+from pipelines.published.task_deletes import KeyDeletes, TaskDeletes
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.rolling_writer import FileLayout, RollingWriter
 from pipelines.tables.table_writer import WriteTarget
@@ -45,6 +46,7 @@ class PublishTask:
         layout: of the files.
         run: begins the names of all files of one run.
         key: columns that must identify a row, by which the rows come sorted; none for any rows.
+        deletes: of rows with one of these keys that the table may hold.
     """
 
     target: WriteTarget
@@ -52,13 +54,18 @@ class PublishTask:
     layout: FileLayout
     run: str
     key: tuple[str, ...] = ()
+    deletes: TaskDeletes | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report of the files with all rows of `batches`."""
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
-        with RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer:
-            writer.write(_distinct(batches, self.key) if self.key else batches)
-        yield TaskReport(tuple(writer.files)).batch()
+        rows = _distinct(batches, self.key) if self.key else batches
+        with (
+            RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer,
+            KeyDeletes(self.deletes, self.target, self.key, self.run) as deletes,
+        ):
+            writer.write(deletes.of(rows))
+        yield TaskReport((*writer.files, *deletes.files)).batch()
 
 
 def total_report(reports: Iterable[bytes]) -> TaskReport:

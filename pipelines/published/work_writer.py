@@ -21,9 +21,10 @@ from pipelines.published.partition_rows import query_result, rows_beyond, rows_o
 from pipelines.published.query import PublishedQuery
 from pipelines.published.refresh_work import ResultShape, Work
 from pipelines.published.task import PublishTask
+from pipelines.published.task_deletes import TaskDeletes
 from pipelines.published.writer import CopiedRows, QueryRows, Rows, file_layout
 from pipelines.tables.commit import RowDelta
-from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.leftover_files import remove_all, remove_leftovers
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
@@ -82,8 +83,8 @@ class WorkWriter:
         self.copied_rows = 0
         self.leftover_files = 0
 
-    def __call__(self, delta: RowDelta) -> tuple[WrittenFile, ...]:
-        """The files, under the schema and spec of a commit; none is left if a job fails.
+    def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
+        """The files, with deletes of their keys, under the schema and spec of a commit; none is left if a job fails.
 
         Raises:
             PublishError: a job failed.
@@ -91,7 +92,9 @@ class WorkWriter:
         run = uuid4().hex[:12]
         key = self._entry.key if self._entry.mode == "upsert" else ()
         layout = file_layout(self._entry.options)
-        task = PublishTask(target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key)
+        task = PublishTask(
+            target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key, deletes=deletes
+        )
         files: list[WrittenFile] = []
         self.rows_by_partition = Counter(dict.fromkeys(self._work.why, 0))
         self.copied_rows = 0
@@ -122,6 +125,8 @@ class WorkWriter:
         fields = [(f.transform, delta.schema.field(f.source_id).name) for f in delta.default_spec.fields]
         if fields == [(partition.transform, partition.column)]:
             for file in files:
+                if file.content is not FileContent.DATA:
+                    continue
                 self.rows_by_partition[partition.key_of(file.partition[0], kept.type)] += file.record_count
 
     def _parts(self) -> Iterator[_Part]:

@@ -78,11 +78,11 @@ def write_rows(
 
 
 def write_deletes(
-    keys: pa.Table, target: WriteTarget, spec: PartitionSpec, key_ids: Sequence[int]
+    keys: pa.Table, target: WriteTarget, spec: PartitionSpec, key_ids: Sequence[int], *, prefix: str = ""
 ) -> list[WrittenFile]:
     """Equality-delete files of `keys`: the key columns, plus the source columns of `spec` where it is partitioned.
 
-    Under an unpartitioned spec the deletes reach every file of the table (rule 4).
+    Under an unpartitioned spec the deletes reach every file of the table (rule 4). File names begin with `prefix`.
     """
     if keys.num_rows == 0:
         return []
@@ -94,7 +94,7 @@ def write_deletes(
         sources = tuple(dict.fromkeys((*sorted(key_ids), *(f.source_id for f in spec.fields))))
         wide = conform(keys, target.schema.select(sources))
         parts = split_by_partition(wide, target.schema, spec)
-    return [_write_delete_file(part, target, spec, key_schema) for part in parts]
+    return [_write_delete_file(part, target, spec, key_schema, prefix) for part in parts]
 
 
 def describe_parquet(
@@ -158,11 +158,11 @@ def _write_data_file(
 
 
 def _write_delete_file(
-    part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema
+    part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema, prefix: str
 ) -> WrittenFile:
     names = list(key_schema.names)
     keys = in_order(part.rows.select(names), names)
-    path = _file_path(target, part.folder, "-eq-deletes")
+    path = _file_path(target, part.folder, "-eq-deletes", prefix and f"{prefix}-")
     encodings = {f.name: delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
     footer, size = write_parquet(
         keys,
@@ -194,8 +194,8 @@ def _sorted(rows: pa.Table, target: WriteTarget) -> pa.Table:
     return in_order(rows, names) if names else rows
 
 
-def _file_path(target: WriteTarget, folder: str, suffix: str) -> str:
-    parts = [target.data_location, folder, f"{uuid.uuid4().hex}{suffix}.parquet"]
+def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") -> str:
+    parts = [target.data_location, folder, f"{prefix}{uuid.uuid4().hex}{suffix}.parquet"]
     return "/".join(p for p in parts if p)
 
 

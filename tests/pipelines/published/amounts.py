@@ -1,0 +1,74 @@
+"""A catalog with one published table of amounts by day and id, whose rows are written where the commit is made."""
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.catalog import find_table, open_catalog
+from pipelines.config import parse
+from pipelines.published.appended import SOURCES, appended, remembered
+from pipelines.published.commit import Mode, Publication, Published, PublishedTarget
+from pipelines.published.partition import PublishedPartition
+from pipelines.published.state import PARTITIONS, partitions_json
+from pipelines.published.task_deletes import KeyDeletes, TaskDeletes
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import write_rows
+from scan_core import open_table
+
+NAME = "shop.published"
+FIRST, SECOND, THIRD = (dt.date(2026, 1, day) for day in (1, 2, 3))
+COLUMNS = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("amount", pa.int64())])
+
+
+class Project:
+    """A catalog with one published table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        config = parse("tables: {shop.orders: {source: {path: none}, key: [id]}}", folder / "nevermore.yaml")
+        self.catalog = open_catalog(config)
+
+    def publish(
+        self, mode: Mode, day: dt.date, rows: Mapping[int, int], *, state: str = "1", key: tuple[str, ...] = ("id",)
+    ) -> Published | None:
+        """Publish amounts by id as a day's rows, made from a state of the mirrors; None for a repeated append."""
+        done = appended(self.table, state)
+        if mode == "append" and (done.is_all or day.isoformat() in done.keys):
+            return None
+        target = PublishedTarget(
+            self.catalog, NAME, iceberg_fields(COLUMNS), PublishedPartition.parse("day"), mode, key
+        )
+        table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=COLUMNS)
+        publication = Publication(
+            target,
+            {(day - dt.date(1970, 1, 1)).days},
+            lambda table: appended(table, state) == done,
+            remembered(state, [day.isoformat()]) if mode == "append" else {},
+        )
+        told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
+
+        def write(delta: RowDelta, deletes: TaskDeletes | None) -> list[WrittenFile]:
+            with KeyDeletes(deletes, delta.target, key, "run") as beside:
+                rows = pa.Table.from_batches(beside.of(table.to_batches()), COLUMNS)
+            return [*write_rows(rows, delta.target, delta.default_spec), *beside.files]
+
+        return publication.commit(write, told)
+
+    def must_publish(self, mode: Mode, day: dt.date, rows: Mapping[int, int], **options: Any) -> Published:
+        published = self.publish(mode, day, rows, **options)
+        assert published is not None
+        return published
+
+    @property
+    def table(self) -> Any:
+        return find_table(self.catalog, NAME)
+
+    @property
+    def rows(self) -> list[tuple[int, int, int]]:
+        rows = open_table(self.table).scan().to_table().to_pylist()
+        return sorted((row["day"].day, row["id"], row["amount"]) for row in rows)

@@ -1,0 +1,50 @@
+"""An upsert by Spark: tasks delete the keys of the rows that they write, and the driver reads none of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.catalog import find_table, open_catalog
+from pipelines.published.refresh import publish
+from tests.pipelines.published.daily_orders import NAME, Row, apply, make_config, orders, published
+from tests.spark_session import SPARK_TEST
+
+pytestmark = [*SPARK_TEST, pytest.mark.slow]
+
+SQL = "select cast(at as date) as day, id, amount from shop.orders"
+
+
+def no_keys(*_: Any) -> Any:
+    raise AssertionError("the driver has read keys")
+
+
+@pytest.mark.parametrize(("partition", "key"), [("day", ["day", "id"]), ("day", ["id"]), (None, ["id"])])
+def test_tasks_delete_the_keys_that_they_write(
+    partition: str | None, key: list[str], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.published.commit.written_keys", no_keys)
+    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", -1)
+    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
+    config = make_config(tmp_path, SQL, mode="upsert", key=key, partition=partition, incremental=None)
+    rows: list[Row] = [(i, 1, 1 + i % 3, i) for i in range(3_000)]
+    apply(config, "shop.orders", orders(*rows))
+    assert publish(config, NAME).delete_rows == 0
+    changed: list[Row] = [(i, 1, 1 + i % 3, -i) for i in range(2_000, 4_000)]
+    apply(config, "shop.orders", orders(*changed), deleted=range(2_000, 3_000))
+    report = publish(config, NAME)
+    assert (report.rows, report.delete_rows) == (4_000, 3_000)
+    assert sum(report.rows_by_partition.values()) == (4_000 if partition else 0)
+    assert sorted((row[1], row[2]) for row in published(config)) == [(i, i if i < 2_000 else -i) for i in range(4_000)]
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    files = table.inspect.delete_files().to_pylist()
+    newest = {f["file_path"].rpartition("/")[2][:12] for f in files}
+    data = {f["file_path"].rpartition("/")[2][:12] for f in table.inspect.data_files().to_pylist()}
+    assert len(newest) == 1
+    assert newest < data
+    assert {"/day=" in f["file_path"] for f in files} == {"day" in key}
+    folder = Path(table.location().removeprefix("file://"))
+    named = {p.removeprefix("file://") for p in table.inspect.all_files()["file_path"].to_pylist()}
+    assert {str(p) for p in folder.rglob("*.parquet")} == named
