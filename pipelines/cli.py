@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         _print_error(usage_message(error), as_json="--json" in words)
         sys.exit(2)
-    except Exception as error:
+    except Exception as error:  # errors that are not ours are raised again, with their traceback
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
             raise

@@ -60,7 +60,7 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
     catalog_name, name = (parts[0], parts[1:]) if len(parts) > 2 else (None, parts)
     try:
         catalog = load_catalog(catalog_name, **properties)
-    except Exception as error:
+    except Exception as error:  # of PyIceberg, a database or the network: each kind of catalog has its own
         raise TableNotFoundError(
             f"{identifier!r} is no file or folder, and PyIceberg cannot open a catalog "
             f"{catalog_name or 'default'!r}: {_reason(error)}"
@@ -69,7 +69,7 @@ def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
         return catalog.load_table(tuple(name))
     except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError) as error:
         raise TableNotFoundError(f"catalog {catalog.name!r} has no table {'.'.join(name)!r}") from error
-    except Exception as error:
+    except Exception as error:  # the same
         raise TableNotFoundError(
             f"catalog {catalog.name!r} cannot load the table {'.'.join(name)!r}: {_reason(error)}"
         ) from error

@@ -7,15 +7,17 @@ not open tables whose metadata names types of blobs that it does not know.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.errors import CommitConflictError, ConfigError, SourceError
+from pipelines.errors import CommitConflictError, SourceError
 from pipelines.maintenance.bitmap_builder import MOST_VALUES, BitmapIndexBuilder, EncodedIndex, UnsuitableColumnError
+from pipelines.maintenance.indexed_columns import indexed_fields, value_type_of
+from pipelines.maintenance.known_blobs import KnownBlobs, find_known
 from pipelines.maintenance.puffin_writer import PuffinWriter
 from pipelines.maintenance.statistics_target import StatisticsTarget
 from pipelines.tables.commit import retry_conflicts
-from scan_core.bitmap_index.find import FILE_SUFFIX, cached_footer, describes, statistics_paths
+from scan_core.bitmap_index.find import FILE_SUFFIX
 from scan_core.bitmap_index.layout import (
     BLOB_TYPE,
     COLUMN_TYPE,
@@ -24,20 +26,15 @@ from scan_core.bitmap_index.layout import (
     FILE_BYTES,
     IS_LIST,
     RECORD_COUNT,
-    is_indexable,
 )
-from scan_core.bitmap_index.puffin import PuffinBlob, read_footer
-from scan_core.errors import MalformedTableError, MissingFileError, UnsupportedError
-from scan_core.file_io import exists
+from scan_core.bitmap_index.puffin import PuffinBlob
+from scan_core.errors import UnsupportedError
 from scan_core.options import ScanOptions
 from scan_core.read.column_batches import column_batches
-from scan_core.schema import ListType, NestedField, PrimitiveType, Schema, StructType
+from scan_core.schema import ListType, NestedField
 from scan_core.snapshot import DataFile, Snapshot
-from scan_core.split import FileIOConfig, FileScanTask, ScanContext
+from scan_core.split import FileScanTask, ScanContext
 from scan_core.table import Table
-
-Place = tuple[str, int]
-"""Path of a data file and id of a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +58,6 @@ class IndexReport:
     kept: int
     skipped: tuple[Skipped, ...]
     size_bytes: int
-
-
-@dataclass(slots=True)
-class _Known:
-    """Blobs that exist: ours by data file and column, others of the snapshot's statistics file."""
-
-    indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
-    others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
-    own_path: str | None = None
 
 
 def build_indexes(
@@ -126,7 +114,7 @@ class _Run:
         if scan.snapshot is None:
             raise SourceError(f"{self._table.location} has no snapshot to index")
         self._snapshot: Snapshot = scan.snapshot
-        self._fields = _fields(self._table.metadata.schema, columns, case_sensitive=options.case_sensitive)
+        self._fields = indexed_fields(self._table.metadata.schema, columns, case_sensitive=options.case_sensitive)
         plan = scan.select().plan()
         self._context: ScanContext = plan.context
         self._tasks = [_without_deletes(task) for task in plan.tasks]
@@ -135,7 +123,7 @@ class _Run:
 
     def run(self, leftover: list[str]) -> IndexReport:
         """Write what is missing, and register it. `leftover` are files of attempts before, which hold indexes."""
-        known = self._known(leftover)
+        known = find_known(self._table, self._snapshot, self._tasks, leftover, self._context.io)
         missing = [
             (task, name, column)
             for task in self._tasks
@@ -158,25 +146,6 @@ class _Run:
         self._target.set_statistics(self._table, self._entry(writer, known))
         return self._report(path, built, len(known.indexes), writer.size_bytes)
 
-    def _known(self, leftover: Sequence[str]) -> _Known:
-        metadata, io = self._table.metadata, self._context.io
-        entry = next((s for s in metadata.statistics if s.get("snapshot-id") == self._snapshot.snapshot_id), None)
-        known = _Known(own_path=None if entry is None else str(entry.get("statistics-path")))
-        data_files = {task.data_file.path: task.data_file for task in self._tasks}
-        paths = [*leftover, *statistics_paths(metadata, self._snapshot)]
-        for path in paths:
-            try:
-                blobs = cached_footer(path, io).blobs
-            except (MalformedTableError, MissingFileError):
-                continue  # damaged or gone: built anew
-            for blob in blobs:
-                data_file = data_files.get(blob.properties.get(DATA_FILE, ""))
-                if blob.type == BLOB_TYPE and data_file is not None and describes(blob, data_file):
-                    known.indexes.setdefault((data_file.path, blob.fields[0]), (path, blob))
-        if known.own_path is not None and exists(known.own_path, io):
-            known.others = [(known.own_path, blob) for blob in _foreign_blobs(known.own_path, io)]
-        return known
-
     def _write(self, writer: PuffinWriter, task: FileScanTask, name: str, column: NestedField) -> bool:
         data_file = task.data_file
         try:
@@ -191,7 +160,7 @@ class _Run:
         return True
 
     def _encode(self, task: FileScanTask, column: NestedField) -> EncodedIndex | None:
-        value_type = _value_type(column)
+        value_type = value_type_of(column)
         builder = BitmapIndexBuilder(
             value_type,
             is_list=isinstance(column.type, ListType),
@@ -215,7 +184,7 @@ class _Run:
             DATA_FILE: data_file.path,
             RECORD_COUNT: str(data_file.record_count),
             FILE_BYTES: str(data_file.file_size_bytes),
-            COLUMN_TYPE: str(_value_type(column)),
+            COLUMN_TYPE: str(value_type_of(column)),
             DIRECTORY_BYTES: str(len(encoded.directory)),
             "distinct-values": str(encoded.num_values),
         }
@@ -224,7 +193,7 @@ class _Run:
         number = self._snapshot.sequence_number
         return PuffinBlob(BLOB_TYPE, (column.field_id,), self._snapshot.snapshot_id, number, 0, 0, None, properties)
 
-    def _entry(self, writer: PuffinWriter, known: _Known) -> dict[str, Any]:
+    def _entry(self, writer: PuffinWriter, known: KnownBlobs) -> dict[str, Any]:
         listed = [
             {
                 "type": blob.type,
@@ -247,46 +216,6 @@ class _Run:
         names = tuple(self._fields)
         skipped = tuple(self._skipped)
         return IndexReport(self._snapshot.snapshot_id, names, len(self._tasks), path, built, kept, skipped, size_bytes)
-
-
-def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
-    """What other engines keep in a statistics file; a damaged file of ours holds nothing worth keeping.
-
-    Raises:
-        MalformedTableError: the file is another engine's and cannot be carried over.
-    """
-    try:
-        footer = read_footer(path, io)
-    except MalformedTableError:
-        if path.endswith(FILE_SUFFIX):
-            return []
-        raise
-    return [blob for blob in footer.blobs if blob.type != BLOB_TYPE]
-
-
-def _fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bool) -> dict[str, NestedField]:
-    if not columns:
-        raise ConfigError("name the columns to index with --columns")
-    found: dict[str, NestedField] = {}
-    for name in columns:
-        column = schema.find(name, case_sensitive=case_sensitive)
-        path = schema.path(column.field_id)
-        if not all(isinstance(f.type, StructType) for f in path[:-1]):
-            raise ConfigError(f"column {name!r} lies inside a list or map: index the list itself")
-        element = column.type.element.type if isinstance(column.type, ListType) else column.type
-        if not is_indexable(element):
-            raise ConfigError(
-                f"column {name!r} of type {column.type} cannot have a bitmap index; "
-                "strings, integers, booleans, dates, times, uuids, bytes and lists of them can"
-            )
-        found[name] = column
-    return found
-
-
-def _value_type(column: NestedField) -> PrimitiveType:
-    found = column.type.element.type if isinstance(column.type, ListType) else column.type
-    assert isinstance(found, PrimitiveType)  # noqa: S101 - checked before anything was read
-    return found
 
 
 def _without_deletes(task: FileScanTask) -> FileScanTask:
