@@ -48,9 +48,11 @@ class PageLocations:
         counts: Positions = self.first_rows[pages + 1] - self.first_rows[pages]
         return counts
 
-    def pages_of(self, rows: Positions) -> Positions:
-        """The page of each of these ascending row numbers."""
-        return np.searchsorted(self.first_rows, rows, side="right") - 1
+    def pages_of(self, rows: Positions) -> tuple[Positions, Positions]:
+        """The pages of these ascending row numbers, each page once, and the page of each row."""
+        counts = np.diff(np.searchsorted(rows, self.first_rows))  # pages are fewer than rows
+        pages = np.flatnonzero(counts)
+        return pages, np.repeat(pages, counts[pages])
 
 
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:

@@ -118,8 +118,7 @@ class PagedChunks:
         chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
         if (locations := self._locations[row_group.index, leaf]) is None:
             return None
-        page_of_row = locations.pages_of(rows)
-        pages = np.unique(page_of_row)
+        pages, page_of_row = locations.pages_of(rows)
         keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
         if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
             return None
