@@ -1,0 +1,154 @@
+"""How files become batches: bounded in size, transactions and pairs of rows together, full loads first."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.formats.registry import complete_events_of
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_position import FilePosition
+from pipelines.sources.files import FileBatch, discover
+from pipelines.sources.raw_batching import PIECE_BYTES
+from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
+
+WAL2JSON = complete_events_of("wal2json", {})
+
+
+def test_batches_are_bounded_and_a_killed_run_goes_on_where_it_stopped(reader: Reader) -> None:
+    reader.write("a", lines(*range(10)))
+    reader.write("b", lines(*range(10, 25)))
+    seen: Seen = []
+    for _ in range(20):
+        new = reader.run(stop_after=1, batch_rows=4)
+        assert len(new) <= 4
+        seen += new
+    assert numbers(seen) == list(range(25))
+
+
+def test_bytes_bound_a_batch_too(reader: Reader) -> None:
+    reader.write("a", lines(*range(2000)))
+    position, sizes = None, []
+    for batch in discover([str(reader.folder / "a")], position, FileOptions(batch_bytes=1024)):
+        sizes.append(batch.raw.num_bytes)
+        position = batch.position_after
+    assert len(sizes) > 10
+    assert max(sizes) <= 2048
+
+
+def test_one_line_longer_than_a_batch_is_read_whole(reader: Reader) -> None:
+    reader.write("a", '{"n":1,"t":"' + "x" * 10_000 + '"}\n' + lines(2))
+    assert numbers(reader.run(batch_bytes=1024)) == [1, 2]
+
+
+def test_uncommitted_tail_waits_for_its_commit(reader: Reader) -> None:
+    begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
+    reader.write("1", begin + lines(1) + commit + begin + lines(2))
+    assert [o for _, o, _ in reader.run(complete=WAL2JSON)] == [1, 2, 3]
+    assert reader.run(complete=WAL2JSON) == []
+    reader.write("2", lines(3))
+    assert reader.run(complete=WAL2JSON) == []
+    reader.write("3", lines(4) + commit + begin)
+    assert [d for _, _, d in reader.run(complete=WAL2JSON)] == [
+        '{"action":"B"}',
+        '{"n":2}',
+        '{"n":3}',
+        '{"n":4}',
+        '{"action":"C"}',
+    ]
+    assert reader.run(complete=WAL2JSON) == []
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_rows_before_and_after_an_update_are_handed_on_together(reader: Reader, suffix: str, batch_rows: int) -> None:
+    def write(words: list[str], name: str = "a") -> None:
+        rows = [{"op": word, "id": number} for number, word in enumerate(words)]
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), reader.folder / f"{name}.{suffix}")
+        else:
+            header = "op,id\n" if suffix == "csv" else ""
+            shown = (f"{r['op']},{r['id']}\n" if header else json.dumps(r) + "\n" for r in rows)
+            reader.write(f"{name}.{suffix}", header + "".join(shown))
+
+    def run() -> list[list[int]]:
+        position = None if reader.position is None else FilePosition.from_json(reader.position)
+        pattern, offsets = str(reader.folder / "*"), []
+        for batch in discover([pattern], position, FileOptions(batch_rows=batch_rows), complete=PAIRS):
+            offsets.append(batch.raw.source_offset.to_pylist())
+            reader.position = batch.position_after.to_json()
+        return offsets
+
+    write(["+I", "-U", "+U", "-D", "-U"])
+    found = run()
+    assert [row for rows in found for row in rows] == [1, 2, 3, 4]
+    assert any({2, 3} <= set(rows) for rows in found)
+    assert run() == []
+    write(["+I", "-U", "+U", "-D", "-U", "+U"] if suffix != "parquet" else ["+U"], "a" if suffix != "parquet" else "b")
+    assert run() == ([[5, 6]] if suffix != "parquet" else [[5, 1]])
+
+
+def test_row_before_an_update_is_not_cut_from_it_by_a_file_that_ends_with_another(reader: Reader) -> None:
+    for name, words in {"a": ["+I", "+I", "-U"], "b": ["-U"], "c": ["+U", "+U", "+I"]}.items():
+        pq.write_table(pa.table({"op": words}), reader.folder / f"{name}.parquet")
+    found = discover([str(reader.folder / "*")], None, FileOptions(batch_rows=4), complete=PAIRS)
+    assert [[o for _, o, _ in events_of(batch.raw)] for batch in found] == [[1, 2], [3, 1, 1, 2, 3]]
+
+
+def test_transactions_larger_than_a_batch_are_handed_on_in_parts(reader: Reader) -> None:
+    begin, commit = '{"action":"B"}\n', '{"action":"C"}\n'
+    change = '{"action":"I","columns":[]}\n'
+    reader.write("1", begin + change + commit + begin + 3_000 * change)
+    reader.write("2", 3_000 * change)
+    options = FileOptions(batch_bytes=16 * 1024)
+
+    def run(position: FilePosition | None) -> list[FileBatch]:
+        return list(discover([str(reader.folder / "*")], position, options, complete=WAL2JSON))
+
+    first, *parts = run(None)
+    assert (first.raw.num_events, first.is_open) == (3, False)
+    assert len(parts) > 5
+    assert all(part.is_open and part.raw.num_bytes < 64 * 1024 for part in parts)
+    reader.write("2", 3_000 * change + commit + begin + commit)
+    *parts, last = run(first.position_after)
+    assert [p.is_open for p in (*parts, last)] == [True] * len(parts) + [False]
+    begun = max(number for number, part in enumerate(parts) if not part.goes_on)  # files are swept in two goes
+    assert sum(p.raw.num_events for p in (*parts[begun:], last)) == 6_000 + 4
+    assert run(last.position_after) == []
+
+
+def test_full_load_of_dms_comes_before_its_changes_in_every_folder(reader: Reader) -> None:
+    reader.pattern = "**/*.jsonl"
+    for name in (
+        "t/20240101-000000000.jsonl",
+        "t/LOAD00000002.jsonl",
+        "t/LOAD0000000A.jsonl",
+        "s/2.jsonl",
+        "u/1.jsonl",
+    ):
+        reader.write(name, lines(1))
+    assert [name for name, _, _ in reader.run(batch_rows=1)] == [
+        "s/2.jsonl",
+        "t/LOAD00000002.jsonl",
+        "t/LOAD0000000A.jsonl",
+        "t/20240101-000000000.jsonl",
+        "u/1.jsonl",
+    ]
+    assert reader.run() == []
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_full_load_that_was_interrupted_goes_on_in_its_order(reader: Reader, stop_after: int) -> None:
+    for number, name in enumerate(("LOAD00000001.jsonl", "20240101-000000000.jsonl", "20240102-000000000.jsonl")):
+        reader.write(name, lines(number))
+    first = reader.run(stop_after=stop_after, batch_rows=1)
+    assert len([*first, *reader.run(batch_rows=1)]) == 3
+
+
+def test_many_small_files_are_batches_of_bounded_memory(reader: Reader) -> None:
+    for n in range(20):
+        reader.write(f"{n:02}", lines(n))
+    batches = list(discover([str(reader.folder / "*")], None, FileOptions(batch_bytes=8 * PIECE_BYTES)))
+    assert [batch.raw.num_events for batch in batches] == [4] * 5

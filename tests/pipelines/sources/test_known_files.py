@@ -1,0 +1,205 @@
+"""Files that were read before are known again: renamed, re-delivered, replaced, older than the ledger."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.errors import PositionLostError
+from pipelines.sources import file_position, files
+from pipelines.sources.file_position import BLAKE2B, FilePosition
+from pipelines.sources.files import discover
+from tests.pipelines.sources.folder_reader import Reader, Seen, events_of, lines, numbers
+
+
+def test_renamed_and_re_delivered_files_are_known(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    reader.run()
+    (reader.folder / "a").rename(reader.folder / "z")
+    assert reader.run() == []
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    assert reader.run() == []
+
+
+def test_re_delivered_file_under_a_new_name_is_left_out_and_told(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("b", lines(1, 2))
+    told: list[str] = []
+    assert reader.run(left_out=told.append) == []
+    assert told == ["re-delivered file"]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_files_alike_at_both_ends_are_different_files(reader: Reader, name: str) -> None:
+    reader.write("a", lines(*range(1000, 3000)))
+    reader.run()
+    reader.write(name, lines(*range(1000, 1999), 7777, *range(2000, 3000)))
+    assert len(reader.run(applied_lines=lambda names: dict.fromkeys(names, 2000) if name == "a" else {})) == 2000
+
+
+def test_short_file_that_begins_like_one_read_long_ago_is_a_new_one(reader: Reader) -> None:
+    for name, text in (("a", lines(1)), ("b", lines(2)), ("c", lines(1, 3))):
+        reader.write(name, text)
+        assert reader.run() != []
+        (reader.folder / name).unlink()
+    reader.write("d", lines(4))
+    assert numbers(reader.run()) == [4]
+    (reader.folder / "d").unlink()
+    reader.write("e", lines(2, 5))
+    assert numbers(reader.run()) == [2, 5]
+
+
+def test_replaced_file_is_read_from_its_begin_whatever_the_change_log_has_of_the_old_one(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("a", lines(3))
+    assert numbers(reader.run(applied_lines=lambda names: dict.fromkeys(names, 2))) == [3]
+
+
+def test_other_content_under_an_old_name_is_new(reader: Reader) -> None:
+    reader.write("a", lines(1, 2))
+    reader.run()
+    reader.write("a", lines(3))
+    assert numbers(reader.run()) == [3]
+
+
+def test_removed_files_change_nothing(reader: Reader) -> None:
+    reader.write("a", lines(1))
+    reader.write("b", lines(2))
+    reader.run()
+    (reader.folder / "a").unlink()
+    assert reader.run() == []
+
+
+def test_touched_files_are_known(reader: Reader) -> None:
+    for n in range(5):
+        reader.write(f"f{n}", lines(n))
+    reader.run()
+    for n in range(5):
+        os.utime(reader.folder / f"f{n}")
+    assert reader.run() == []
+
+
+def test_files_older_than_the_ledger_are_looked_up_in_the_change_log(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_position, "MAX_NAMED_FILES", 2)
+    monkeypatch.setattr(file_position, "MAX_FINGERPRINTS", 2)
+    for n in range(9):
+        reader.write(f"f{n}", lines(n, n + 10))
+    reader.run()
+    for n in range(9):
+        os.utime(reader.folder / f"f{n}")
+    reader.write("f0", lines(99), "a")
+    reader.write("e9", lines(77))
+    asked: list[str] = []
+
+    def applied(names: Any) -> dict[str, int]:
+        asked.extend(names)
+        return {name: 2 for name in names if name.startswith("f")}
+
+    assert numbers(reader.run(applied_lines=applied)) == [77, 99]
+    assert "f0" in asked
+    assert "f8" not in asked
+
+
+def test_position_stays_small_however_many_files(reader: Reader) -> None:
+    for n in range(5000):
+        reader.write(f"{n // 1000}/f{n:05}", lines(n))
+    reader.pattern = "**/f*"
+    assert numbers(reader.run(batch_rows=700)) == list(range(5000))
+    assert reader.position is not None
+    assert len(reader.position) < 64_000
+    assert reader.run() == []
+
+
+def test_arrivals_with_an_old_time_are_found(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = pa.fs.LocalFileSystem()
+    reader.write("a", lines(1))
+    reader.write("b", lines(2))
+    for name, moment in (("a", 5_000), ("b", 5_010)):
+        os.utime(reader.folder / name, (moment, moment))
+    pattern = [f"{reader.folder}/*".replace("//", "/")]
+    monkeypatch.setattr("pipelines.sources.files.list_files", lambda *_: remote_listing(reader.folder))
+    (first,) = discover(pattern, None, filesystem=filesystem)
+    assert numbers(list(events_of(first.raw))) == [1, 2]
+    reader.write("aa", lines(3))
+    os.utime(reader.folder / "aa", (5_005, 5_005))
+    batches = list(discover(pattern, first.position_after, applied_lines=lambda _: {}))
+    assert [numbers(list(events_of(b.raw))) for b in batches] == [[3]]
+    assert list(discover(pattern, batches[0].position_after, applied_lines=lambda _: {})) == []
+
+
+def remote_listing(folder: Path) -> list[Any]:
+    """The folder as an object store lists it: modification times only."""
+    from pipelines.sources.file_listing import ListedFile
+
+    return [ListedFile(p.name, str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
+
+
+def test_position_of_the_first_version_knows_its_files_again(reader: Reader) -> None:
+    reader.position = replace(FilePosition(), hash=BLAKE2B).to_json()
+    assert json.loads(reader.position)["version"] == 1
+    reader.write("a", lines(1, 2))
+    reader.write("b", lines(3))
+    assert numbers(reader.run()) == [1, 2, 3]
+    assert json.loads(reader.position)["version"] == 1
+    reader.write("a", lines(4), "a")
+    (reader.folder / "b").rename(reader.folder / "c")
+    assert numbers(reader.run()) == [4]
+    fresh = Reader(reader.folder)
+    fresh.run()
+    assert json.loads(fresh.position or "")["version"] == 2
+
+
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"source":"files","version":3}', '{"source":"kafka","version":1}'])
+def test_foreign_positions_are_refused(text: str) -> None:
+    with pytest.raises(PositionLostError):
+        FilePosition.from_json(text)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_random_deliveries_and_kills_give_every_line_once(tmp_path_factory: Any, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "DISTINCT_BYTES", 0)  # no two lines are alike here, however short
+        _deliver_and_kill(Reader(tmp_path_factory.mktemp("landing")), data)
+
+
+def _deliver_and_kill(reader: Reader, data: st.DataObject) -> None:
+    seen: Seen = []
+    written = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        action = data.draw(st.sampled_from(["new", "new", "grow", "rename", "again", "run", "run"]))
+        present = sorted(p.name for p in reader.folder.iterdir())
+        if action == "new" or not present:
+            name = f"{data.draw(st.integers(0, 99)):02}-{written}"
+            count = data.draw(st.integers(1, 6))
+            reader.write(name, lines(*range(written, written + count)))
+            written += count
+        elif action == "grow":
+            count = data.draw(st.integers(1, 3))
+            reader.write(data.draw(st.sampled_from(present)), lines(*range(written, written + count)), "a")
+            written += count
+        elif action == "rename":
+            name = data.draw(st.sampled_from(present))
+            seen += reader.run()
+            (reader.folder / name).rename(reader.folder / f"{data.draw(st.integers(0, 99)):02}-r{name}")
+        elif action == "again":
+            seen += reader.run()
+            name = data.draw(st.sampled_from(present))
+            reader.write(name, (reader.folder / name).read_bytes())
+        else:
+            seen += reader.run(stop_after=data.draw(st.integers(0, 3)), batch_rows=data.draw(st.integers(1, 4)))
+    seen += reader.run()
+    assert sorted(numbers(seen)) == list(range(written))
