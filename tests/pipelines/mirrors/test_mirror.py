@@ -1,4 +1,5 @@
-import datetime as dt
+""""""
+
 from pathlib import Path
 from typing import Any
 
@@ -6,33 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.changes.change_log import ChangeLog
 from pipelines.errors import (
-    CommitConflictError,
-    GlobalDeleteError,
-    PositionLostError,
     QuarantineLimitError,
     SchemaConflictError,
 )
-from pipelines.tables.positions import LOG_ORDINAL, newest_property
-from tests.pipelines.change_batches import Pipeline, batch_of, change
-from tests.pipelines.iceberg_tables import catalog_in, rows_of
-
-COLUMNS = {"id": pa.int64(), "name": pa.string()}
-DAYS = {**COLUMNS, "day": pa.date32()}
-
-
-def row(key: int, name: str | None = "a", **more: Any) -> dict[str, Any]:
-    return {"id": key, "name": name, **more}
-
-
-def day(number: int) -> dt.date:
-    return dt.date(2026, 1, number)
-
-
-def specs_of_deletes(pipeline: Pipeline) -> list[int]:
-    manifests = pipeline.table.current_snapshot().manifests(pipeline.table.io)
-    return sorted(m.partition_spec_id for m in manifests if m.content == 1)
+from tests.pipelines.change_batches import Pipeline, change
+from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 
 
 def test_inserts_updates_and_deletes_lead_to_the_last_state(tmp_path: Path) -> None:
@@ -200,74 +180,6 @@ def test_rule_26_row_that_a_refused_change_would_have_moved_to_gives_its_columns
     assert rejected.table.column("source_offset").to_pylist() == [1]
 
 
-# -- rule 27: partitioned tables ------------------------------------------------------------------------------------
-
-
-def test_rule_27_partition_that_is_a_function_of_the_key_scopes_its_deletes(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS, options={"partition_by": ["bucket(4, id)"], "global_deletes": "refuse"})
-    pipeline.run(*(change("c", row(i)) for i in range(20)))
-    pipeline.run(*(change("u", row(i, "B")) for i in range(0, 20, 2)), change("d", row(3)))
-    assert pipeline.rows == [row(i, "a" if i % 2 else "B") for i in range(20) if i != 3]
-    assert specs_of_deletes(pipeline) == [0]
-
-
-def test_rule_27_row_that_moves_between_partitions_leaves_no_copy(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
-    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
-    pipeline.run(change("u", row(1, "moved", day=day(2)), before=row(1, day=day(1))), change("d", row(2, day=day(2))))
-    assert pipeline.rows == [row(1, "moved", day=day(2))]
-    assert specs_of_deletes(pipeline) == [0]
-
-
-def test_rule_27_old_partition_is_looked_up_where_nothing_tells_it(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"], "global_deletes": "refuse"})
-    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=None)), change("c", row(3, day=day(3))))
-    (applied,) = pipeline.run(
-        change("u", row(1, "moved", day=day(3))), change("u", row(2, "B", day=day(1))), change("d", key={"id": 3})
-    )
-    assert pipeline.rows == [row(1, "moved", day=day(3)), row(2, "B", day=day(1))]
-    assert specs_of_deletes(pipeline) == [0]
-    assert applied.delete_rows == 3
-
-
-def test_rule_27_looking_up_is_left_out_where_it_would_cost_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_ROWS", 0)
-    monkeypatch.setattr("pipelines.mirrors.delete_scope.AFFORDABLE_RATIO", 0)
-    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
-    pipeline.run(change("c", row(1, day=day(1))), change("c", row(3, day=day(3))))
-    pipeline.run(change("u", row(1, "moved", day=day(3))))
-    assert pipeline.rows == [row(1, "moved", day=day(3)), row(3, day=day(3))]
-    assert specs_of_deletes(pipeline) == [1]
-    assert pipeline.table.spec().spec_id == 0
-
-
-def test_rule_27_deletes_reach_rows_under_older_specs(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, DAYS, options={"partition_by": ["day(day)"]})
-    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
-    with pipeline.table.update_spec() as update:
-        update.add_field("id", "bucket[4]", "id_bucket")
-    pipeline.run(change("c", row(3, day=day(1))))
-    pipeline.run(*(change("u", row(i, "B", day=day(i)), before=row(i, day=day(i))) for i in (1, 2)))
-    pipeline.run(change("d", key={"id": 1}), change("u", row(3, "C", day=day(3))))
-    assert pipeline.rows == [row(2, "B", day=day(2)), row(3, "C", day=day(3))]
-
-
-def test_rule_27_rows_in_unpartitioned_files_need_global_deletes(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, DAYS)
-    pipeline.run(change("c", row(1, day=day(1))), change("c", row(2, day=day(2))))
-    with pipeline.table.update_spec() as update:
-        update.add_field("day", "day", "day_day")
-    pipeline.options["global_deletes"] = "refuse"
-    with pytest.raises(GlobalDeleteError, match="global_deletes: refuse"):
-        pipeline.run(change("d", row(1, day=day(1))))
-    pipeline.options["global_deletes"] = "allow"
-    pipeline.catch_up()
-    assert pipeline.rows == [row(2, day=day(2))]
-    assert specs_of_deletes(pipeline) == [0]
-
-
 # -- schema changes -------------------------------------------------------------------------------------------------
 
 
@@ -300,89 +212,6 @@ def test_type_clash_stops_the_table_with_its_column(tmp_path: Path) -> None:
     pipeline.row_type = {"id": pa.int64(), "name": pa.int64()}
     with pytest.raises(SchemaConflictError, match=r"'after\.name'"):
         pipeline.run(change("c", {"id": 2, "name": 5}))
-
-
-# -- rule 29: positions ---------------------------------------------------------------------------------------------
-
-
-def test_rule_29_mirror_catches_up_from_the_log_in_batches(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS, options={"commit_rows": 2})
-    pipeline.log(change("c", row(1)), change("c", row(2)), change("u", row(1, "B")))
-    pipeline.log(change("d", row(2)), change("c", row(3)))
-    applied = pipeline.catch_up()
-    assert [a.last_ordinal for a in applied] == [2, 4, 5]
-    assert pipeline.rows == [row(1, "B"), row(3)]
-    assert newest_property(pipeline.table, LOG_ORDINAL) == "5"
-    assert pipeline.catch_up() == []
-
-
-def test_rule_29_mirror_never_shows_a_part_of_what_was_appended_atomically(tmp_path: Path) -> None:
-    log = ChangeLog(catalog_in(tmp_path), "change_log.shop_t")
-    for number, size in enumerate((1, 3, 2, 1, 1)):
-        changes = [change("c", row(10 * number + i)) for i in range(size)]
-        log.append(batch_of(changes, COLUMNS), f"run {number}", is_atomic=number < 3)
-    pipeline = Pipeline(tmp_path, COLUMNS, options={"commit_rows": 2})
-    assert [a.last_ordinal for a in pipeline.catch_up()] == [1, 4, 6, 8]
-
-
-def test_rule_29_changes_read_back_that_memory_does_not_take_are_one_commit_nevertheless(tmp_path: Path) -> None:
-    text = "x" * 10_000
-    changes = [
-        *(change("c", row(i % 40, f"{text}{i}")) for i in range(200)),
-        *(change("d", row(i)) for i in range(0, 40, 3)),
-        change("u", row(77, text), before=row(1)),
-    ]
-    found = []
-    for name, limit in (("small", "1MiB"), ("large", "1GiB")):
-        (tmp_path / name).mkdir()
-        pipeline = Pipeline(tmp_path / name, COLUMNS, options={"memory_limit_bytes": limit})
-        for part in range(0, len(changes), 50):
-            pipeline.log(*changes[part : part + 50])
-        applied = pipeline.catch_up()
-        found.append(pipeline.rows)
-        assert sum(a.num_changes for a in applied) == len(changes)
-        assert len(applied) == 1
-    assert found[0] == found[1]
-
-
-def test_rule_29_table_with_rows_and_no_position_is_an_error(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS)
-    pipeline.run(change("c", row(1)))
-    catalog = catalog_in(tmp_path)
-    catalog.drop_table("shop.t")
-    table = catalog.create_table("shop.t", pa.schema([("id", pa.int64())]))
-    table.append(pa.table({"id": pa.array([1], pa.int64())}))
-    with pytest.raises(PositionLostError, match=r"shop\.t"):
-        pipeline.run(change("c", row(2)))
-
-
-def test_rule_29_mirror_ahead_of_its_log_is_an_error(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS)
-    pipeline.run(change("c", row(1)), change("c", row(2)))
-    catalog_in(tmp_path).drop_table("change_log.shop_t")
-    with pytest.raises(PositionLostError, match="re-made"):
-        pipeline.run(change("c", row(3)))
-
-
-def test_rule_29_log_that_another_ingester_has_made_meanwhile_is_not_appended_to(tmp_path: Path) -> None:
-    late = ChangeLog(catalog_in(tmp_path), "change_log.shop_t")
-    pipeline = Pipeline(tmp_path, COLUMNS)
-    pipeline.log(change("c", row(1)))
-    with pytest.raises(CommitConflictError, match="another ingester"):
-        late.append(batch_of([change("c", row(1))], COLUMNS), "run 1")
-    assert ChangeLog(catalog_in(tmp_path), "change_log.shop_t").last_ordinal == 1
-
-
-def test_change_log_keeps_every_change_with_rising_ordinals(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, COLUMNS)
-    pipeline.run(change("c", row(1)), change("u", row(1, "B")))
-    pipeline.run(change("d", row(1)))
-    table = catalog_in(tmp_path).load_table("change_log.shop_t")
-    logged = rows_of(table, order="ordinal")
-    assert [(r["ordinal"], r["op"]) for r in logged] == [(1, "c"), (2, "u"), (3, "d")]
-    assert [r["after"] for r in logged] == [row(1), row(1, "B"), None]
-    assert table.spec().fields[0].name == "ingested_at_hour"
-    assert batch_of([], COLUMNS).num_rows == 0
 
 
 @pytest.mark.parametrize("bloom_filters", [False, True])
