@@ -1,14 +1,15 @@
 """A join of 204,000 items with their inventory in Spark: through our join, as plain DataFrames of ours, by Iceberg Java.
 
 The experiment of `runtime_filter.py`, all in one session of Spark 4.1; plain Parquet files beside them where nothing is
-deleted. Every call plans, collects the build side and indexes it anew.
+deleted. Every call plans, collects the build side and indexes it anew. The other way round, the inventory has the
+condition and the items are looked up; a star joins it with rare items and a few days.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.interop_session import ICEBERG, cpu_seconds, is_inside, run_inside
 from benchmarks.race import Answer, Goal, race, report
@@ -18,39 +19,56 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 SHARES = (1.0, 0.1, 0.001)
-CASES = (("clustered", False), ("clustered", True), ("random", False), ("skewed", False))
+CASES = (("clustered", False), ("clustered", True), ("half_clustered", False), ("random", False), ("skewed", False))
 """Order of the inventory, and whether a million of its rows are deleted."""
+Shape = Literal["small build", "large build", "star"]
+"""Which side has the condition: the items, the inventory, or items and days."""
+_RARE = "i_item_sk between 100001 and 100100"
+_DAYS = tuple(range(2_450_815, 2_450_820))
 
 
-def ways(spark: "SparkSession", layout: str, share: float, *, deletes: bool) -> "dict[str, Callable[[], DataFrame]]":
+def ways(
+    spark: "SparkSession", layout: str, share: float, *, deletes: bool, shape: Shape = "small build"
+) -> "dict[str, Callable[[], DataFrame]]":
     """The join as each of the candidates makes it."""
     import scan_core
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA
     from benchmarks.star_tables import ITEMS, inventory, items
-    from scan_core.distribute.spark import dataframe, join
+    from scan_core.distribute.spark import dataframe
+    from scan_core.distribute.spark_join import join
 
     last = round(ITEMS * share)
+    of_items = {"small build": f"i_item_sk <= {last}", "star": _RARE}.get(shape)
+    of_facts = f"inv_item_sk <= {last}" if shape == "large build" else None
+    columns = ["inv_item_sk", "inv_quantity", *(["inv_date_sk"] if shape == "star" else [])]
     facts = str(inventory(layout, deletes=deletes).metadata_location).removeprefix("file://")
     dimension = str(items().metadata_location).removeprefix("file://")
-    on = {"inv_item_sk": "i_item_sk"}
+    days = spark.createDataFrame([(day,) for day in _DAYS], "inv_date_sk int") if shape == "star" else None
 
     def scans() -> tuple[Any, Any]:
-        fact = scan_core.open_table(facts).scan().select("inv_item_sk", "inv_quantity")
-        return fact, scan_core.open_table(dimension).scan().select("i_item_sk").where(f"i_item_sk <= {last}")
+        fact = scan_core.open_table(facts).scan().select(*columns)
+        item = scan_core.open_table(dimension).scan().select("i_item_sk")
+        return fact if of_facts is None else fact.where(of_facts), item if of_items is None else item.where(of_items)
 
     def filtered() -> "DataFrame":
         fact, item = scans()
-        return join(fact, item, on=on, spark=spark)
+        if shape == "large build":
+            return join(item, fact, on={"i_item_sk": "inv_item_sk"}, spark=spark)
+        joined = join(fact, item, on={"inv_item_sk": "i_item_sk"}, spark=spark)
+        return joined if days is None else join(joined, days, on="inv_date_sk")
+
+    def joined_by_spark(left: "DataFrame", right: "DataFrame") -> "DataFrame":
+        joined = left.join(right, left["inv_item_sk"] == right["i_item_sk"])
+        return joined if days is None else joined.join(days, "inv_date_sk")
 
     def plain() -> "DataFrame":
         fact, item = scans()
-        left, right = dataframe(spark, fact), dataframe(spark, item)
-        return left.join(right, left["inv_item_sk"] == right["i_item_sk"])
+        return joined_by_spark(dataframe(spark, fact), dataframe(spark, item))
 
     def of_frames(read: "Callable[[str, str], DataFrame]") -> "DataFrame":
         left, right = read(facts, layout), read(dimension, "item")
-        return left.join(right.filter(f"i_item_sk <= {last}"), left["inv_item_sk"] == right["i_item_sk"])
+        return joined_by_spark(left.filter(of_facts or "true"), right.filter(of_items or "true"))
 
     found: dict[str, Callable[[], DataFrame]] = {
         "join": filtered,
@@ -71,7 +89,7 @@ def ask(make: "Callable[[], DataFrame]") -> Answer:
     return Answer([int(v or 0) for v in row], time.perf_counter() - wall, cpu_seconds() - cpu)
 
 
-def measure(shares: Sequence[float], rounds: int) -> None:
+def measure(cases: Sequence[str], shares: Sequence[float], rounds: int) -> None:
     """Race every case."""
     from scan_core.distribute.spark_session import spark_session
 
@@ -79,13 +97,36 @@ def measure(shares: Sequence[float], rounds: int) -> None:
     spark = spark_session("spark_join", master="local[2]", config=config)
     try:
         for layout, deletes in CASES:
-            for share in shares:
-                runs = {name: partial(ask, make) for name, make in ways(spark, layout, share, deletes=deletes).items()}
-                title = f"Spark join: {layout}, selectivity {share}{', 1 M deletes' if deletes else ''}"
-                goals = [Goal("join", "plain join", 1.02 if share == 1.0 else None), Goal("join", "iceberg_java")]
-                report(title, race(runs, rounds), "join", goals)
+            if layout in cases:
+                for share in shares:
+                    _race(spark, layout, share, rounds, deletes=deletes)
+        for share in (min(shares), max(shares)):
+            _race(spark, "clustered", share, rounds, shape="large build")
+        if "skewed" in cases:
+            _race(spark, "skewed", 1.0, rounds, shape="star")
     finally:
         spark.stop()
+
+
+def _race(
+    spark: "SparkSession",
+    layout: str,
+    share: float,
+    rounds: int,
+    *,
+    deletes: bool = False,
+    shape: Shape = "small build",
+) -> None:
+    found = ways(spark, layout, share, deletes=deletes, shape=shape)
+    runs = {name: partial(ask, make) for name, make in found.items()}
+    what = {"small build": "", "large build": "large build side, ", "star": "star of two joins, "}[shape]
+    part = "rare items" if shape == "star" else f"selectivity {share}"
+    title = f"Spark join: {what}{layout}, {part}{', 1 M deletes' if deletes else ''}"
+    goals = [
+        Goal("join", "plain join", 1.02 if share == 1.0 and shape == "small build" else None),
+        Goal("join", "iceberg_java"),
+    ]
+    report(title, race(runs, rounds), "join", goals)
 
 
 if __name__ == "__main__":
@@ -94,6 +135,7 @@ if __name__ == "__main__":
         raise SystemExit(0)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES))
+    parser.add_argument("--layouts", nargs="*", default=list(dict.fromkeys(layout for layout, _ in CASES)))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
-    measure(arguments.shares, arguments.rounds)
+    measure(arguments.layouts, arguments.shares, arguments.rounds)
