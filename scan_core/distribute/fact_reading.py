@@ -5,7 +5,7 @@ the keys, is told in `prefilter_reading.py`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from scan_core.distribute.join_keys import width_of
 from scan_core.distribute.prefilter_reading import within_keys
+from scan_core.runtime_filter.explain import explain_filters
 from scan_core.runtime_filter.induced import KeyRangeSource
 
 if TYPE_CHECKING:
@@ -45,22 +46,60 @@ class FactFilter:
         )
 
 
-def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], reader: Reader) -> DataFrame:
+@dataclass(frozen=True)
+class FactReading:
+    """The fact as a DataFrame, and how it came to be.
+
+    Attributes:
+        frame: rows of the fact; it may lack rows without partner.
+        source: what `dataframe` returned, before conditions that only Spark's own reader needs.
+        scan: with what the dimensions say.
+        conditions: columns on which Spark's reader was given conditions.
+    """
+
+    frame: DataFrame
+    source: DataFrame
+    scan: "Scan"
+    conditions: tuple[str, ...] = ()
+
+    def explained(self) -> Iterator[str]:
+        """The reader and why, what keys left out in planning, and what tasks made of them so far."""
+        from scan_core.distribute.spark import choice_of, reports_of
+
+        plan, reports = self.scan.plan(), reports_of(self.source)
+        yield f"  fact read by the {choice_of(self.source)}"
+        pruned = plan.metrics.data_files_pruned_by_runtime_filters
+        yield f"    {pruned} of {pruned + len(plan.tasks)} data files are left out in planning"
+        if self.conditions:
+            yield f"    Spark reads it with conditions on {', '.join(self.conditions)}"
+        yield from (f"  {line}" for line in explain_filters(plan.context))
+        if reports.stage_ids:
+            last = reports.of_last_stage()
+            yield (
+                f"    the last stage left out {last.row_groups_pruned_by_runtime_filters} row groups and "
+                f"{last.rows_removed_by_runtime_filters} rows; {last.runtime_filters_switched_off} times a filter that "
+                "excluded too little was switched off"
+            )
+
+
+def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], reader: Reader) -> FactReading:
     """The fact as a DataFrame that may lack rows without partner."""
     from scan_core.distribute.spark import choice_of, dataframe, register
 
-    if not filters:
-        return dataframe(spark, fact, reader)
     filtered = fact
     for x in filters:
         filtered = filtered.prefilter(x.columns, x.keys)
-    register(spark)
-    frame = dataframe(spark, filtered, reader)
-    if choice_of(frame).strategy == "native":
+    if filters:
+        register(spark)
+    source = frame = dataframe(spark, filtered, reader)
+    conditions: list[str] = []
+    if choice_of(source).strategy == "native":
         for x in filters:
             if isinstance(x.keys, pa.Table):
-                frame = within_keys(frame, filtered, x.columns, x.keys)
-    return frame
+                within = within_keys(frame, filtered, x.columns, x.keys)
+                conditions += x.columns if within is not frame else ()
+                frame = within
+    return FactReading(frame, source, filtered, tuple(conditions))
 
 
 def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:

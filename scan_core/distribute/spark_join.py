@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
-from scan_core.distribute.fact_reading import read_fact
+from scan_core.distribute.fact_reading import FactReading, read_fact
 from scan_core.distribute.join_columns import On, pairs_of, require_columns
 from scan_core.distribute.join_dimension import Dimension, DimensionRequest
 from scan_core.distribute.join_keys import BuildLimits
@@ -34,6 +34,7 @@ class StarJoin:
     fact: "Scan"
     reader: "Reader"
     dimensions: tuple[Dimension, ...] = ()
+    reading: FactReading | None = None
 
 
 _stars: "WeakKeyDictionary[DataFrame, StarJoin]" = WeakKeyDictionary()
@@ -83,15 +84,16 @@ def join(
     keys_are_of_fact = not any(may_give_keys_of_dimension(d.kind) for d in star.dimensions)
     request = DimensionRequest(session, star.fact, pairs, kind, limits, names_are_equal, keys_are_of_fact)
     star = replace(star, dimensions=(*star.dimensions, request.with_dimension(dimension)))
-    frame = read_fact(session, star.fact, [x for d in star.dimensions for x in d.filters], star.reader)
+    reading = read_fact(session, star.fact, [x for d in star.dimensions for x in d.filters], star.reader)
+    frame = reading.frame
     for step in star.dimensions:
         frame = _joined(frame, step)
-    _stars[frame] = star
+    _stars[frame] = replace(star, reading=reading)
     return frame
 
 
 def explain_join(frame: DataFrame) -> str:
-    """What the dimensions' keys do to the reading of the fact, and why not more.
+    """What the dimensions' keys do to the reading of the fact, why not more, and what tasks made of them so far.
 
     Raises:
         OptionError: `frame` was not returned by `join` (one derived from it does not count).
@@ -104,6 +106,8 @@ def explain_join(frame: DataFrame) -> str:
         lines.append(f"  {step.kind} join on {', '.join(step.on)}")
         lines += [f"    {x.text}" for x in step.filters]
         lines += [f"    {note}" for note in step.notes]
+    if star.reading is not None:
+        lines += star.reading.explained()
     return "\n".join(lines)
 
 

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 import scan_core
 from scan_core import Scan
 from scan_core.distribute.join_keys import BuildLimits, keys_of_scan
-from scan_core.distribute.spark import dataframe, join
+from scan_core.distribute.spark import dataframe
+from scan_core.distribute.spark_join import join
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from tests.iceberg_json import Column
 from tests.table_builder import TableBuilder

@@ -101,6 +101,9 @@ def test_fact_files_without_partner_are_not_read(spark: SparkSession, fact: Scan
     assert metrics.data_files_pruned_by_runtime_filters == FILES - 1
     joined = join(fact, items.where("colour = 'red'"), on="item", spark=spark)
     assert "fact filtered by 10 collected keys of item" in explain_join(joined)
+    assert "native reader (asked: auto)" in explain_join(joined)
+    assert f"{FILES - 1} of {FILES} data files are left out in planning" in explain_join(joined)
+    assert "expected to keep" in explain_join(joined)
     cut = join(fact, items.where("colour = 'red'"), on="item", spark=spark, limits=BuildLimits(max_rows=1))
     assert "ranges that statistics of the dimension give for item" in explain_join(cut)
 
@@ -192,6 +195,21 @@ def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSessio
     assert 0 < few < everything
     assert {row["item"] for row in frame.filter("item in (5, 6)").collect()} == {5, 6}
     assert reports_of(frame).of_last_stage().row_groups_pruned_by_runtime_filters == FILES - 1
+
+
+@pytest.mark.slow
+def test_tasks_switch_a_filter_off_that_excludes_too_little(spark: SparkSession, tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path / "even", [Column(1, "k", "long")])
+    numbers = [2 * i for i in range(300_000)]
+    for _ in range(5):
+        builder.commit(builder.data({"k": numbers[::-1]}, row_group_size=100_000))
+    even = scan_core.open_table(builder.metadata_path).scan()
+    keys = spark.createDataFrame([(k,) for k in numbers[5_000:]], "k bigint")  # half of all numbers, as bounds tell it
+    joined = join(even, keys, on="k", how="left_semi", reader="python")
+    assert "rows (as long as it pays)" in explain_join(joined)
+    assert joined.count() == 5 * 295_000
+    assert "0 times a filter" not in explain_join(joined)
+    assert "was switched off" in explain_join(joined)
 
 
 @pytest.mark.slow
