@@ -7,7 +7,6 @@ of its chunk is left to the caller.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
