@@ -21,6 +21,7 @@ from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_paths import spark_path, spark_schemes
 from scan_core.distribute.native_reading import FileReading, agreed, how_to_read
 from scan_core.distribute.split_packing import pack_splits, unpack_split
+from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import file_size
 from scan_core.metrics import ScanMetrics
@@ -142,6 +143,7 @@ def _inspect_by_job(
 
 
 def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    keep_archives_of_spark()
     for batch in batches:
         for number, packed in zip(batch["number"].to_pylist(), batch["split"].to_pylist(), strict=True):
             split = unpack_split(shared, packed)

@@ -15,11 +15,14 @@ class NativeLimits:
             rows; more by a Spark job.
         bits_bytes: most memory for the bits of one scan, on the driver and on every executor; a scan that may need
             more is read by the python reader.
+        plan_bytes: most memory for bits that are part of the query's plan, which is the fastest way to ask them; more
+            are broadcast, and so are those of more than 16 files. 0 broadcasts all.
     """
 
     driver_files: int = 500
     driver_bytes: int = 4 * 1024**3
     bits_bytes: int = 512 * 1024**2
+    plan_bytes: int = 8 * 1024**2
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self)):

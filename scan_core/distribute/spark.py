@@ -105,7 +105,7 @@ def dataframe(
         frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
     else:
         choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
-        frame = native_dataframe(spark, found.files, plan.context, schema)
+        frame = native_dataframe(spark, found.files, plan.context, schema, limits)
         reports.write_plan(plan.metrics + metrics, num_splits=0)
     for condition in left:
         frame = frame.filter(condition)

@@ -4,6 +4,7 @@ Only rows of the result cross to the JVM, as Arrow batches. Columns and predicat
 never overridden: up to Spark 4.3 a pushed filter leaks into other uses of the same DataFrame, which silently loses rows.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from scan_core.distribute.split_packing import pack_splits, unpack_split
 from scan_core.distribute.task_reports import TaskReports
+from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.errors import OptionError, ScanError
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import is_missed
@@ -29,6 +31,8 @@ from scan_core.read.split_reader import read_split
 FORMAT = "nevermore"
 SPLITS_PER_CORE = 2
 """Two keep every core busy to the end; more only add the cost of starting a task."""
+_SLACK = 9 / 8
+"""Files that weigh about the same shall not leave a small split over that every core waits for."""
 MIN_SPLIT_BYTES = 4 * 1024**2
 """Below this, handing a task to a Python worker costs more than reading it."""
 
@@ -74,7 +78,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         scan = options.scan().select(*schema.names)
         _require_same_types(spark_schema(scan.schema), schema)
         plan = scan.plan()
-        fair_bytes = -(-plan.total_bytes // (SPLITS_PER_CORE * options.parallelism))
+        fair_bytes = math.ceil(_SLACK * plan.total_bytes / (SPLITS_PER_CORE * options.parallelism))
         split_bytes = max(MIN_SPLIT_BYTES, min(plan.context.options.split_bytes, fair_bytes))
         splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
         if self._metrics_dir is not None:
@@ -94,6 +98,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         """The rows of one split, conformed to the declared schema."""
         if not isinstance(partition, SplitPartition):
             return  # Spark makes one empty partition of an empty list
+        keep_archives_of_spark()
         target = arrow_schema_of(self._schema)
         split = unpack_split(self._shared, partition.split)
         split = replace(split, context=with_shared_indexes(split.context))

@@ -21,6 +21,8 @@ from tests.table_builder import TableBuilder
 pytestmark = SPARK_TEST
 
 _COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
+_PLANNED, _BROADCAST = NativeLimits(), NativeLimits(plan_bytes=0)
+_BOTH = pytest.mark.parametrize("limits", [_PLANNED, _BROADCAST], ids=["planned", "broadcast"])
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +45,12 @@ def _ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
 
+@_BOTH
 def test_deleted_rows_do_not_come_back_whatever_the_names_and_sizes_of_files(
-    spark: SparkSession, builder: TableBuilder
+    spark: SparkSession, builder: TableBuilder, limits: NativeLimits
 ) -> None:
     scan = scan_core.open_table(builder.metadata_path).scan()
-    frame = dataframe(spark, scan, reader="native")
+    frame = dataframe(spark, scan, reader="native", limits=limits)
     expected = sorted(scan.to_table()["id"].to_pylist())
     assert _ids(frame) == expected
     assert frame.count() == len(expected) == 600 - 67 - 2 - 1
@@ -83,22 +86,24 @@ def test_field_ids_do_not_leak_into_what_the_user_writes(
     assert all(not field.metadata for field in native.schema.fields)
 
 
+@_BOTH
 def test_a_row_beyond_its_files_bits_fails_the_query(
-    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
 ) -> None:
     short = dead_rows.pack(np.arange(100) == 0)
     monkeypatch.setattr(dead_rows, "dead_rows", lambda *_: short)
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
     with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
         frame.count()
 
 
+@_BOTH
 def test_a_file_that_matches_no_bits_fails_the_query(
-    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
 ) -> None:
     sizes = iter(range(1, 100))
     monkeypatch.setattr(native_files, "file_size", lambda *_: next(sizes))
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
     with pytest.raises(PySparkException, match="has no delete bits"):
         frame.collect()
 
@@ -177,14 +182,20 @@ def test_a_limit_of_memory_leaves_the_scan_to_the_python_reader(spark: SparkSess
         NativeLimits(driver_files=-1)
 
 
-def test_dead_rows_of_several_chunks_are_found_by_position(spark: SparkSession, tmp_path: Path) -> None:
+@_BOTH
+def test_dead_rows_of_several_chunks_are_found_by_position(
+    spark: SparkSession, tmp_path: Path, limits: NativeLimits
+) -> None:
     builder = TableBuilder(tmp_path / "t", _COLUMNS)
     num_rows = 3 * dead_rows.CHUNK_ROWS + 77
     builder.commit(builder.data({"id": list(range(num_rows)), "name": ["x"] * num_rows}))
-    dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1]  # none in the second chunk
+    builder.commit(builder.data({"id": list(range(num_rows, num_rows + 500)), "name": ["x"] * 500}))
+    dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1, num_rows + 499]  # none in the second chunk
     builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
-    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
-    assert frame.count() == num_rows - len(dead)
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, reader="native", limits=limits)
+    assert ("scalar-subquery" in frame._jdf.queryExecution().toString()) == (limits is _PLANNED)
+    assert frame.count() == num_rows + 500 - len(dead)
     assert frame.where(f"id in ({','.join(map(str, dead))})").count() == 0
 
 

@@ -11,8 +11,11 @@ from pyspark.sql import SparkSession
 
 import scan_core
 from scan_core import ScanOptions
-from scan_core.distribute import index_sharing
+from scan_core.distribute import index_sharing, spark_source
+from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark import dataframe, reports_of
+from scan_core.distribute.spark_source import NevermoreReader
+from scan_core.distribute.spark_types import spark_schema
 from tests.iceberg_json import Column
 from tests.spark_session import SPARK_TEST
 from tests.table_builder import TableBuilder
@@ -81,3 +84,16 @@ def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path:
         assert list(index_sharing.host_folder().glob("*.index"))
     else:
         assert read.delete_indexes_built >= 1
+
+
+def test_files_of_about_one_size_leave_no_small_split_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "name", "string")])
+    rows = [3000 + 20 * (i % 3) for i in range(8)]
+    builder.commit(*(builder.data({"id": list(range(n)), "name": [f"{i:09}" for i in range(n)]}) for n in rows))
+    monkeypatch.setattr(spark_source, "MIN_SPLIT_BYTES", 1)
+    options = SourceOptions.of(
+        scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions(split_row_groups=False)),
+        parallelism=2,
+    )
+    reader = NevermoreReader(options, spark_schema(options.scan().schema))
+    assert len(reader.partitions()) == 4
