@@ -5,12 +5,13 @@ by whoever is asked for them. No pyspark here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipelines.catalog import create_table, find_table
+from pipelines.catalog import create_table, find_table, identifier
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.mirrors.delete_scope import scope_deletes
 from pipelines.mirrors.live_keys import LiveKeys, live_keys
@@ -96,6 +97,12 @@ class PublishedTarget:
                 raise ConfigError(f"published {self.name}: {error}") from error
         return delta
 
+    def drop_unused(self) -> None:
+        """Leave no empty table of a run that failed: what it was to hold would bind the runs after it."""
+        table = find_table(self.catalog, self.name)
+        if table is not None and not table.metadata.snapshots:
+            self.catalog.purge_table(identifier(self.name))
+
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
         """A partition can be replaced only where the table has it, in all files."""
         spec = delta.default_spec
@@ -165,6 +172,7 @@ class Publication:
 
     def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:
         """None if the rows are not those to commit any more."""
+        is_new = find_table(self.target.catalog, self.target.name) is None
         delta = self.target.delta()
         if not self.holds(delta.table):
             return None
@@ -173,7 +181,11 @@ class Publication:
             delta.discard(self._files)
             self._files = ()
             self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
-            self._files = tuple(write(delta, self._deleted))
+            with ExitStack() as undo:
+                if is_new:
+                    undo.callback(self.target.drop_unused)
+                self._files = tuple(write(delta, self._deleted))
+                undo.pop_all()
             self._written_for = (delta.schema.fields, delta.default_spec)
         if self.properties:
             delta.set_properties(self.properties)

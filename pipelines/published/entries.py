@@ -26,7 +26,7 @@ def published_query(config: Config, name: str) -> PublishedQuery:
     """
     entry = published_entry(config, name)
     column = None if entry.partitioning is None else entry.partitioning.column
-    return parse_query(name, entry.sql, column, config.tables, entry.parameters)
+    return parse_query(name, entry.sql, column, config.tables, entry.parameters, published=config.published)
 
 
 def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pipelines.errors import ConfigError
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.query import PublishedQuery
+from pipelines.published.spark_failures import SPARK_FAILURES, spark_message
 from pipelines.published.spark_literals import bound, date_literal, timestamp_literal, timestamp_ntz_literal
-from pipelines.published.writer import iceberg_columns, spark_message
+from pipelines.published.writer import iceberg_columns
 from scan_core.schema import NestedField, PrimitiveType, Type
 
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "+00:00"})
@@ -35,7 +35,7 @@ def query_result(
     require_utc(spark, query.name)
     try:
         return spark.sql(query.over_views(views), args={name: bound(value) for name, value in arguments.items()})
-    except (AnalysisException, ParseException) as error:
+    except SPARK_FAILURES as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
 
 
@@ -75,9 +75,9 @@ def partition_field(name: str, result: DataFrame, partition: PublishedPartition)
     field = next(c for c in iceberg_columns(name, result.select(_quoted(partition.column))))
     if not partition.fits(field.type):
         spark_type = result.schema[partition.column].dataType.simpleString()
-        wanted = {"day": "date", "hour": "timestamp"}.get(partition.unit, "plain value or date")
-        if partition.unit == "day" and partition.transform == "day":
-            wanted = "date or timestamp"
+        wanted = {"value": "plain value or date", "hour": "timestamp"}.get(partition.unit, "date or timestamp")
+        if partition.transform == "identity" and partition.unit == "day":
+            wanted = "date"
         cast = f": write cast(... as date) as {partition.column}" if wanted == "date" else ": cast it"
         raise ConfigError(
             f"published {name}: partition column {partition.column!r} is {spark_type}, not {wanted}{cast}"

@@ -151,7 +151,13 @@ class PublishedQuery:
 
 
 def parse_query(
-    name: str, sql: str, partition: str | None, tables: Collection[str], parameters: Collection[str] = ()
+    name: str,
+    sql: str,
+    partition: str | None,
+    tables: Collection[str],
+    parameters: Collection[str] = (),
+    *,
+    published: Collection[str] = (),
 ) -> PublishedQuery:
     """The query of the published table `name`, checked against the tables of the config.
 
@@ -161,6 +167,7 @@ def parse_query(
         partition: column of the result; None for a table without partitions.
         tables: that the config knows.
         parameters: that the config gives values for.
+        published: tables that are published, and cannot be read.
 
     Raises:
         ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
@@ -169,7 +176,7 @@ def parse_query(
         trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
     except SqlglotError as error:
         template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
-        raise ConfigError(f"published {name}: {_without_colours(error)}{template}") from error
+        raise ConfigError(f"published {name}: {_in_words(error)}{template}") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise ConfigError(f"published {name}: sql must be one query (select ...)")
     found = set()
@@ -177,6 +184,8 @@ def parse_query(
         if _full_name(table) not in tables:
             near = get_close_matches(_full_name(table), sorted(tables), n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}?" if near else f"the config has {', '.join(sorted(tables))}"
+            if _full_name(table) in published:
+                hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
         found.add(_full_name(table))
     query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
@@ -198,9 +207,10 @@ def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
         raise ConfigError(f"published {query.name}: no parameter :{parameter}; {hint}")
 
 
-def _without_colours(error: Exception) -> str:
-    """The message without the codes that underline on a terminal."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+def _in_words(error: Exception) -> str:
+    """The message without the codes that underline on a terminal, and with a token as its text."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return re.sub(r"<Token token_type: \S+, text: (.*?), line: \d+,[^>]*>", r"'\1'", plain)
 
 
 def _table_nodes(tree: exp.Expression) -> list[exp.Table]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.config import PublishedConfig
@@ -19,8 +18,9 @@ from pipelines.published.partition import FORMATS, PublishedPartition
 from pipelines.published.partition_rows import partition_field, require_columns
 from pipelines.published.query import PublishedQuery
 from pipelines.published.refresh_plan import MakeAll, MakeReached, RefreshPlan
+from pipelines.published.spark_failures import SPARK_FAILURES, spark_message
 from pipelines.published.state import Base
-from pipelines.published.writer import iceberg_columns, spark_message
+from pipelines.published.writer import iceberg_columns
 from scan_core.schema import NestedField, Type
 from scan_core.table import open_table
 
@@ -138,7 +138,7 @@ class WorkFinder:
                 reached = reached_partitions(
                     spark, self._query, plan, views, partition=partition, kind=kind, spark_type=shape.spark_type
                 )
-            except PySparkException as error:
+            except SPARK_FAILURES as error:
                 plan = MakeAll(f"what changed rows reach cannot be told: {spark_message(error)}")
             else:
                 return self._reached(plan, reached, shape)
@@ -182,8 +182,13 @@ class WorkFinder:
                     f"published {self._query.name}: the SQL asks for its partition; say from which one on there are "
                     f"any, for example start: {last!r}"
                 )
+            if partition.period(self._entry.start).start > partition.period(last).start:
+                raise ConfigError(
+                    f"published {self._query.name}: start: {self._entry.start} lies in the future: the last {partition.unit} by now is {last}"
+                )
             found = partition.keys(f"{self._entry.start}..{last}")
         if self._table is not None and self._base.snapshot_id is not None:
             tasks = open_table(self._table).scan().plan().tasks
-            found += [partition.key_of(task.data_file.partition[0], kind) for task in tasks]
+            # files of a table without this partition have none: what does not fit is told when the table is written
+            found += [partition.key_of(task.data_file.partition[0], kind) for task in tasks if task.data_file.partition]
         return list(dict.fromkeys(found))

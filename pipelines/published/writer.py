@@ -3,18 +3,20 @@
 Imports pyspark. Rows come from a query, or from tasks that read and write by themselves (`direct_copy.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.config import PublishedConfig
 from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.published.direct_copy import CopyTask
 from pipelines.published.sections import PublishedOptions
+from pipelines.published.spark_failures import SPARK_FAILURES, spark_message
 from pipelines.published.task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
 from pipelines.tables.rolling_writer import FileLayout
 from pipelines.tables.schema_evolution import iceberg_fields
@@ -47,9 +49,27 @@ class QueryRows:
         """Run the query and write its rows.
 
         Raises:
+            ConfigError: rows cannot be sorted or spread by a column that the config names.
             PublishError: the job failed.
         """
-        return _run(self._name, _arranged(self._result, self._entry), task)
+        try:
+            arranged = _arranged(self._result, self._entry)
+        except AnalysisException as error:
+            raise ConfigError(f"published {self._name}: {spark_message(error)}") from error
+        # mapInArrow looks every column up by its name, where dots and backticks mean something
+        numbered = arranged.toDF(*(f"c{n}" for n in range(len(arranged.columns))))
+        return _run(self._name, numbered, _Named(task, tuple(arranged.columns)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Gives columns their names back and hands them on; pickled to the workers."""
+
+    task: PublishTask
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
 
 
 class CopiedRows:
@@ -138,24 +158,18 @@ def file_layout(options: PublishedOptions) -> FileLayout:
     )
 
 
-def spark_message(error: Exception) -> str:
-    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
-
-
 def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
     """Rows in the tasks and in the order in which they are to be written."""
     if entry.mode == "upsert":  # equal keys meet in one task, as neighbours
-        key = [f"`{column}`" for column in entry.key]
+        key = _quoted(entry.key)
         return result.repartition(*key).sortWithinPartitions(*key)
-    order = [f"`{column}`" for column in entry.sort_by]
+    order = _quoted(entry.sort_by)
     partition = entry.partitioning
     match entry.options.distribution:
         case "rebalance":
             result = result.hint("rebalance")
         case "range":  # a file holds one partition
-            by = [] if partition is None else [f"`{partition.column}`"]
+            by = [] if partition is None else _quoted([partition.column])
             result = result.repartitionByRange(*dict.fromkeys([*by, *order]))
         case "none":
             pass
@@ -165,13 +179,12 @@ def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
 def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
     try:
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
-    except PySparkException as error:
+    except SPARK_FAILURES as error:
         message = spark_message(error)
         hint = _HINT if "No module named" in message else ""
         raise PublishError(f"published {name}: the Spark job failed: {message}{hint}") from error
     return total_report(bytes(report["report"]) for report in reports)
 
 
-def _is_python_error(line: str) -> bool:
-    name, _, rest = line.partition(":")
-    return bool(rest) and name.endswith("Error") and " " not in name
+def _quoted(columns: Sequence[str]) -> list[str]:
+    return ["`" + column.replace("`", "``") + "`" for column in columns]
