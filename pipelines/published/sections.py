@@ -1,5 +1,6 @@
 """The entries of `published` in a config: which tables are made of mirrors, how, and how their files are laid out."""
 
+import re
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,10 @@ DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's splits."""
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 """What a task holds in memory while it writes."""
+
+_CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
+_CRON_MOST = (59, 23, 31, 12, 7)
+"""Minute, hour, day, month, day of the week."""
 
 
 def _mode(value: Any) -> Any:
@@ -86,6 +91,20 @@ class PublishedConfig(Section):
             PublishedPartition.parse(value)
         return value
 
+    @field_validator("schedule")
+    @classmethod
+    def _is_cron(cls, value: str | None) -> str | None:
+        fields = [] if value is None else value.split()
+        fit = [
+            _CRON_FIELD.fullmatch(field) and all(int(number) <= most for number in re.findall(r"\d+", field))
+            for field, most in zip(fields, _CRON_MOST, strict=False)
+        ]
+        if value is not None and not (len(fields) == len(_CRON_MOST) and all(fit)):
+            raise ValueError(
+                f"{value!r} is no cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
+            )
+        return value
+
     @model_validator(mode="after")
     def _has_partitions_that_mean_something(self) -> "PublishedConfig":
         partition = self.partitioning
@@ -93,6 +112,8 @@ class PublishedConfig(Section):
             raise ValueError(f"incremental tables replace partitions; leave out mode: {self.mode}")
         if self.values and (partition is None or partition.is_time):
             raise ValueError("values are the partitions of partition: value(column)")
+        if self.schedule is not None and (partition is None or not partition.is_time):
+            raise ValueError("a schedule makes the last hour, day, month or year, and the table has no such partition")
         if self.start is not None and partition is not None and partition.is_time:
             partition.period(self.start)
         if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):

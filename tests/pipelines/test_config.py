@@ -212,6 +212,13 @@ def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
         ),
         ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert needs the columns"),
         ("published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}", "needs the columns to range"),
+        ("published: {shop.d: {sql: s, partition: day, schedule: every day}}", "'every day' is no cron expression"),
+        ("published: {shop.d: {sql: s, partition: day, schedule: '0 25 * * *'}}", "'0 25 * * *' is no cron expression"),
+        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table has no such partition"),
+        (
+            "published: {shop.d: {sql: s, partition: value(x), schedule: '0 1 * * *'}}",
+            "the table has no such partition",
+        ),
     ],
 )
 def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str) -> None:
@@ -222,3 +229,9 @@ def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str)
 def test_two_places_of_the_command_line_are_refused() -> None:
     with pytest.raises(ConfigError, match="--master and --remote are two places"):
         parse(LEAST).spark.at("local[2]", "sc://host")
+
+
+@pytest.mark.parametrize("cron", ["0 1 * * *", "*/15 0-6,22 1 JAN-MAR mon", "0  2 * * 1-5"])
+def test_schedules_are_cron_expressions(cron: str) -> None:
+    text = f"{LEAST}published: {{shop.d: {{sql: s, partition: day, schedule: '{cron}'}}}}\n"
+    assert parse(text).published["shop.d"].schedule == cron
