@@ -127,7 +127,7 @@ def _rows_within(scan: "Scan", plan: "ScanPlan", filter_: "RuntimeFilter") -> fl
             low, high = ends["min"].as_py(), ends["max"].as_py()
             bounds = list(_bounds(scan, plan, field.field_id))
             known = [place for place, _ in bounds if place is not None]
-            if len(known) < len(bounds):
+            if not known or len(known) < len(bounds):
                 return total
             spanned = max(b for _, b in known) - min(a for a, _ in known) + 1
             if sum(b - a + 1 for a, b in known) > _SCATTERED * spanned and len(known) > 1:

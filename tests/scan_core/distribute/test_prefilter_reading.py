@@ -69,6 +69,12 @@ def test_auto_reads_in_python_where_few_of_many_rows_have_a_key(
     assert choice_of(dataframe(spark, keyed)).strategy == "native"
 
 
+def test_no_file_is_left_where_one_of_two_dimensions_is_empty(spark: SparkSession, fact: Scan) -> None:
+    nothing = pa.table({"k": pa.array([], pa.int64())})
+    frame = dataframe(spark, fact.prefilter("k", pa.table({"k": [7]})).prefilter("k", nothing))
+    assert frame.count() == 0
+
+
 @pytest.mark.parametrize("how", ["inner", "left_semi"])
 def test_joins_read_natively_give_the_rows_of_plain_spark(spark: SparkSession, fact: Scan, how: str) -> None:
     keys = pa.table({"k": [2, 5, 101, 305, 399, 1000]})
