@@ -23,17 +23,15 @@ MOST_PLANNED_FILES = 16
 """Each is a branch that rows pass; Java compiles no method of more than 8,000 bytes of code."""
 
 _KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
-_IS_SET = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 1"
+_IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
     f"case when {_ROWS} is null or ({_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
-    f"then {_FAIL.format(what='a row of the file', value=_KEY)} else {_WORDS} is null or not "
-    f"{_IS_SET.format(words=_WORDS, word=f'shiftright({_INDEX}, 6) & 1023', index=_INDEX)} end"
+    f"then {_FAIL.format(what='a row of the file', value=_KEY)} else {_WORDS} is null or "
+    f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({_INDEX}, 6) & 1023', index=_INDEX)} end"
 )
-_KEEP_BY_PLACE = (
-    f"case when {_KEY} is null then {_FAIL.format(what='the row of a data file at position', value=_INDEX)} else not "
-    f"{_IS_SET.format(words=_WORDS, word=f'{_KEY} + shiftright({_INDEX}, 6)', index=_INDEX)} end"
-)
+_KEEP_BY_PLACE = _IS_CLEAR.format(words=_WORDS, word=f"{_KEY} + shiftright({_INDEX}, 6)", index=_INDEX)
+_NO_PLACE = _FAIL.format(what="the row of a data file at position", value="_metadata.row_index")
 _WORD_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
 _BITS = pa.schema([pa.field(_ROWS, pa.int32(), nullable=False), pa.field(_WORDS, _WORD_LIST)])
 _CHUNKS_SHIFT = 20
@@ -78,7 +76,7 @@ def _living_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
         is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {dead.num_rows}L"
         branches.append(f"when {is_of_file} then {first}L")
     bits = pa.table({_WORDS: pa.array([words], _WORD_LIST)})
-    place = f"case {' '.join(branches)} end as {_KEY}"
+    place = f"case {' '.join(branches)} else {_NO_PLACE} end as {_KEY}"
     placed = rows.selectExpr("*", place, f"_metadata.row_index as {_INDEX}")
     asked = placed.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
     return asked.where(_KEEP_BY_PLACE).drop(_KEY, _INDEX, _WORDS)
