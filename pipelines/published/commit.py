@@ -15,6 +15,7 @@ from pipelines.catalog import create_table, find_table, identifier
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.mirrors.delete_scope import scope_deletes
 from pipelines.mirrors.live_keys import LiveKeys, live_keys
+from pipelines.published.abandoned_runs import is_written
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.task_deletes import TaskDeletes, task_deletes
 from pipelines.published.written_keys import written_keys
@@ -98,9 +99,9 @@ class PublishedTarget:
         return delta
 
     def drop_unused(self) -> None:
-        """Leave no empty table of a run that failed: what it was to hold would bind the runs after it."""
+        """Leave no empty table of a run that failed, unless others write to it: it would bind the runs after it."""
         table = find_table(self.catalog, self.name)
-        if table is not None and not table.metadata.snapshots:
+        if table is not None and not table.metadata.snapshots and not is_written(table):
             self.catalog.purge_table(identifier(self.name))
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:

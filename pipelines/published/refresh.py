@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
-from pipelines.errors import ConfigError
+from pipelines.errors import CommitConflictError, ConfigError
+from pipelines.published.abandoned_runs import remove_abandoned
 from pipelines.published.appended import SOURCES, Appended, appended, fingerprint, remembered
 from pipelines.published.commit import Publication, Published, PublishedTarget
 from pipelines.published.entries import published_entry, published_query, requested_partitions
@@ -141,7 +142,13 @@ class _Run:
         _log.info("%s: making %s (%s)", self._query.name, what, work.reason)
         is_part = bool(keys)
         publication = self._publication(work, shape, is_part=is_part)
-        published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
+        try:
+            published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
+        except (CommitConflictError, ConfigError):
+            writer.end()
+            raise
+        writer.end()
+        writer.leftover_files += remove_abandoned(find_table(self._catalog, self._query.name))
         return self._report(work, writer, published)
 
     def _work(

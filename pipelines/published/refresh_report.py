@@ -30,7 +30,7 @@ class PublishReport:
         rows_by_partition: rows written, by key.
         copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
         delete_rows: keys whose earlier rows the new ones take the place of.
-        leftover_files: files of failed attempts of tasks, removed.
+        leftover_files: files of failed attempts of tasks, and of runs that were killed, removed.
     """
 
     name: str
@@ -79,6 +79,7 @@ class PublishReport:
             "rows_removed_by_deletes": self.rows_removed_by_deletes,
             "data_files": self.data_files,
             "bytes_written": self.bytes_written,
+            "leftover_files": self.leftover_files,
             "snapshot_id": self.snapshot_id,
             "rows_read": self.metrics.rows_out,
             "bytes_read": self.metrics.bytes_read,

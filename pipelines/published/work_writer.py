@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from pipelines.config import Config, PublishedConfig
+from pipelines.published.abandoned_runs import RunRecord
 from pipelines.published.direct_copy import copied_columns
 from pipelines.published.entries import arguments
 from pipelines.published.mirror_reads import MirrorRead, read_of, views_of
@@ -26,6 +27,7 @@ from pipelines.published.writer import CopiedRows, QueryRows, Rows, file_layout
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.leftover_files import remove_all, remove_leftovers
+from pipelines.tables.storage import Storage
 from scan_core.metrics import ScanMetrics
 from scan_core.scan import Scan
 
@@ -82,6 +84,7 @@ class WorkWriter:
         self.rows_by_partition: Counter[str] = Counter()
         self.copied_rows = 0
         self.leftover_files = 0
+        self._records: list[tuple[RunRecord, Storage]] = []
 
     def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
         """The files, with deletes of their keys, under the schema and spec of a commit; none is left if a job fails.
@@ -90,6 +93,7 @@ class WorkWriter:
             PublishError: a job failed.
         """
         run = uuid4().hex[:12]
+        record = RunRecord.begin(delta.table, run)
         key = self._entry.key if self._entry.mode == "upsert" else ()
         layout = file_layout(self._entry.options)
         task = PublishTask(
@@ -106,10 +110,18 @@ class WorkWriter:
         finally:
             if not is_done:
                 remove_all(delta.storage, delta.target.data_location, run)
+                record.end(delta.storage)
+        record.check(delta.storage)
+        self._records.append((record, delta.storage))
         paths = {file.path for file in files}
         self.leftover_files += remove_leftovers(delta.storage, {path.rpartition("/")[0] for path in paths}, run, paths)
         self._count_rows(files, delta)
         return tuple(files)
+
+    def end(self) -> None:
+        """All files that were written are named by a snapshot, or gone."""
+        for record, storage in self._records:
+            record.end(storage)
 
     def count(self, scans: Mapping[str, Scan], metrics: Mapping[str, ScanMetrics]) -> None:
         """Add what scans have read."""

@@ -1,7 +1,7 @@
 """Files that attempts of tasks have left behind: a run removes its own, known by how their names begin.
 
-An attempt that is killed cannot tidy up, and one that goes on after the job is over may even leave a file later: no
-snapshot names it, and the collection of orphans finds it.
+An attempt that is killed cannot tidy up, and one that goes on after the job is over may even leave a file later, which
+no snapshot names.
 """
 
 from collections.abc import Collection, Iterable
@@ -21,8 +21,10 @@ def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reporte
     return len(left)
 
 
-def remove_all(storage: Storage, folder: str, run: str) -> int:
-    """Remove all files of `run` in a folder and those in it, for a run that failed; how many there were."""
-    left = [path for path in storage.files_below(folder) if path.rpartition("/")[2].startswith(f"{run}-")]
+def remove_all(storage: Storage, folder: str, run: str, named: Collection[str] = ()) -> int:
+    """Remove the files of `run` in a folder and those in it, but for `named` ones; how many there were."""
+    kept = {path.rpartition("/")[2] for path in named}  # no two files of a run are called alike
+    found = {path: path.rpartition("/")[2] for path in storage.files_below(folder)}
+    left = [path for path, name in found.items() if name.startswith(f"{run}-") and name not in kept]
     storage.remove(left)
     return len(left)

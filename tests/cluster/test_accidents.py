@@ -27,6 +27,7 @@ spark:
     spark.driver.memory: 1g
     spark.executor.memory: 768m
     spark.sql.adaptive.enabled: false
+    spark.sql.shuffle.partitions: 4
     spark.speculation: {speculation}
     spark.speculation.interval: 200ms
     spark.speculation.multiplier: 1.1

@@ -21,6 +21,7 @@ from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
 
 NAME = "shop.published"
+KEYS = 5
 FIRST, SECOND, THIRD = (dt.date(2026, 1, day) for day in (1, 2, 3))
 COLUMNS = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("amount", pa.int64())])
 

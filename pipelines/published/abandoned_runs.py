@@ -1,0 +1,163 @@
+"""Runs that were killed while they wrote: each has left a record beside the table, by which a later run removes its files.
+
+A record goes when its run has committed, or has removed its files itself. Files are removed only after another commit,
+which shuts out one of the dead run that may still be on its way, and only where no snapshot names them.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pipelines.errors import PublishError
+from pipelines.tables.leftover_files import remove_all
+from pipelines.tables.loaded_table import data_location, metadata_location, source_types, specs_of, storage_of
+from pipelines.tables.manifest_avro import PartitionLayout
+from pipelines.tables.manifest_writer import read_manifest, read_manifest_list
+from pipelines.tables.partitioning import partition_types
+from pipelines.tables.storage import Storage
+
+FOLDER = "nevermore-runs"
+"""Beside manifests."""
+ABANDONED_AFTER_SECONDS = 48 * 3600.0
+"""From then on a run on another machine counts as dead. One on this machine does as soon as its process is gone."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """That a run writes files, which begin with its name.
+
+    Attributes:
+        path: of the record.
+        run: begins the names of all its files.
+        machine: with its process ids; empty where it does not tell.
+        process: its id there.
+        began: when that process did, as the machine counts: ids are used again.
+        started: seconds since 1970.
+    """
+
+    path: str
+    run: str
+    machine: str
+    process: int
+    began: str
+    started: float
+
+    @classmethod
+    def begin(cls, table: Any, run: str) -> Self:
+        """Tell that this process writes files of `run`."""
+        process = os.getpid()
+        record = cls(f"{_folder(table)}/{run}.json", run, _machine(), process, _began(process), time.time())
+        storage_of(table).write(record.path, json.dumps(asdict(record)).encode())
+        return record
+
+    def check(self, storage: Storage) -> None:
+        """Refuse to go on where another run has taken this one for dead.
+
+        Raises:
+            PublishError: it has, and has removed the files.
+        """
+        if self.path not in storage.files_in(self.path.rpartition("/")[0]):
+            hours = round(ABANDONED_AFTER_SECONDS / 3600)
+            raise PublishError(
+                f"run {self.run} took more than {hours} hours, and another one has removed its files: publish fewer "
+                "partitions at a time"
+            )
+
+    def end(self, storage: Storage) -> None:
+        """Its files are named by a snapshot, or gone."""
+        storage.remove([self.path])
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nobody is going to commit its files."""
+        if time.time() - self.started > ABANDONED_AFTER_SECONDS:
+            return True
+        return bool(self.machine) and self.machine == _machine() and _began(self.process) != self.began
+
+
+def is_written(table: Any) -> bool:
+    """Whether a run writes files of a table, or was killed while it did."""
+    return bool(storage_of(table).files_in(_folder(table)))
+
+
+def remove_abandoned(table: Any) -> int:
+    """Remove the files of dead runs; how many there were. What cannot be reached now is left to a later run.
+
+    Args:
+        table: as the catalog has it now, after a commit of this run.
+    """
+    try:
+        return _remove_abandoned(table, storage_of(table))
+    except OSError as error:  # the rows are published, whatever lies around
+        _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
+        return 0
+
+
+def _remove_abandoned(table: Any, storage: Storage) -> int:
+    dead = [record for record in _records(table, storage) if record.is_dead]
+    if not dead:
+        return 0
+    named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in dead)))
+    removed = 0
+    for record in dead:
+        record.end(storage)  # first: a run that lives all the same finds out
+        count = remove_all(storage, data_location(table), record.run, named)
+        _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
+        removed += count
+    return removed
+
+
+def _folder(table: Any) -> str:
+    return f"{metadata_location(table)}/{FOLDER}"
+
+
+def _records(table: Any, storage: Storage) -> Iterator[RunRecord]:
+    for path in storage.files_in(_folder(table)):
+        try:
+            told = json.loads(storage.read(path))
+            run = path.rpartition("/")[2].removesuffix(".json")
+            yield RunRecord(
+                path, run, str(told["machine"]), int(told["process"]), str(told["began"]), float(told["started"])
+            )
+        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+            _log.warning("%s is no record of a run, or was removed meanwhile: %s", path, error)
+
+
+def _named_files(table: Any, storage: Storage, prefixes: tuple[str, ...]) -> Iterator[str]:
+    """Paths of all files of some runs that any snapshot names."""
+    types = source_types(table)
+    specs = specs_of(table)
+    seen: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        for manifest in read_manifest_list(storage.read(snapshot.manifest_list)):
+            if manifest["manifest_path"] in seen:
+                continue
+            seen.add(manifest["manifest_path"])
+            spec = specs[manifest["partition_spec_id"]]
+            layout = PartitionLayout(spec, partition_types(spec, types))
+            for entry in read_manifest(storage.read(manifest["manifest_path"]), manifest, layout):
+                if entry.path.rpartition("/")[2].startswith(prefixes):
+                    yield entry.path
+
+
+def _machine() -> str:
+    """What two processes have in common that see each other under the same ids; empty where that cannot be told."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _began(process: int) -> str:
+    """When a process of this machine began; empty if it has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""

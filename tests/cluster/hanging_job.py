@@ -1,0 +1,38 @@
+"""A publication whose tasks hang when their files are finished: python -m tests.cluster.hanging_job CONFIG DAY MARKER."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.config import load
+from pipelines.published import writer as published_writer
+from pipelines.published.refresh import publish
+
+HANG_SECONDS = 60
+
+
+def main() -> None:
+    config, day, marker = sys.argv[1:]
+    before = published_writer._run
+    published_writer._run = lambda name, frame, task: before(name, frame, hanging(task, marker))
+    publish(load(Path(config)), "shop.sold", partitions=[day])
+
+
+def hanging(task: Callable[..., Any], marker: str) -> Callable[..., Any]:
+    """The task, which tells that its files are finished, and reports nothing for long."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
+        import time
+
+        reports = list(task(batches))
+        os.close(os.open(marker, os.O_CREAT))
+        time.sleep(HANG_SECONDS)
+        yield from reports
+
+    return write
+
+
+if __name__ == "__main__":
+    main()
