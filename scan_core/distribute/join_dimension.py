@@ -57,7 +57,7 @@ class DimensionRequest:
         else:
             side_notes: list[str] = []
             schema, read = spark_schema(dimension.schema), self._within_fact(dimension, side_notes)
-            side = BuildSide(None) if notes else self._keys_if_smaller(read)
+            side = self._collected(read, filters_fact=not notes)
             notes += side_notes
         frame = self._frame(read) if side.rows is None else self.spark.createDataFrame(side.rows, schema=schema)
         filters: list[FactFilter] = []
@@ -94,12 +94,16 @@ class DimensionRequest:
             return str(error)
         return None
 
-    def _keys_if_smaller(self, dimension: "Scan") -> BuildSide:
-        """A build side that is larger than the probe side costs more than it saves."""
+    def _collected(self, dimension: "Scan", *, filters_fact: bool) -> BuildSide:
+        """What is read of a scan in this process; where it filters nothing, rows that Spark would read in Python."""
+        if not filters_fact and not dimension.predicates:
+            return BuildSide(None)
         build, probe = (sum(t.data_file.record_count for t in s.plan().tasks) for s in (dimension, self.fact))
-        if build > max(probe, 1):
-            return BuildSide(None, f"the dimension has up to {build} rows, the fact {probe}")
-        return keys_of_scan(dimension, self._names, self.limits)
+        if build > max(probe, 1):  # costs more than it saves
+            reason = f"the dimension has up to {build} rows, the fact {probe}"
+            return BuildSide(None, reason if filters_fact else None)
+        found = keys_of_scan(dimension, self._names, self.limits)
+        return found if filters_fact else BuildSide(None, None, found.rows)
 
     def _induced(self, dimension: "Scan") -> list[FactFilter]:
         """What statistics of the dimension say about the fact."""

@@ -198,6 +198,19 @@ def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSessio
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["left", "left_anti", "full"])
+def test_dimension_with_a_condition_is_not_read_in_python_where_it_filters_nothing(
+    spark: SparkSession, fact: Scan, items: Scan, how: str
+) -> None:
+    red = items.where("colour = 'red'")
+    found = join(fact, red, on="item", how=how, spark=spark)
+    assert "RelationV2" not in found._jdf.queryExecution().optimizedPlan().toString()
+    assert rows(found) == rows(dataframe(spark, fact, "python").join(dataframe(spark, red, "python"), "item", how))
+    cut = join(fact, red, on="item", how=how, spark=spark, limits=BuildLimits(max_rows=1))
+    assert rows(cut) == rows(found)
+
+
+@pytest.mark.slow
 def test_tasks_switch_a_filter_off_that_excludes_too_little(spark: SparkSession, tmp_path: Path) -> None:
     builder = TableBuilder(tmp_path / "even", [Column(1, "k", "long")])
     numbers = [2 * i for i in range(300_000)]
