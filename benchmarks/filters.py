@@ -16,7 +16,7 @@ from benchmarks.shapes import build
 from scan_core import ScanOptions
 from scan_core.expr import normalize
 from scan_core.expr.bind import bind
-from scan_core.expr.kernels import evaluate
+from scan_core.expr.evaluate import evaluate
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.schema import NestedField, PrimitiveType, Schema
 

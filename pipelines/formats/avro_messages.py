@@ -22,7 +22,8 @@ from pipelines.errors import SourceError
 from pipelines.formats.avro_types import field_types, physical
 from pipelines.formats.value_type import ValueType
 from scan_core.read.avro_container import encode_long
-from scan_core.read.avro_schema import AvroField, parse_record
+from scan_core.read.avro_schema import parse_record
+from scan_core.read.avro_types import AvroField
 
 Mask = NDArray[np.bool_]
 

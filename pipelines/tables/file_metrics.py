@@ -4,7 +4,6 @@ Counts and bounds come from the Parquet footer, from physical values, so that no
 out, nanoseconds, decimals of any width). Writing manifests from them is the business of `manifest_writer.py`.
 """
 
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,12 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
-
-BOUND_LENGTH = 16
-"""Characters or bytes of a bound: Iceberg's `truncate(16)`."""
-KEY_BOUND_LENGTH = 64
-"""Bounds of key columns prune deletes, and keys often share a long prefix."""
+from pipelines.tables.column_bounds import BOUND_LENGTH, KEY_BOUND_LENGTH, lower_bound, upper_bound
+from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -104,8 +99,8 @@ def parquet_metrics(
     for field_id, column in columns.items():
         if column.bounds_known and column.lower is not None:
             length = KEY_BOUND_LENGTH if field_id in key_ids else BOUND_LENGTH
-            lower[field_id] = _lower_bound(column.lower, column.type, length)
-            if (bound := _upper_bound(column.upper, column.type, length)) is not None:
+            lower[field_id] = lower_bound(column.lower, column.type, length)
+            if (bound := upper_bound(column.upper, column.type, length)) is not None:
                 upper[field_id] = bound
     return FileMetrics(
         column_sizes={i: c.size for i, c in columns.items()},
@@ -173,62 +168,6 @@ def _comparable(raw: Any, kind: PrimitiveType) -> Any:
             return raw if raw == raw else None  # noqa: PLR0124 - NaN is no bound
         case _:
             return raw
-
-
-_PACKED: Mapping[str, str] = {
-    "boolean": "<?",
-    "int": "<i",
-    "date": "<i",
-    "float": "<f",
-    "double": "<d",
-}
-
-
-def single_value(value: Any, kind: Type) -> bytes:
-    """Iceberg's single-value bytes of a physical value: integers for temporal types and unscaled decimals."""
-    if not isinstance(kind, PrimitiveType):
-        raise TypeError(f"{kind} has no single value")
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return value
-    if kind.name == "decimal":
-        return int(value).to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
-    return struct.pack(_PACKED.get(kind.name, "<q"), value)
-
-
-def _lower_bound(value: Any, kind: PrimitiveType, length: int) -> bytes:
-    if kind.name == "string":
-        return bytes(value.decode(errors="ignore")[:length].encode())
-    if kind.name == "binary":
-        return bytes(value[:length])
-    return single_value(value, kind)
-
-
-def _upper_bound(value: Any, kind: PrimitiveType, length: int) -> bytes | None:
-    """The bound, rounded up where it is cut; None if nothing of that length is above all values."""
-    if kind.name == "string":
-        text = value.decode(errors="ignore")
-        if len(text) <= length:
-            return bytes(value)
-        for end in range(length, 0, -1):
-            if (following := _next_character(text[end - 1])) is not None:
-                return bytes((text[: end - 1] + following).encode())
-        return None
-    if kind.name == "binary":
-        if len(value) <= length:
-            return bytes(value)
-        kept = value[:length].rstrip(b"\xff")
-        return bytes(kept[:-1]) + bytes([kept[-1] + 1]) if kept else None
-    return single_value(value, kind)
-
-
-def _next_character(character: str) -> str | None:
-    """The next code point that UTF-8 can encode."""
-    code = ord(character) + 1
-    if 0xD800 <= code <= 0xDFFF:
-        code = 0xE000
-    return chr(code) if code <= 0x10FFFF else None
 
 
 def _split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 
 import fastavro
 
-from pipelines.tables.file_metrics import WrittenFile, single_value
+from pipelines.tables.column_bounds import single_value
+from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.manifest_avro import (
     MANIFEST_FILE,
     METRIC_MAPS,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from scan_core.bitmap_index.bitmaps import row_mask
 from scan_core.bitmap_index.column_index import ColumnIndex
 from scan_core.expr.bound import BoundExpr, Call, Column, IsNull, Literal, Member
-from scan_core.expr.kernels import truth_values
+from scan_core.expr.evaluate import truth_values
 from scan_core.expr.logic import conjunction, disjunction, negation
 from scan_core.expr.vectors import Truth
 from scan_core.metrics import ScanMetrics

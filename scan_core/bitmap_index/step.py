@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from scan_core.bitmap_index.answers import Answer
 from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, children, walk
-from scan_core.expr.kernels import evaluation_error, judge
+from scan_core.expr.evaluate import evaluation_error, judge
 from scan_core.expr.logic import not_false
 from scan_core.expr.nodes import leaf_ids
 from scan_core.expr.vectors import Truth

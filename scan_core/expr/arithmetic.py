@@ -1,16 +1,16 @@
 """Arithmetic on columns with Spark's ANSI meaning: overflow and division by zero fail the row, not the batch."""
 
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.coercion import FLOATING, INTEGRAL, LONG, decimal_of, name_of
 from scan_core.expr.compare import SHORT_DECIMAL_DIGITS, numbers
+from scan_core.expr.kernel_results import OVERFLOW, Kernel, decimal_array, nulls_of, outcome, rounded_decimal
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.vectors import (
     BoolMask,
@@ -21,37 +21,10 @@ from scan_core.expr.vectors import (
     null_mask,
     union,
     valid_mask,
-    with_nulls,
 )
-from scan_core.schema import PrimitiveType, Type, arrow_type
+from scan_core.schema import PrimitiveType, Type
 
-_LEAST_ROUNDED = 1e-20
-"""Rounding to at most 15 digits leaves nothing of smaller numbers."""
 DIVISION_BY_ZERO = "division by zero"
-OVERFLOW = "overflow"
-
-Kernel = Callable[[tuple[Operand, ...], tuple[Type, ...], Type], Vector]
-"""Evaluated arguments, their types, the result type -> the result. At least one argument is an array."""
-
-
-def nulls_of(*operands: Operand) -> BoolMask | None:
-    """Rows in which an argument is NULL."""
-    result = None
-    for operand in operands:
-        if isinstance(operand, pa.Array):
-            result = union(result, null_mask(operand))
-    return result
-
-
-def outcome(
-    values: npt.NDArray[Any], null: BoolMask | None, failed: BoolMask | None, type_: Type, reason: str
-) -> Vector:
-    """Values of fixed width; rows that failed hold NULL, NULL rows do not fail."""
-    if failed is not None:
-        failed = failed & ~null if null is not None else failed
-        if not failed.any():
-            failed = None
-    return Vector(array_of(values, union(null, failed), type_), failed, reason if failed is not None else "")
 
 
 def _binary(sign: str) -> Kernel:
@@ -171,23 +144,6 @@ def _decimal(unit: int, type_: pa.DataType) -> pa.Scalar:
     return pa.scalar(decimal.Decimal(unit).scaleb(-type_.scale), type_)
 
 
-def rounded_decimal(exact: pa.Array, null: BoolMask | None, result: Type) -> Vector:
-    """Exact values rounded half up to a decimal type; what does not fit fails."""
-    precision, scale = decimal_of(result)
-    if exact.type.scale > scale:
-        wide = exact.cast(pa.decimal256(76, exact.type.scale))
-        exact = pc.round(wide, ndigits=scale, round_mode="half_towards_infinity")
-    rounded = exact.cast(pa.decimal256(76, scale))
-    limit = pa.scalar(decimal.Decimal(10) ** (precision - scale), rounded.type)
-    failed = np.asarray(pc.fill_null(pc.greater_equal(pc.abs(rounded), limit), False))
-    if null is not None:
-        failed = failed & ~null
-        rounded = with_nulls(rounded, null)
-    if failed.any():
-        return Vector(with_nulls(rounded, failed).cast(arrow_type(result)), failed, f"{OVERFLOW} of {result}")
-    return Vector(rounded.cast(arrow_type(result)))
-
-
 def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     scale = max(decimal_of(t)[1] for t in types)
     aligned = pa.decimal128(SHORT_DECIMAL_DIGITS, scale)
@@ -204,16 +160,6 @@ def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tu
     values = decimal_array(unscaled, null_mask(whole.values), scale)
     vector = rounded_decimal(values, null_mask(whole.values), result)
     return Vector(vector.values, union(vector.failed, whole.failed), whole.reason or vector.reason)
-
-
-def decimal_array(unscaled: npt.NDArray[np.int64], null: BoolMask | None, scale: int) -> pa.Array:
-    """64-bit unscaled values as decimal128(18, scale)."""
-    words = np.empty((len(unscaled), 2), dtype=np.int64)
-    words[:, 0] = unscaled
-    words[:, 1] = unscaled >> 63
-    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    buffers = [validity, pa.py_buffer(words.reshape(-1))]
-    return pa.Array.from_buffers(pa.decimal128(SHORT_DECIMAL_DIGITS, scale), len(unscaled), buffers)
 
 
 def _negative(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -238,43 +184,6 @@ def _absolute(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: T
         return outcome(np.abs(values), null, failed, result, f"{OVERFLOW} of {result}")
 
 
-def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        null = nulls_of(arguments[0])
-        if name_of(result) == "decimal":
-            wide = arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1]))
-            return rounded_decimal(pc.round(wide, ndigits=0, round_mode=mode), null, result)
-        values = numbers(arguments[0], types[0])
-        if name_of(types[0]) in INTEGRAL:
-            return outcome(values, null, None, result, "")
-        with np.errstate(invalid="ignore"):
-            whole = floats(values)
-            outside = (whole < -(2.0**63)) | (whole >= 2.0**63)
-            usable = np.where(outside | np.isnan(whole), 0, whole).astype(np.int64)  # NaN gives 0, as in Java
-        return outcome(usable, null, outside, result, f"{OVERFLOW} of {result}")
-
-    return kernel
-
-
-_WHOLE_FROM = 2.0**53
-
-
-def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    null, digits = nulls_of(arguments[0]), arguments[1].as_py()
-    if name_of(result) == "decimal":
-        return rounded_decimal(arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1])), null, result)
-    values = numbers(arguments[0], types[0])
-    with np.errstate(invalid="ignore"):
-        has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
-    # Spark takes the digits of the shortest text of the number
-    text = pa.array(np.where(has_fraction & (np.abs(values) > _LEAST_ROUNDED), values, 0).astype(values.dtype)).cast(
-        pa.string()
-    )
-    exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")
-    rounded = np.asarray(exact.cast(pa.string()).cast(pa.float64())).astype(values.dtype)
-    return outcome(np.where(has_fraction, rounded, values), null, None, result, "")
-
-
 def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     with np.errstate(invalid="ignore"):
         return outcome(np.sqrt(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
@@ -291,10 +200,7 @@ KERNELS: Mapping[str, Kernel] = {
     **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
     "negative": _negative,
     "abs": _absolute,
-    "floor": _floor_or_ceil(np.floor, "down"),
-    "ceil": _floor_or_ceil(np.ceil, "up"),
     "isnan": _is_nan,
-    "round": _round,
     "sqrt": _square_root,
 }
 """By function name; `try ` forms use the same kernels."""

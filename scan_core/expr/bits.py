@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from scan_core.expr.argument_rules import ArgumentError, Arguments
-from scan_core.expr.arithmetic import Kernel, nulls_of, outcome
 from scan_core.expr.bound import BoundExpr, Call
 from scan_core.expr.coercion import INTEGRAL, common_type, name_of
 from scan_core.expr.compare import numbers
 from scan_core.expr.constants import coerce
+from scan_core.expr.kernel_results import Kernel, nulls_of, outcome
 from scan_core.expr.vectors import Operand, Vector
 from scan_core.schema import Type
 

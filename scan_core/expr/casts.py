@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.arithmetic import OVERFLOW, decimal_array, nulls_of, outcome, rounded_decimal
 from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, TIMESTAMPS, decimal_of, name_of
 from scan_core.expr.compare import numbers
 from scan_core.expr.constants import FALSE_TEXTS, FLOAT_TEXT, TRUE_TEXTS
+from scan_core.expr.kernel_results import OVERFLOW, decimal_array, nulls_of, outcome, rounded_decimal
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.temporal import (
     DAY_MICROS,

@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from scan_core.expr.arithmetic import nulls_of
 from scan_core.expr.bound import Between, InSet, Like
 from scan_core.expr.compare import compare, contains
+from scan_core.expr.kernel_results import nulls_of
 from scan_core.expr.patterns import like_matcher
 from scan_core.expr.strings import lower
 from scan_core.expr.vectors import (

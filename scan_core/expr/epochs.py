@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scan_core.expr.arithmetic import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.compare import numbers
+from scan_core.expr.kernel_results import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.literals import LONG_RANGE
 from scan_core.expr.vectors import Operand, Vector
 from scan_core.schema import Type

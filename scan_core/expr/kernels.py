@@ -1,20 +1,17 @@
-"""Evaluation: a bound expression and the columns of a batch to truth values.
+"""What each kind of bound expression makes of the columns of a batch: truth values, or a vector.
 
-Three-valued logic as SQL has it; a row on which an expression fails (division by zero, bad cast) is marked, and is an
-error only if it passes everything else. AND and OR do not care for the order of their operands: a false operand of AND
+Three-valued logic as SQL has it. AND and OR do not care for the order of their operands: a false operand of AND
 and a true one of OR win over a failing one. Whole columns at a time: nothing here iterates over rows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.errors import EvaluationError
-from scan_core.expr import arithmetic, bits, conditions, nested, strings, temporal
+from scan_core.expr import arithmetic, bits, conditions, nested, rounding, strings, temporal
 from scan_core.expr.bound import (
     And,
     Between,
@@ -36,9 +33,9 @@ from scan_core.expr.bound import (
 )
 from scan_core.expr.casts import cast
 from scan_core.expr.cost import cost_of, pays_to_narrow
-from scan_core.expr.frame import Codes, Frame, repeated_parts, sole_column
+from scan_core.expr.frame import Codes, Frame, sole_column
+from scan_core.expr.kernel_results import Kernel
 from scan_core.expr.logic import conjunction, disjunction, negation, not_false, scattered
-from scan_core.expr.text import bound_text
 from scan_core.expr.vectors import (
     BoolMask,
     Truth,
@@ -55,8 +52,9 @@ from scan_core.expr.vectors import (
 from scan_core.rows.buffers import scalar
 from scan_core.schema import arrow_type
 
-_KERNELS: Mapping[str, arithmetic.Kernel] = {
+_KERNELS: Mapping[str, Kernel] = {
     **arithmetic.KERNELS,
+    **rounding.KERNELS,
     **bits.KERNELS,
     **strings.KERNELS,
     **temporal.KERNELS,
@@ -64,87 +62,7 @@ _KERNELS: Mapping[str, arithmetic.Kernel] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What one conjunct says about a batch.
-
-    Attributes:
-        passed: rows for which it is true.
-        failed: rows on which it could not be computed, None if there is none; such a row is an error of the query if
-            it passes every other conjunct and survives all deletes. Disjoint from `passed`.
-        reason: why, for the message.
-    """
-
-    passed: BoolMask
-    failed: BoolMask | None
-    reason: str
-
-
-def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> BoolMask:
-    """Rows for which the conjunct is true.
-
-    Args:
-        conjunct: a bound boolean expression.
-        columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
-            alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
-        num_rows: rows of the batch.
-
-    Raises:
-        EvaluationError: it failed on a row.
-    """
-    outcome = judge(conjunct, columns, num_rows)
-    if outcome.failed is not None:
-        raise evaluation_error(conjunct, outcome)
-    return outcome.passed
-
-
-def judge(
-    conjunct: BoundExpr,
-    columns: Mapping[int, pa.Array],
-    num_rows: int,
-    known: Mapping[BoundExpr, Truth] | None = None,
-) -> Outcome:
-    """Like `evaluate`, but rows that fail are reported: the caller decides once it knows which rows survive.
-
-    `known` are truth values of parts of the conjunct, whose columns are not needed then.
-    """
-    truth = _truth(conjunct, _frame(conjunct, columns, num_rows, known or {}), nulls=False)
-    failed = truth.failed if truth.failed is not None and truth.failed.any() else None
-    return Outcome(truth.true, failed, truth.reason if failed is not None else "")
-
-
-def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
-    """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
-    return _truth(node, _frame(node, columns, num_rows, {}), nulls=True)
-
-
-def _frame(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int, known: Mapping[BoundExpr, Truth]) -> Frame:
-    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys())
-    frame.truths.update(known)
-    return frame
-
-
-def evaluation_error(conjunct: BoundExpr, outcome: Outcome) -> EvaluationError:
-    """The error to raise when a row that failed survives everything else."""
-    return EvaluationError(
-        f"{outcome.reason or 'failure'} in: {bound_text(conjunct)}; a row that passes every other filter fails here "
-        "(try_cast, try_divide and the like give NULL instead)"
-    )
-
-
-def constant_value(node: BoundExpr) -> BoundExpr:
-    """A constant expression as a Literal, or as a Failure if it always fails."""
-    vector = _vector(node, Frame({}, 1))
-    if vector.failed is not None and vector.failed[0]:
-        return Failure(vector.reason, node.type)
-    array = array_from(vector.values, 1)
-    if array.null_count:
-        return Literal(None, node.type)
-    scalar = array[0]
-    return Literal(scalar.value if pa.types.is_temporal(array.type) else scalar.as_py(), node.type)
-
-
-def _truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
+def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:
     """Truth values of a boolean expression; without `nulls`, unknown rows may be reported as false."""
     if node not in frame.repeated:
         return _by_dictionary_truth(node, frame, nulls=nulls)
@@ -159,7 +77,7 @@ def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth
     if encoded is None:
         return _plain_truth(node, frame, nulls=nulls)
     values, codes = encoded
-    truth = _truth(node, values, nulls=nulls)
+    truth = truth_of(node, values, nulls=nulls)
     unknown = None if truth.unknown is None or not truth.unknown.any() else _spread(truth.unknown, codes)
     failed = None if truth.failed is None or not truth.failed.any() else _spread(truth.failed, codes)
     return Truth(_spread(truth.true, codes), unknown, failed, truth.reason)
@@ -180,18 +98,18 @@ def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noq
         case Or(operands):
             return _any(operands, frame, nulls=nulls)
         case Not(operand):
-            return negation(_truth(operand, frame, nulls=True))
+            return negation(truth_of(operand, frame, nulls=True))
         case Comparison(sign, left, right):
-            sides = _vector(left, frame), _vector(right, frame)
+            sides = vector_of(left, frame), vector_of(right, frame)
             return conditions.comparison(sign, sides, (left.type, right.type), frame.num_rows)
         case Between(operand):
-            return conditions.between(node, _vector(operand, frame), frame.num_rows)
+            return conditions.between(node, vector_of(operand, frame), frame.num_rows)
         case InSet(operand):
-            return conditions.in_set(node, _vector(operand, frame), frame.num_rows)
+            return conditions.in_set(node, vector_of(operand, frame), frame.num_rows)
         case IsNull(operand):
-            return conditions.is_null(_vector(operand, frame), frame.num_rows)
+            return conditions.is_null(vector_of(operand, frame), frame.num_rows)
         case Like(operand):
-            return conditions.like(node, _vector(operand, frame), frame.num_rows)
+            return conditions.like(node, vector_of(operand, frame), frame.num_rows)
         case Literal(value):
             full = np.full(frame.num_rows, value is True)
             return Truth(full, np.ones(frame.num_rows, dtype=np.bool_) if value is None else None)
@@ -199,20 +117,20 @@ def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noq
             none = np.zeros(frame.num_rows, dtype=np.bool_)
             return Truth(none, None, ~none, reason)
         case Column() | Member() | Cast() | Case() | Coalesce() | Call():
-            return conditions.boolean(_vector(node, frame), frame.num_rows)
+            return conditions.boolean(vector_of(node, frame), frame.num_rows)
         case _:
             assert_never(node)
 
 
 def _all(operands: tuple[BoundExpr, ...], frame: Frame, *, nulls: bool) -> Truth:
-    result = _truth(operands[0], frame, nulls=nulls)
+    result = truth_of(operands[0], frame, nulls=nulls)
     for operand in operands[1:]:
         result = conjunction(result, _narrowed(operand, frame, not_false(result), nulls=nulls, otherwise=False))
     return result
 
 
 def _any(operands: tuple[BoundExpr, ...], frame: Frame, *, nulls: bool) -> Truth:
-    result = _truth(operands[0], frame, nulls=nulls)
+    result = truth_of(operands[0], frame, nulls=nulls)
     for operand in operands[1:]:
         result = disjunction(result, _narrowed(operand, frame, ~result.true, nulls=nulls, otherwise=True))
     return result
@@ -224,11 +142,12 @@ def _narrowed(operand: BoundExpr, frame: Frame, undecided: BoolMask, *, nulls: b
     if left == 0:
         return Truth(np.full(frame.num_rows, otherwise))
     if not pays_to_narrow(operand, left, frame.num_rows):
-        return _truth(operand, frame, nulls=nulls)
-    return scattered(_truth(operand, frame.narrow(undecided), nulls=nulls), undecided, otherwise=otherwise)
+        return truth_of(operand, frame, nulls=nulls)
+    return scattered(truth_of(operand, frame.narrow(undecided), nulls=nulls), undecided, otherwise=otherwise)
 
 
-def _vector(node: BoundExpr, frame: Frame) -> Vector:
+def vector_of(node: BoundExpr, frame: Frame) -> Vector:
+    """The values of an expression of any type."""
     """Values of an expression."""
     if node not in frame.repeated:
         return _by_dictionary_vector(node, frame)
@@ -243,7 +162,7 @@ def _by_dictionary_vector(node: BoundExpr, frame: Frame) -> Vector:
     if encoded is None:
         return _plain_vector(node, frame)
     values, codes = encoded
-    vector = _vector(node, values)
+    vector = vector_of(node, values)
     failed = None if vector.failed is None or not vector.failed.any() else vector.failed[codes]
     return Vector(array_from(vector.values, values.num_rows).take(pa.array(codes)), failed, vector.reason)
 
@@ -255,7 +174,7 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
         case Member(operand, field_id, _, index):
             if field_id in frame:
                 return Vector(frame.column(field_id))
-            vector = _vector(operand, frame)
+            vector = vector_of(operand, frame)
             return Vector(nested.member(vector.values, index), vector.failed, vector.reason)
         case Literal(value, type_):
             return Vector(scalar(value, arrow_type(type_)))
@@ -263,7 +182,7 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
             failed = np.ones(frame.num_rows, dtype=np.bool_)
             return Vector(pa.nulls(frame.num_rows, arrow_type(type_)), failed, reason)
         case Cast(operand, type_, safe):
-            vector = _vector(operand, frame)
+            vector = vector_of(operand, frame)
             done = cast(array_from(vector.values, frame.num_rows), operand.type, type_)
             return _after_arguments(done, (vector,), quiet=safe)
         case Case():
@@ -273,11 +192,11 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
         case Call():
             return _call(node, frame)
         case _:
-            return _vector_of_truth(_truth(node, frame, nulls=True))
+            return _vector_of_truth(truth_of(node, frame, nulls=True))
 
 
 def _call(node: Call, frame: Frame) -> Vector:
-    vectors = tuple(_vector(a, frame) for a in node.arguments)
+    vectors = tuple(vector_of(a, frame) for a in node.arguments)
     values = tuple(v.values for v in vectors)
     if any(is_null_scalar(v) for v in values):  # all functions are strict
         return _after_arguments(Vector(pa.nulls(frame.num_rows, arrow_type(node.type))), vectors, quiet=True)
@@ -300,10 +219,10 @@ def _after_arguments(done: Vector, arguments: tuple[Vector, ...], *, quiet: bool
 
 def _case(node: Case, frame: Frame) -> Vector:
     num_rows = frame.num_rows
-    default = _vector(node.default, frame)
+    default = vector_of(node.default, frame)
     values, failed, reason = default.values, default.failed, default.reason
     for condition, branch in reversed(node.branches):
-        truth, vector = _truth(condition, frame, nulls=False), _vector(branch, frame)
+        truth, vector = truth_of(condition, frame, nulls=False), vector_of(branch, frame)
         values = pc.if_else(pa.array(truth.true), vector.values, values)
         chosen = None if vector.failed is None else vector.failed & truth.true
         failed, reason = union(minus(failed, truth.true), chosen), vector.reason or reason
@@ -314,13 +233,13 @@ def _case(node: Case, frame: Frame) -> Vector:
 
 
 def _coalesce(operands: tuple[BoundExpr, ...], frame: Frame) -> Vector:
-    first = _vector(operands[0], frame)
+    first = vector_of(operands[0], frame)
     values, failed, reason = array_from(first.values, frame.num_rows), first.failed, first.reason
     for operand in operands[1:]:
         open_rows = minus(null_mask(values), failed)
         if open_rows is None:
             break
-        vector = _vector(operand, frame)
+        vector = vector_of(operand, frame)
         values = pc.if_else(pa.array(open_rows), vector.values, values)
         if vector.failed is not None:
             failed, reason = union(failed, vector.failed & open_rows), reason or vector.reason

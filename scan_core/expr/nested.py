@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.arithmetic import Kernel, nulls_of, outcome
 from scan_core.expr.compare import compare, numbers
+from scan_core.expr.kernel_results import Kernel, nulls_of, outcome
 from scan_core.expr.vectors import BoolMask, Operand, Vector, array_of, null_mask, valid_mask
 from scan_core.schema import ListType, MapType, Type
 

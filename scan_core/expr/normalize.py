@@ -29,7 +29,7 @@ from scan_core.expr.bound import (
     Or,
     children,
 )
-from scan_core.expr.kernels import constant_value
+from scan_core.expr.evaluate import constant_value
 from scan_core.expr.ranges import merge_and, merge_or
 from scan_core.expr.unwrap import unwrap
 

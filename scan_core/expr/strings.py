@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.arithmetic import Kernel
+from scan_core.expr.kernel_results import Kernel
 from scan_core.expr.literals import INT_RANGE
 from scan_core.expr.patterns import regex_matcher
 from scan_core.expr.vectors import Operand, Vector

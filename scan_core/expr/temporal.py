@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr import epochs
-from scan_core.expr.arithmetic import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.coercion import name_of
 from scan_core.expr.compare import numbers
+from scan_core.expr.kernel_results import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, MAX_ZONE_SECONDS, TIME_TEXT, TIMESTAMP_TEXT
 from scan_core.expr.vectors import BoolMask, Operand, Vector, array_of
 from scan_core.schema import Type, arrow_type

@@ -12,7 +12,7 @@ from typing import Any
 
 from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
 from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
-from scan_core.expr.kernels import constant_value
+from scan_core.expr.evaluate import constant_value
 from scan_core.prune.domain import Domain, constant, union, unknown, without_null
 from scan_core.schema import Type
 

@@ -1,20 +1,27 @@
-"""Avro schemas as Arrow types: what each field is stored as, and how stored values become the type it means.
+"""Avro schemas as Arrow types: what each field is stored as, and what it means.
 
 The writer's schema is rewritten to one that decodes the same bytes into plain values: no logical types, strings as
 bytes, maps as arrays of pairs, names that nobody has to trust. Containers and blocks are read by `avro.py`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from scan_core.read.avro_types import (
+    TIMES,
+    AvroField,
+    AvroType,
+    arrow_field,
+    finish_list,
+    finish_map,
+    finish_struct,
+    refuse_union,
+    timestamp_type,
+)
 from scan_core.read.avro_values import decimal_from_bytes, uuid_from_text
-from scan_core.read.file_reader import FIELD_ID_KEY
 from scan_core.schema import MAX_TYPE_DEPTH
-
-Finish = Callable[[pa.Array], pa.Array]
 
 MAX_SCHEMA_NODES = 100_000
 """Named types may refer to each other: a small text must not expand without end."""
@@ -27,50 +34,8 @@ _PLAIN: Mapping[str, tuple[pa.DataType, int]] = {
     "double": (pa.float64(), 8),
     "bytes": (pa.binary(), 1),
 }
-_TIMES: Mapping[tuple[str, str], pa.DataType] = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "time-nanos"): pa.time64("ns"),
-}
-_TIMESTAMP_UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _UNREADABLE = pa.dense_union([pa.field("value", pa.null())])
 """The type of what has no column type; it converts to nothing, so that only its own column is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class AvroType:
-    """One type of a schema.
-
-    Attributes:
-        plain: the rewritten Avro schema.
-        stored: the Arrow type of the plain values.
-        meant: the Arrow type they stand for, with field ids.
-        finish: from `stored` to `meant`; None if they are the same.
-        least_bytes: the fewest bytes a value can take.
-        nullable: whether it is a union with null.
-    """
-
-    plain: Any
-    stored: pa.DataType
-    meant: pa.DataType
-    finish: Finish | None
-    least_bytes: int
-    nullable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AvroField:
-    """A field of a record under its name in the file; `key` is its name in the rewritten schema."""
-
-    name: str
-    key: str
-    field_id: int | None
-    type: AvroType
-
-    def arrow(self) -> pa.Field:
-        """As a field of the file's Arrow schema."""
-        return _arrow_field(self.name, self.type, self.field_id)
 
 
 def parse_record(document: Any) -> tuple[tuple[AvroField, ...], Any, int]:
@@ -166,13 +131,13 @@ class _Parser:
         stored = pa.struct([pa.field(f.key, f.type.stored) for f in fields])
         meant = pa.struct([f.arrow() for f in fields])
         least = sum(f.type.least_bytes for f in fields)
-        return AvroType(plain, stored, meant, lambda array: _finish_struct(array, fields, meant), least)
+        return AvroType(plain, stored, meant, lambda array: finish_struct(array, fields, meant), least)
 
     def _union(self, branches: list[Any], depth: int) -> AvroType:
         values = [b for b in branches if b != "null"]
         if len(values) > 1 or len(branches) - len(values) > 1 or not branches:
             plain = [self.type(b, depth + 1).plain for b in branches]
-            return AvroType(plain, _UNREADABLE, _UNREADABLE, _refuse_union, 1)
+            return AvroType(plain, _UNREADABLE, _UNREADABLE, refuse_union, 1)
         if not values:
             return AvroType(["null"], pa.null(), pa.null(), None, 1, nullable=True)
         inner = self.type(values[0], depth + 1)
@@ -184,10 +149,10 @@ class _Parser:
         if schema.get("logicalType") == "map":
             return self._pairs(schema, depth)
         items = self._items(schema.get("items"), depth)
-        meant = pa.list_(_arrow_field("element", items, _field_id(schema, "element-id")))
+        meant = pa.list_(arrow_field("element", items, _field_id(schema, "element-id")))
         stored = pa.list_(items.stored)
         return AvroType(
-            {"type": "array", "items": items.plain}, stored, meant, lambda array: _finish_list(array, items, meant), 1
+            {"type": "array", "items": items.plain}, stored, meant, lambda array: finish_list(array, items, meant), 1
         )
 
     def _pairs(self, schema: Mapping[str, Any], depth: int) -> AvroType:
@@ -221,10 +186,10 @@ class _Parser:
         stored = pa.list_(pa.struct([pa.field(f.key, f.type.stored) for f in fields]))
         meant = pa.map_(
             pa.field("key", key.type.meant, nullable=False, metadata=key.arrow().metadata),
-            _arrow_field("value", value.type, value.field_id),
+            arrow_field("value", value.type, value.field_id),
         )
         return AvroType(
-            {"type": "array", "items": plain}, stored, meant, lambda array: _finish_map(array, key, value, meant), 1
+            {"type": "array", "items": plain}, stored, meant, lambda array: finish_map(array, key, value, meant), 1
         )
 
     def _items(self, schema: Any, depth: int, least_bytes: int = 0) -> AvroType:
@@ -244,9 +209,9 @@ class _Parser:
         if kind not in _PLAIN:
             raise ValueError(f"{kind!r:.80} is not an Avro type")
         stored, least = _PLAIN[kind]
-        meant = _TIMES.get((kind, str(logical)), stored)
+        meant = TIMES.get((kind, str(logical)), stored)
         if kind == "long" and isinstance(logical, str) and "timestamp-" in logical:
-            meant = _timestamp(logical, schema)
+            meant = timestamp_type(logical, schema)
         if kind == "bytes" and logical == "decimal":
             return _decimal("bytes", pa.binary(), schema, 1)
         finish = None if meant == stored else lambda array: array.view(meant)
@@ -261,14 +226,6 @@ class _Parser:
         if schema.get("logicalType") == "decimal":
             return _decimal(plain, stored, schema, size)
         return AvroType(plain, stored, stored, None, size)
-
-
-def _timestamp(logical: str, schema: Mapping[str, Any]) -> pa.DataType:
-    unit = _TIMESTAMP_UNITS.get(logical.rpartition("-")[2])
-    if unit is None:
-        return pa.int64()
-    adjusted = schema.get("adjust-to-utc") in {True, "true"} and not logical.startswith("local-")
-    return pa.timestamp(unit, "UTC" if adjusted else None)
 
 
 def _decimal(plain: Any, stored: pa.DataType, schema: Mapping[str, Any], least: int) -> AvroType:
@@ -286,38 +243,3 @@ def _field_id(schema: Mapping[str, Any], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r:.40}")
     return value
-
-
-def _arrow_field(name: str, kind: AvroType, field_id: int | None) -> pa.Field:
-    metadata = None if field_id is None else {FIELD_ID_KEY: str(field_id)}
-    return pa.field(name, kind.meant, kind.nullable, metadata)
-
-
-def _finished(array: pa.Array, kind: AvroType) -> pa.Array:
-    return array if kind.finish is None else kind.finish(array)
-
-
-def _mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
-
-
-def _finish_struct(array: pa.StructArray, fields: tuple[AvroField, ...], meant: pa.DataType) -> pa.Array:
-    if not fields:
-        return array
-    children = [_finished(array.field(i), f.type) for i, f in enumerate(fields)]
-    return pa.StructArray.from_arrays(children, fields=list(meant), mask=_mask(array))
-
-
-def _finish_list(array: pa.ListArray, items: AvroType, meant: pa.DataType) -> pa.Array:
-    values = _finished(array.values, items)
-    return pa.ListArray.from_arrays(array.offsets, values, type=meant, mask=_mask(array))
-
-
-def _finish_map(array: pa.ListArray, key: AvroField, value: AvroField, meant: pa.DataType) -> pa.Array:
-    entries = array.values
-    keys, values = _finished(entries.field(0), key.type), _finished(entries.field(1), value.type)
-    return pa.MapArray.from_arrays(array.offsets, keys, values, type=meant, mask=_mask(array))
-
-
-def _refuse_union(array: pa.Array) -> pa.Array:
-    raise pa.ArrowNotImplementedError(f"a union of several types is not supported ({len(array)} values)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from scan_core.expr.bound import BoundExpr, Column, Member, walk
 from scan_core.expr.cost import cost_of
-from scan_core.expr.kernels import evaluation_error, judge
+from scan_core.expr.evaluate import evaluation_error, judge
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.projection import FromFile
 from scan_core.read.row_filter import ValueSource, Verdict, values_of

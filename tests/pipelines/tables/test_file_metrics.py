@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.tables.file_metrics import FileMetrics, nan_counts, parquet_metrics, single_value
+from pipelines.tables.column_bounds import single_value
+from pipelines.tables.file_metrics import FileMetrics, nan_counts, parquet_metrics
 from pipelines.tables.row_shape import conform
 from scan_core.schema import NestedField, Schema, parse_type
 from scan_core.single_value import decode_bound

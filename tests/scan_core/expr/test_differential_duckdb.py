@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
-from scan_core.expr.kernels import evaluate
+from scan_core.expr.evaluate import evaluate
 from scan_core.expr.nodes import BoundPredicate
 from tests.random_predicates import SCHEMA, Sql, predicates, tables
 

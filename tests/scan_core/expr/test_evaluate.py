@@ -9,7 +9,7 @@ import pytest
 
 from scan_core.errors import EvaluationError
 from scan_core.expr.bind import bind
-from scan_core.expr.kernels import evaluate, evaluation_error, judge
+from scan_core.expr.evaluate import evaluate, evaluation_error, judge
 from scan_core.schema import Schema, arrow_type, parse_schema
 
 NAN = float("nan")

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from scan_core.expr import kernels
 from scan_core.expr.bind import _Binder, bind
+from scan_core.expr.evaluate import evaluate
 from scan_core.expr.frame import Frame
 from scan_core.expr.normalize import normalize
 from scan_core.expr.parse import parse
@@ -165,7 +166,7 @@ def comparable(value: Any) -> Any:
 def ours(expression: str, table: pa.Table) -> tuple[str, list[Any], list[bool]]:
     node = normalize(_Binder(SCHEMA, expression, case_sensitive=True).bind(parse(expression)))
     columns = {f.field_id: table.column(f.name).combine_chunks() for f in SCHEMA.fields}
-    vector = kernels._vector(node, Frame(columns, table.num_rows))
+    vector = kernels.vector_of(node, Frame(columns, table.num_rows))
     array = array_from(vector.values, table.num_rows)
     if pa.types.is_temporal(array.type):
         array = array.cast(pa.int32() if pa.types.is_date(array.type) else pa.int64())
@@ -212,5 +213,5 @@ def test_random_filters_agree(
     for index, condition in enumerate(conditions):
         kept = np.ones(table.num_rows, dtype=np.bool_)
         for conjunct in bind(condition.spark, random_predicates.SCHEMA).conjuncts:
-            kept &= kernels.evaluate(conjunct, columns, table.num_rows)
+            kept &= evaluate(conjunct, columns, table.num_rows)
         assert kept.tolist() == [row[f"c{index}"] for row in found], condition.spark

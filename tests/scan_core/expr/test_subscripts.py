@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import scan_core
 from scan_core import EvaluationError, ScanOptions
 from scan_core.expr.bind import bind
-from scan_core.expr.kernels import evaluate
+from scan_core.expr.evaluate import evaluate
 from scan_core.schema import Schema, parse_schema
 from tests.iceberg_json import Column, list_of
 from tests.table_builder import TableBuilder

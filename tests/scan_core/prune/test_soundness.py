@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
-from scan_core.expr.kernels import judge
+from scan_core.expr.evaluate import judge
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.manifest_list import PartitionSummary
 from scan_core.partition import normalise_value, partition_value

@@ -1,0 +1,97 @@
+"""Evaluation: a bound expression and the columns of a batch to the rows for which it is true.
+
+A row on which an expression fails (division by zero, bad cast) is marked, and is an error only if it passes everything
+else. What each kind of expression does to columns is the business of `kernels.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from scan_core.errors import EvaluationError
+from scan_core.expr.bound import BoundExpr, Failure, Literal
+from scan_core.expr.frame import Frame, repeated_parts
+from scan_core.expr.kernels import truth_of, vector_of
+from scan_core.expr.text import bound_text
+from scan_core.expr.vectors import BoolMask, Truth, array_from
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What one conjunct says about a batch.
+
+    Attributes:
+        passed: rows for which it is true.
+        failed: rows on which it could not be computed, None if there is none; such a row is an error of the query if
+            it passes every other conjunct and survives all deletes. Disjoint from `passed`.
+        reason: why, for the message.
+    """
+
+    passed: BoolMask
+    failed: BoolMask | None
+    reason: str
+
+
+def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> BoolMask:
+    """Rows for which the conjunct is true.
+
+    Args:
+        conjunct: a bound boolean expression.
+        columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
+            alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
+        num_rows: rows of the batch.
+
+    Raises:
+        EvaluationError: it failed on a row.
+    """
+    outcome = judge(conjunct, columns, num_rows)
+    if outcome.failed is not None:
+        raise evaluation_error(conjunct, outcome)
+    return outcome.passed
+
+
+def judge(
+    conjunct: BoundExpr,
+    columns: Mapping[int, pa.Array],
+    num_rows: int,
+    known: Mapping[BoundExpr, Truth] | None = None,
+) -> Outcome:
+    """Like `evaluate`, but rows that fail are reported: the caller decides once it knows which rows survive.
+
+    `known` are truth values of parts of the conjunct, whose columns are not needed then.
+    """
+    truth = truth_of(conjunct, _frame(conjunct, columns, num_rows, known or {}), nulls=False)
+    failed = truth.failed if truth.failed is not None and truth.failed.any() else None
+    return Outcome(truth.true, failed, truth.reason if failed is not None else "")
+
+
+def truth_values(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Truth:
+    """Rows for which a bound boolean expression is true, unknown (NULL), or fails."""
+    return truth_of(node, _frame(node, columns, num_rows, {}), nulls=True)
+
+
+def constant_value(node: BoundExpr) -> BoundExpr:
+    """A constant expression as a Literal, or as a Failure if it always fails."""
+    vector = vector_of(node, Frame({}, 1))
+    if vector.failed is not None and vector.failed[0]:
+        return Failure(vector.reason, node.type)
+    array = array_from(vector.values, 1)
+    if array.null_count:
+        return Literal(None, node.type)
+    scalar = array[0]
+    return Literal(scalar.value if pa.types.is_temporal(array.type) else scalar.as_py(), node.type)
+
+
+def evaluation_error(conjunct: BoundExpr, outcome: Outcome) -> EvaluationError:
+    """The error to raise when a row that failed survives everything else."""
+    return EvaluationError(
+        f"{outcome.reason or 'failure'} in: {bound_text(conjunct)}; a row that passes every other filter fails here "
+        "(try_cast, try_divide and the like give NULL instead)"
+    )
+
+
+def _frame(node: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int, known: Mapping[BoundExpr, Truth]) -> Frame:
+    frame = Frame(columns, num_rows, repeated_parts(node) | known.keys())
+    frame.truths.update(known)
+    return frame
