@@ -56,7 +56,7 @@ def _day(value: Any) -> Any:
 def _type_name(value: str) -> str:
     """The Iceberg type of a column, in its own words."""
     from scan_core.errors import ScanError
-    from scan_core.schema import parse_type
+    from scan_core.schema_json import parse_type
 
     try:
         parse_type(value)

@@ -13,7 +13,8 @@ from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.file_io import read_bytes
 from scan_core.metadata import LogEntry, SnapshotRef, TableMetadata
 from scan_core.metadata_files import decompress, find_metadata_file
-from scan_core.schema import Schema, parse_schema
+from scan_core.schema import Schema
+from scan_core.schema_json import parse_schema
 from scan_core.snapshot import PartitionField, PartitionSpec, Snapshot
 from scan_core.split import FileIOConfig
 

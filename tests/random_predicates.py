@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from scan_core.schema import Schema, arrow_type, parse_schema
+from scan_core.schema import Schema, arrow_type
+from scan_core.schema_json import parse_schema
 
 FIELDS: list[dict[str, Any]] = [
     {"id": 1, "name": "i", "type": "int"},

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from pipelines.errors import ConfigError
 from scan_core.errors import ScanError
-from scan_core.schema import arrow_type, parse_type
+from scan_core.schema import arrow_type
+from scan_core.schema_json import parse_type
 
 
 class Encoding(Enum):

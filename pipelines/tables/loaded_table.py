@@ -9,7 +9,8 @@ from pipelines.tables.sql_pointer import current_location
 from pipelines.tables.storage import Storage
 from scan_core.catalog import table_facts
 from scan_core.metadata_json import parse_metadata
-from scan_core.schema import Schema, Type, parse_schema
+from scan_core.schema import Schema, Type
+from scan_core.schema_json import parse_schema
 from scan_core.snapshot import PartitionField, PartitionSpec
 from scan_core.split import FileIOConfig
 from scan_core.table import Table

@@ -1,4 +1,4 @@
-"""An Iceberg schema as the JSON document that table metadata holds: the inverse of `scan_core.schema.parse_schema`."""
+"""An Iceberg schema as the JSON document that table metadata holds: the inverse of `scan_core.schema_json.parse_schema`."""
 
 from typing import Any
 

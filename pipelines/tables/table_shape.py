@@ -14,7 +14,8 @@ from pipelines.tables.loaded_table import current_schema
 from pipelines.tables.schema_evolution import iceberg_fields
 from pipelines.tables.table_writer import check_key
 from scan_core.errors import ScanError
-from scan_core.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
+from scan_core.schema import NestedField, PrimitiveType, Schema, arrow_type
+from scan_core.schema_json import parse_type
 from scan_core.transforms import parse_transform
 
 _OF_TIMES = frozenset({"year", "month", "day", "hour"})

@@ -17,7 +17,8 @@ from scan_core.file_io import fingerprint, read_bytes
 from scan_core.manifest_cache import cached
 from scan_core.metrics import ScanMetrics
 from scan_core.rows.positions import RowPositions, mark_rows, positions_in_mask
-from scan_core.schema import PrimitiveType, parse_type
+from scan_core.schema import PrimitiveType
+from scan_core.schema_json import parse_type
 from scan_core.split import BitmapIndexBlob, FileIOConfig
 
 _GAP_BYTES = 64 * 1024

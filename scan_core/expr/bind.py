@@ -40,7 +40,8 @@ from scan_core.expr.names import Names
 from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, Operation, Span
 from scan_core.expr.normalize import Normalization, conjuncts_of
 from scan_core.expr.patterns import check_like_pattern, check_regex
-from scan_core.schema import Schema, Type, parse_type
+from scan_core.schema import Schema, Type
+from scan_core.schema_json import parse_type
 
 _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">=", "<=>"})
 _TESTS = _COMPARISONS | {"in", "between", "like", "ilike", "rlike", "is null"}

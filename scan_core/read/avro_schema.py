@@ -21,7 +21,7 @@ from scan_core.read.avro_types import (
     timestamp_type,
 )
 from scan_core.read.avro_values import decimal_from_bytes, uuid_from_text
-from scan_core.schema import MAX_TYPE_DEPTH
+from scan_core.schema_json import MAX_TYPE_DEPTH
 
 MAX_SCHEMA_NODES = 100_000
 """Named types may refer to each other: a small text must not expand without end."""

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError
 from scan_core.read.file_reader import FIELD_ID_KEY
-from scan_core.schema import MAX_TYPE_DEPTH
+from scan_core.schema_json import MAX_TYPE_DEPTH
 
 
 def apply_name_mapping(schema: pa.Schema, mapping: Sequence[Mapping[str, Any]]) -> pa.Schema:

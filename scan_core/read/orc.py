@@ -22,7 +22,7 @@ from scan_core.read.orc_tail import column_statistics, parse_stripe_statistics, 
 from scan_core.read.whole_columns import WholeColumns
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
-from scan_core.schema import MAX_TYPE_DEPTH
+from scan_core.schema_json import MAX_TYPE_DEPTH
 from scan_core.split import FileIOConfig
 
 MAX_STRIPE_ROWS = 1 << 27

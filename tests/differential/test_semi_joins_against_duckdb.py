@@ -25,7 +25,8 @@ from scan_core import ScanOptions
 from scan_core.bounded_cache import BoundedCache
 from scan_core.partition import normalise_value
 from scan_core.runtime_filter import bloom_keys, column_keys, key_set, partition_keys, row_groups, worth
-from scan_core.schema import arrow_type, parse_type
+from scan_core.schema import arrow_type
+from scan_core.schema_json import parse_type
 from scan_core.transforms import parse_transform
 from tests.differential.filtered_tables import draw_file
 from tests.iceberg_json import Column, Partition

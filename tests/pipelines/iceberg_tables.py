@@ -8,7 +8,8 @@ import pyarrow as pa
 from checks.reference import live_rows
 from pipelines.catalog import create_table, find_table, open_catalog
 from pipelines.config import parse
-from scan_core.schema import NestedField, parse_type
+from scan_core.schema import NestedField
+from scan_core.schema_json import parse_type
 
 
 def catalog_in(folder: Path) -> Any:

@@ -13,7 +13,8 @@ import pytest
 from pipelines.tables.dictionary_columns import LEAST_ROWS, dictionary_columns
 from pipelines.tables.storage import Storage
 from pipelines.tables.table_writer import WriterOptions, WriteTarget, write_rows
-from scan_core.schema import NestedField, Schema, parse_type
+from scan_core.schema import NestedField, Schema
+from scan_core.schema_json import parse_type
 from scan_core.snapshot import PartitionSpec
 
 ROWS = 30_000

@@ -8,7 +8,8 @@ import pytest
 from pipelines.tables.column_bounds import single_value
 from pipelines.tables.file_metrics import FileMetrics, nan_counts, parquet_metrics
 from pipelines.tables.row_shape import conform
-from scan_core.schema import NestedField, Schema, parse_type
+from scan_core.schema import NestedField, Schema
+from scan_core.schema_json import parse_type
 from scan_core.single_value import decode_bound
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from pipelines.errors import SchemaConflictError
 from pipelines.tables.row_shape import conform, parquet_schema
-from scan_core.schema import NestedField, PrimitiveType, Schema, parse_type
+from scan_core.schema import NestedField, PrimitiveType, Schema
+from scan_core.schema_json import parse_type
 
 NESTED = Schema(
     0,

@@ -3,7 +3,8 @@ import pytest
 
 from pipelines.errors import SchemaConflictError
 from pipelines.tables.schema_evolution import evolve, iceberg_fields, iceberg_type, takes
-from scan_core.schema import NestedField, PrimitiveType, Schema, StructType, parse_type
+from scan_core.schema import NestedField, PrimitiveType, Schema, StructType
+from scan_core.schema_json import parse_type
 
 
 def schema(**columns: str) -> Schema:

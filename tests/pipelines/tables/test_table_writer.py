@@ -12,7 +12,8 @@ from pipelines.errors import SchemaConflictError
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.storage import Storage
 from pipelines.tables.table_writer import WriterOptions, WriteTarget, check_key, write_deletes, write_rows
-from scan_core.schema import NestedField, Schema, parse_type
+from scan_core.schema import NestedField, Schema
+from scan_core.schema_json import parse_type
 from scan_core.snapshot import PartitionField, PartitionSpec
 
 UNPARTITIONED = PartitionSpec(0, ())

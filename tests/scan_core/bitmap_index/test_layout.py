@@ -12,7 +12,8 @@ from scan_core.bitmap_index.bitmaps import decode_bitmap, row_mask
 from scan_core.bitmap_index.layout import decode_directory, encode_directory
 from scan_core.errors import MalformedTableError
 from scan_core.rows.positions import positions_in_mask
-from scan_core.schema import PrimitiveType, arrow_type, parse_type
+from scan_core.schema import PrimitiveType, arrow_type
+from scan_core.schema_json import parse_type
 
 VALUES = {
     "boolean": [False, True],

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scan_core.options import ScanOptions
-from scan_core.schema import parse_schema
+from scan_core.schema_json import parse_schema
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionSpec
 from scan_core.split import EqualityDeleteGroup, FileIOConfig, FileScanTask, ScanContext
 from tests.iceberg_json import Column

@@ -11,7 +11,8 @@ from scan_core.errors import PredicateError
 from scan_core.expr.bind import bind
 from scan_core.expr.nodes import Expr, call, col
 from scan_core.expr.text import bound_text
-from scan_core.schema import Schema, parse_schema
+from scan_core.schema import Schema
+from scan_core.schema_json import parse_schema
 
 SCHEMA: Schema = parse_schema(
     {

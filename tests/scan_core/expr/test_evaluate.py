@@ -10,7 +10,8 @@ import pytest
 from scan_core.errors import EvaluationError
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import evaluate, evaluation_error, judge
-from scan_core.schema import Schema, arrow_type, parse_schema
+from scan_core.schema import Schema, arrow_type
+from scan_core.schema_json import parse_schema
 
 NAN = float("nan")
 SCHEMA: Schema = parse_schema(

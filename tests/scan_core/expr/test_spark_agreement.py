@@ -21,7 +21,8 @@ from scan_core.expr.frame import Frame
 from scan_core.expr.normalize import normalize
 from scan_core.expr.parse import parse
 from scan_core.expr.vectors import array_from
-from scan_core.schema import Schema, arrow_type, parse_schema
+from scan_core.schema import Schema, arrow_type
+from scan_core.schema_json import parse_schema
 from tests import random_predicates
 from tests.random_predicates import Sql, predicates, tables
 from tests.spark_session import SPARK_TEST

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from scan_core.runtime_filter.key_types import as_column_values
-from scan_core.schema import parse_type
+from scan_core.schema_json import parse_type
 
 _DAY = 86_400_000
 

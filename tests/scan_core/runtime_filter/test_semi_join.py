@@ -170,7 +170,7 @@ def test_time_travel_takes_the_keys_along(builder: TableBuilder, scan: Scan) -> 
 def test_partitions_without_key_are_left_out_by_their_transform(
     tmp_path: Path, column: str, transform: str, stored: Callable[[int], Any] | None
 ) -> None:
-    from scan_core.schema import parse_type
+    from scan_core.schema_json import parse_type
     from scan_core.transforms import parse_transform
 
     number = {c.name: c.id for c in COLUMNS}[column]
