@@ -12,13 +12,8 @@ from scan_core.expr.compare import numbers
 from scan_core.expr.constants import FALSE_TEXTS, FLOAT_TEXT, TRUE_TEXTS
 from scan_core.expr.kernel_results import OVERFLOW, decimal_array, nulls_of, outcome, rounded_decimal
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from scan_core.expr.temporal import (
-    DAY_MICROS,
-    dates_from_text,
-    times_from_text,
-    timestamps_from_text,
-    timestamps_to_text,
-)
+from scan_core.expr.temporal import DAY_MICROS
+from scan_core.expr.temporal_text import dates_from_text, times_from_text, timestamps_from_text, timestamps_to_text
 from scan_core.expr.vectors import BoolMask, Vector, array_of, null_mask, union, valid_mask, with_nulls
 from scan_core.schema import Type, arrow_type
 

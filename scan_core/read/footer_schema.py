@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scan_core.read.footer_fields import structs_at
-from scan_core.read.thrift import LIST, I32Value, Struct, read_struct, write_struct
+from scan_core.read.thrift import LIST, Struct, read_struct
+from scan_core.read.thrift_writer import I32Value, write_struct
 
 _REPEATED = 2
 

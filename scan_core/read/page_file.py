@@ -10,7 +10,8 @@ from functools import lru_cache
 from scan_core.read.footer import MAGIC, Chunk
 from scan_core.read.footer_schema import Leaf
 from scan_core.read.page_body import Raw
-from scan_core.read.thrift import BINARY, I32, STRUCT, I32Value, ListValue, RawStruct, write_struct
+from scan_core.read.thrift import BINARY, I32, STRUCT
+from scan_core.read.thrift_writer import I32Value, ListValue, RawStruct, write_struct
 
 _REMEMBERED_COLUMNS = 4_096
 _ROW_GROUPS = b"\x19\x1c\x19\x1c\x26\x08\x1c"

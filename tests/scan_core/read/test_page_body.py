@@ -6,7 +6,7 @@ import pytest
 
 from scan_core.read.footer import DATA_PAGE
 from scan_core.read.page_body import page_header, plain_value_count
-from scan_core.read.thrift import I32Value, write_struct
+from scan_core.read.thrift_writer import I32Value, write_struct
 
 
 @pytest.mark.parametrize("checksums", [True, False])
