@@ -45,7 +45,8 @@ class PublishTask:
         spec: under which they are written.
         layout: of the files.
         run: begins the names of all files of one run.
-        key: columns that must identify a row, by which the rows come sorted; none for any rows.
+        key: columns that identify a row, where any do.
+        is_by_key: rows with one key, of which there must be but one, would come as neighbours.
         deletes: of rows with one of these keys that the table may hold.
     """
 
@@ -54,18 +55,59 @@ class PublishTask:
     layout: FileLayout
     run: str
     key: tuple[str, ...] = ()
+    is_by_key: bool = False
     deletes: TaskDeletes | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report of the files with all rows of `batches`."""
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
-        rows = _distinct(batches, self.key) if self.key else batches
+        rows = _distinct(batches, self.key) if self.is_by_key else batches
         with (
             RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer,
             KeyDeletes(self.deletes, self.target, self.key, self.run) as deletes,
         ):
             writer.write(deletes.of(rows))
         yield TaskReport((*writer.files, *deletes.files)).batch()
+
+
+def numbers(count: int) -> list[str]:
+    """Names of columns on their way through Spark's `mapInArrow`, where dots and backticks in names mean something."""
+    return [f"c{n}" for n in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """Hands rows on that come sorted by their key, which must be there once; pickled to the workers.
+
+    Attributes:
+        names: of the columns, whatever they are called on the way.
+        key: columns that identify a row.
+    """
+
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches as they are.
+
+        Raises:
+            PublishError: several rows have the same key.
+        """
+        named = (batch.rename_columns(list(self.names)) for batch in batches)
+        for batch in _distinct(named, self.key):
+            yield batch.rename_columns(numbers(len(self.names)))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedColumns:
+    """A task whose rows come without the names of their columns: dots and backticks in them mean something to Spark."""
+
+    task: PublishTask
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the task yields for batches with their names."""
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
 
 
 def total_report(reports: Iterable[bytes]) -> TaskReport:

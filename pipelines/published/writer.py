@@ -3,8 +3,8 @@
 Imports pyspark. Rows come from a query, or from tasks that read and write by themselves (`direct_copy.py`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any, Protocol
 
@@ -17,7 +17,15 @@ from pipelines.errors import ConfigError, PublishError, SchemaConflictError
 from pipelines.published.direct_copy import CopyTask
 from pipelines.published.sections import PublishedOptions
 from pipelines.published.spark_failures import SPARK_FAILURES, spark_message
-from pipelines.published.task import REPORT_SCHEMA, PublishTask, TaskReport, total_report
+from pipelines.published.task import (
+    REPORT_SCHEMA,
+    KeyCheck,
+    NumberedColumns,
+    PublishTask,
+    TaskReport,
+    numbers,
+    total_report,
+)
 from pipelines.tables.rolling_writer import FileLayout
 from pipelines.tables.schema_evolution import iceberg_fields
 from scan_core.distribute.spark import parallelism_of
@@ -52,24 +60,14 @@ class QueryRows:
             ConfigError: rows cannot be sorted or spread by a column that the config names.
             PublishError: the job failed.
         """
+        is_by_key = self._entry.mode == "upsert" and _is_by_key(self._entry)
         try:
-            arranged = _arranged(self._result, self._entry)
+            result = self._result if self._entry.mode != "upsert" else _by_key(self._result, self._entry)
+            arranged = result if is_by_key else _arranged(result, self._entry)
         except AnalysisException as error:
             raise ConfigError(f"published {self._name}: {spark_message(error)}") from error
-        # mapInArrow looks every column up by its name, where dots and backticks mean something
-        numbered = arranged.toDF(*(f"c{n}" for n in range(len(arranged.columns))))
-        return _run(self._name, numbered, _Named(task, tuple(arranged.columns)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Gives columns their names back and hands them on; pickled to the workers."""
-
-    task: PublishTask
-    names: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
+        task = replace(task, is_by_key=is_by_key)
+        return _run(self._name, _numbered(arranged), NumberedColumns(task, tuple(arranged.columns)))
 
 
 class CopiedRows:
@@ -158,11 +156,31 @@ def file_layout(options: PublishedOptions) -> FileLayout:
     )
 
 
+def _is_by_key(entry: PublishedConfig) -> bool:
+    """Whether rows can be written in an order in which those with the same key are neighbours."""
+    return entry.options.distribution == "none" and set(entry.sort_by) <= set(entry.key)
+
+
+def _by_key(result: DataFrame, entry: PublishedConfig) -> DataFrame:
+    """Rows of which those with the same key meet in one task, as neighbours; found there, where they are arranged anew."""
+    order = entry.sort_by if _is_by_key(entry) else ()
+    met = result.repartition(*_quoted(entry.key)).sortWithinPartitions(
+        *_quoted(tuple(dict.fromkeys((*order, *entry.key))))
+    )
+    if _is_by_key(entry):
+        return met
+    numbered = _numbered(met)
+    check = KeyCheck(tuple(met.columns), entry.key)
+    return numbered.mapInArrow(check, numbered.schema).toDF(*met.columns)
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """For `mapInArrow`, which looks every column up by its name."""
+    return frame.toDF(*numbers(len(frame.columns)))
+
+
 def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
     """Rows in the tasks and in the order in which they are to be written."""
-    if entry.mode == "upsert":  # equal keys meet in one task, as neighbours
-        key = _quoted(entry.key)
-        return result.repartition(*key).sortWithinPartitions(*key)
     order = _quoted(entry.sort_by)
     partition = entry.partitioning
     match entry.options.distribution:

@@ -40,6 +40,7 @@ OPTIONS: dict[str, Any] = {
         ({"sql": "select id, amount * 1 as amount, note, day from shop.orders", "sort_by": ["id"], "partition": "day"}, "by Spark"),
         ({"sql": "select * from shop.orders", "sort_by": ["note", "id"], "mode": "append"}, "by Spark"),
         ({"sql": "select * from shop.orders", "key": ["id"], "mode": "upsert"}, "by Spark"),
+        ({"sql": "select * from shop.orders", "key": ["id"], "mode": "upsert", "sort_by": ["note"]}, "by Spark"),
     ],
 )  # fmt: skip
 def test_files_have_the_size_pages_filters_and_statistics_that_were_asked_for(

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.catalog import find_table, open_catalog
+from pipelines.errors import PublishError
 from pipelines.published.refresh import publish
 from tests.pipelines.published.daily_orders import NAME, Row, apply, make_config, orders, published
 from tests.spark_session import SPARK_TEST
@@ -48,3 +50,28 @@ def test_tasks_delete_the_keys_that_they_write(
     folder = Path(table.location().removeprefix("file://"))
     named = {p.removeprefix("file://") for p in table.inspect.all_files()["file_path"].to_pylist()}
     assert {str(p) for p in folder.rglob("*.parquet")} == named
+
+
+@pytest.mark.parametrize("options", [{}, {"distribution": "rebalance"}, {"distribution": "range"}])
+def test_equal_keys_are_found_however_rows_are_sorted_and_spread(
+    options: dict[str, str], tmp_path: Path, spark: SparkSession
+) -> None:
+    sql = "select id as `a.key`, amount as `the ``amount`, at from shop.orders"
+    rows: list[Row] = [(i, 1, 1, i * 7919 % 1_000) for i in range(1_000)]
+    entry: dict[str, Any] = {"mode": "upsert", "partition": None, "incremental": None, "key": ["a.key"]}
+    entry |= {"sort_by": ["the `amount"], "options": options}
+    config = make_config(tmp_path, sql, **entry)
+    apply(config, "shop.orders", orders(*rows))
+    for _ in range(2):
+        publish(config, NAME)
+    assert sorted(row[:2] for row in published(config)) == sorted((row[0], row[3]) for row in rows)
+    table = find_table(open_catalog(config), NAME)
+    assert table is not None
+    for path in table.inspect.data_files()["file_path"].to_pylist()[:2]:
+        amounts = pq.read_table(path.removeprefix("file://"))["the `amount"].to_pylist()
+        assert amounts == sorted(amounts)
+    apply(config, "shop.orders", orders((2_000, 1, 1, 5)))
+    twice = make_config(tmp_path, f"{sql} union all {sql} where id = 2000", **entry)
+    with pytest.raises(PublishError, match=r"several rows of the result have the same key \(a.key\): \(2000,\)"):
+        publish(twice, NAME)
+    assert len(published(config)) == 1_000

@@ -126,7 +126,7 @@ def test_a_task_reports_its_files_and_a_task_without_rows_none(tmp_path: Path) -
 
 @pytest.mark.parametrize("ids", [[1, 2, 2, 3], [1, 2, 3, 3], [None, None, 1, 2]])
 def test_rows_with_the_same_key_are_refused_within_and_across_batches(ids: list[int | None], tmp_path: Path) -> None:
-    task = PublishTask(target=target(tmp_path), spec=WHOLE, layout=layout(), run="run", key=("id", "s"))
+    task = PublishTask(target=target(tmp_path), spec=WHOLE, layout=layout(), run="run", key=("id", "s"), is_by_key=True)
     rows = pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "s": pa.nulls(4, pa.string())})
     pieces = [rows.slice(0, 2), rows.slice(2, 0), rows.slice(2, 1), rows.slice(3)]
     with pytest.raises(PublishError, match=r"several rows of the result have the same key \(id, s\): \(.*None\)"):
