@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scan_core.errors import MalformedTableError
-from scan_core.rows.positions import RowPositions, SortedPositions, decode_roaring, mark_rows, position_count
+from scan_core.rows.positions import RowPositions, SortedPositions, mark_rows, position_count
+from scan_core.rows.roaring import decode_roaring
 
 _HEADER = struct.Struct("<QIII")
 """One part of a 64-bit bitmap, its number, the cookie and the containers of a 32-bit bitmap without runs."""

@@ -18,13 +18,8 @@ from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
 from scan_core.read.file_reader import field_id_of, refusing_malformed
 from scan_core.read.open_file import open_file
-from scan_core.rows.positions import (
-    RoaringPositions,
-    RowPositions,
-    SortedPositions,
-    decode_roaring,
-    sorted_positions,
-)
+from scan_core.rows.positions import RowPositions, SortedPositions, sorted_positions
+from scan_core.rows.roaring import RoaringPositions, decode_roaring
 from scan_core.rows.selection import All
 from scan_core.snapshot import DataFile, DeleteFile
 from scan_core.split import FileIOConfig

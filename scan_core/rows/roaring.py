@@ -1,0 +1,157 @@
+"""64-bit Roaring bitmaps as files store them: their containers, found and checked, none expanded.
+
+The reader trusts nothing: every length is checked against the bytes that exist. (Roaring format specification, portable
+serialisation, https://github.com/RoaringBitmap/RoaringFormatSpec.)
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scan_core.errors import MalformedTableError
+
+Positions = npt.NDArray[np.int64]
+
+CONTAINER_ROWS = 1 << 16
+BITSET_BYTES = CONTAINER_ROWS // 8
+_MAX_ARRAY_VALUES = 4096
+_COOKIE_WITHOUT_RUNS = 12346
+_COOKIE_WITH_RUNS = 12347
+_OFFSETS_FROM_CONTAINERS = 4
+_MAX_ROW_POSITION = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Rows [`first`, `first` + 65,536): bytes of one Roaring container, already checked."""
+
+    first: int
+    kind: str
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class RoaringPositions:
+    """A 64-bit Roaring bitmap, containers ascending."""
+
+    containers: tuple[Container, ...]
+    firsts: Positions
+    cardinality: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return self.firsts.nbytes + sum(len(c.data) for c in self.containers)
+
+
+def decode_roaring(data: bytes, source: str) -> RoaringPositions:
+    """A 64-bit Roaring bitmap in portable serialisation.
+
+    Args:
+        data: exactly the bitmap.
+        source: file and blob, for messages.
+
+    Raises:
+        MalformedTableError: lengths, keys or values that contradict each other or the number of bytes.
+    """
+    view = memoryview(data)
+    try:
+        (count,) = struct.unpack_from("<Q", view, 0)
+        if count * 8 > len(view):
+            raise MalformedTableError(f"{source}: a bitmap of {count} parts in {len(view)} bytes")
+        containers: list[Container] = []
+        cardinality = 0
+        position, last_key = 8, -1
+        for _ in range(count):
+            (key,) = struct.unpack_from("<I", view, position)
+            if key <= last_key or key >= _MAX_ROW_POSITION >> 32:
+                raise MalformedTableError(f"{source}: bitmap part {key} follows {last_key}")
+            last_key = key
+            position, values = _decode_part(view, position + 4, key << 32, containers, source)
+            cardinality += values
+    except struct.error as error:
+        raise MalformedTableError(f"{source}: the bitmap ends early: {error}") from error
+    if position != len(view):
+        raise MalformedTableError(f"{source}: {len(view) - position} bytes follow the bitmap")
+    firsts = np.array([c.first for c in containers], dtype=np.int64)
+    return RoaringPositions(tuple(containers), firsts, cardinality)
+
+
+def container_mask(container: Container) -> npt.NDArray[np.bool_]:
+    """A flag for each row of a container."""
+    if container.kind == "bitset":
+        return np.unpackbits(np.frombuffer(container.data, np.uint8), bitorder="little").view(np.bool_)
+    if container.kind == "array":
+        mask = np.zeros(CONTAINER_ROWS, np.bool_)
+        mask[np.frombuffer(container.data, "<u2")] = True
+        return mask
+    starts, ends = _runs(container)
+    edges = np.zeros(CONTAINER_ROWS + 1, np.int8)
+    edges[starts] += 1
+    edges[ends] -= 1
+    return np.cumsum(edges[:-1], dtype=np.int8).astype(np.bool_)
+
+
+def _decode_part(
+    view: memoryview, position: int, base: int, containers: list[Container], source: str
+) -> tuple[int, int]:
+    """Append the containers of one 32-bit bitmap; returns where it ends and how many values it has."""
+    (cookie,) = struct.unpack_from("<I", view, position)
+    position += 4
+    run_flags = b""
+    if cookie & 0xFFFF == _COOKIE_WITH_RUNS:
+        count = (cookie >> 16) + 1
+        run_flags = bytes(view[position : position + (count + 7) // 8])
+        position += (count + 7) // 8
+    elif cookie == _COOKIE_WITHOUT_RUNS:
+        (count,) = struct.unpack_from("<I", view, position)
+        position += 4
+    else:
+        raise MalformedTableError(f"{source}: {cookie} is not the cookie of a bitmap")
+    if count > CONTAINER_ROWS or position + count * 4 > len(view):
+        raise MalformedTableError(f"{source}: {count} containers do not fit {len(view)} bytes")
+    header = np.frombuffer(view, "<u2", count=count * 2, offset=position).reshape(-1, 2).astype(np.int64)
+    keys, sizes = header[:, 0], header[:, 1] + 1
+    if (keys[1:] <= keys[:-1]).any():
+        raise MalformedTableError(f"{source}: containers are not in ascending order")
+    position += count * 4
+    if not run_flags or count >= _OFFSETS_FROM_CONTAINERS:
+        position += count * 4  # containers are stored one after the other; the offsets only repeat that
+    is_run = np.unpackbits(np.frombuffer(run_flags, np.uint8), bitorder="little") if run_flags else None
+    for index in range(count):
+        size = int(sizes[index])
+        kind, length = "bitset", BITSET_BYTES
+        if is_run is not None and is_run[index]:
+            (runs,) = struct.unpack_from("<H", view, position)
+            position += 2
+            kind, length = "runs", runs * 4
+        elif size <= _MAX_ARRAY_VALUES:
+            kind, length = "array", size * 2
+        container = Container(base + (int(keys[index]) << 16), kind, view[position : position + length])
+        position += length
+        _check_container(container, size, length, source)
+        containers.append(container)
+    return position, int(sizes.sum())
+
+
+def _check_container(container: Container, size: int, length: int, source: str) -> None:
+    if len(container.data) != length:
+        raise MalformedTableError(f"{source}: the bitmap ends inside a container")
+    if container.kind == "bitset":
+        values = int(np.bitwise_count(np.frombuffer(container.data, np.uint64)).sum())
+    elif container.kind == "array":
+        numbers = np.frombuffer(container.data, "<u2")
+        values = size if bool((numbers[1:] > numbers[:-1]).all()) else -1
+    else:
+        starts, ends = _runs(container)
+        ordered = bool((starts[1:] > ends[:-1]).all()) and bool((ends <= CONTAINER_ROWS).all())
+        values = int((ends - starts).sum()) if ordered else -1
+    if values != size:
+        raise MalformedTableError(f"{source}: a container of {size} values holds others than it states")
+
+
+def _runs(container: Container) -> tuple[Positions, Positions]:
+    pairs = np.frombuffer(container.data, "<u2").reshape(-1, 2).astype(np.int64)
+    return pairs[:, 0], pairs[:, 0] + pairs[:, 1] + 1
