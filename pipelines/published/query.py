@@ -18,7 +18,7 @@ from sqlglot.optimizer.scope import traverse_scope
 from pipelines.errors import ConfigError
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.partition_lineage import reaches
-from pipelines.published.query_tree import DIALECT, inlined, qualified
+from pipelines.published.query_tree import DIALECT, inlined, qualified, takes_all_columns
 from pipelines.published.slice_conditions import ScanCondition, scan_condition
 from pipelines.published.slice_queries import Reach
 from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_START
@@ -65,7 +65,8 @@ class PublishedQuery:
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
         """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
         tree = self.in_full(schemas)
-        if tree is None:
+        # what `* except (a)` leaves out has to be there
+        if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
             return {table: schemas[table].names for table in self.tables}
         views = self.view_names
         needed: dict[str, set[str]] = {view: set() for view in views.values()}

@@ -32,11 +32,30 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
     """
     shapes = {table: {f.name.lower(): _sql_type(f.type) for f in schema.fields} for table, schema in schemas.items()}
     try:
-        tree = qualify(sqlglot.parse_one(sql, dialect=DIALECT), schema=shapes, dialect=DIALECT, quote_identifiers=False)
+        parsed = sqlglot.parse_one(sql, dialect=DIALECT)
+        if _renames_columns(parsed):
+            return None
+        tree = qualify(parsed, schema=shapes, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=shapes, dialect=DIALECT)
     except SqlglotError:
         return None
     return tree if isinstance(tree, exp.Query) else None
+
+
+def _renames_columns(tree: exp.Expression) -> bool:
+    """Whether columns of tables have other names in the text, so that a name may be that of another column."""
+    aliases = (table.args.get("alias") for table in tree.find_all(exp.Table))
+    computed = (node for node in tree.find_all(exp.Anonymous) if node.name.lower() == "identifier")
+    return any(alias is not None and alias.columns for alias in aliases) or next(computed, None) is not None
+
+
+def takes_all_columns(tree: exp.Expression) -> bool:
+    """Whether a qualified query has a use for columns that it does not name.
+
+    A star that was not spelled out, as in `struct(*)`, and a pivot, which groups by all other columns.
+    """
+    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
+    return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
 
 
 def inlined(tree: exp.Query) -> exp.Query | None:

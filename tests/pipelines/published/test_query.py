@@ -103,6 +103,29 @@ def test_only_needed_columns_are_read_and_all_of_them_in_doubt(
 @pytest.mark.parametrize(
     "sql",
     [
+        "select id, to_json(struct(*)) as row from shop.orders",
+        "select id, hash(o.*) as h from shop.orders o",
+        "select count(distinct *) as n from shop.orders",
+        "select count(o.*) as n from shop.orders o",
+        "select * except (note, due) from shop.orders",
+        "select * from shop.orders pivot (max(due) for note in ('a', 'b'))",
+        "with o as (select struct(*) as row from shop.orders) select row.id from o",
+        "select b from shop.orders as o (a, b, c, d, e, f)",
+        "select id from shop.orders where identifier('due') is null",
+    ],
+)
+def test_all_columns_are_read_where_the_sql_takes_some_without_their_names(sql: str) -> None:
+    assert _query(sql).columns(_SCHEMAS)["shop.orders"] == _SCHEMAS["shop.orders"].names
+
+
+def test_columns_that_have_other_names_in_the_sql_narrow_no_scan() -> None:
+    sql = "select due as day from shop.orders as o (id, customer_id, ordered_at, due, local_time, note)"
+    assert _query(sql).conditions(_SCHEMAS, _BY_DAY, {_DAYS}) == {}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
         "select cast(ordered_at as date) as day, count(*) as n from shop.orders group by 1",
         "select to_date(ordered_at) day from shop.orders where Note = 'x'",
         "select date(o.ordered_at) as day, sum(o.id) from shop.orders o group by date(o.ordered_at)",
