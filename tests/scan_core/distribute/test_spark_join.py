@@ -10,7 +10,8 @@ from pyspark.sql import functions as f
 import scan_core
 from scan_core import LateKeys, Scan
 from scan_core.distribute.join_keys import BuildLimits
-from scan_core.distribute.spark import dataframe, explain_join, join, reports_of
+from scan_core.distribute.spark import dataframe, reports_of
+from scan_core.distribute.spark_join import explain_join, join
 from scan_core.errors import OptionError
 from tests.iceberg_json import Column
 from tests.spark_session import SPARK_TEST
@@ -200,11 +201,12 @@ def test_keys_that_arrive_late_help_the_tasks_of_later_stages(spark: SparkSessio
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["left", "left_anti", "full"])
 def test_dimension_with_a_condition_is_not_read_in_python_where_it_filters_nothing(
-    spark: SparkSession, fact: Scan, items: Scan, how: str
+    spark: SparkSession, fact: Scan, items: Scan, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     red = items.where("colour = 'red'")
     found = join(fact, red, on="item", how=how, spark=spark)
-    assert "RelationV2" not in found._jdf.queryExecution().optimizedPlan().toString()
+    found.explain()
+    assert "BatchScan" not in capsys.readouterr().out, "a Python source"
     assert rows(found) == rows(dataframe(spark, fact, "python").join(dataframe(spark, red, "python"), "item", how))
     cut = join(fact, red, on="item", how=how, spark=spark, limits=BuildLimits(max_rows=1))
     assert rows(cut) == rows(found)
