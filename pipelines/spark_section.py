@@ -44,6 +44,14 @@ class SparkConfig(Section):
             raise ValueError(f"{value!r} is no Spark Connect server; write sc://host:15002")
         return value
 
+    @field_validator("master")
+    @classmethod
+    def _is_master(cls, value: str | None) -> str | None:
+        """What Spark itself asks of one, told before a JVM has started."""
+        if value and value != "yarn" and not value.startswith(("local", "spark://", "k8s://")):
+            raise ValueError(f"{value!r} is no Spark master; write local[4], spark://host:7077, yarn or k8s://host")
+        return value
+
     @model_validator(mode="after")
     def _is_at_one_place(self) -> "SparkConfig":
         if self.master is not None and self.remote is not None:
@@ -54,7 +62,7 @@ class SparkConfig(Section):
         """These settings, run at a place that was asked for instead; none keeps the place.
 
         Raises:
-            ConfigError: two places, or a remote that is none.
+            ConfigError: two places, or one that is none.
         """
         if master is None and remote is None:
             return self
@@ -63,7 +71,8 @@ class SparkConfig(Section):
         try:
             return SparkConfig.model_validate({**self.model_dump(), "master": master, "remote": remote})
         except ValidationError as error:
-            raise ConfigError(f"--remote: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+            option = "--remote" if master is None else "--master"
+            raise ConfigError(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
 def _as_text(value: Any) -> Any:

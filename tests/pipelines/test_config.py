@@ -205,6 +205,7 @@ def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
     [
         ("spark: {master: yarn, remote: 'sc://host'}", "master and remote are two places to run at"),
         ("spark: {remote: 'spark://host:7077'}", "no Spark Connect server; write sc://host:15002"),
+        ("spark: {master: 'lokal[2]'}", "'lokal[2]' is no Spark master; write local[4]"),
         ("spark: {mastre: yarn}", "unknown key 'mastre'; did you mean 'master'?"),
         (
             "published: {shop.d: {sql: s, partition: day, options: {target_file_size: 1g}}}",
@@ -229,6 +230,11 @@ def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str)
 def test_two_places_of_the_command_line_are_refused() -> None:
     with pytest.raises(ConfigError, match="--master and --remote are two places"):
         parse(LEAST).spark.at("local[2]", "sc://host")
+
+
+def test_master_of_the_command_line_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--master: 'foo' is no Spark master"):
+        parse(LEAST).spark.at("foo")
 
 
 @pytest.mark.parametrize("cron", ["0 1 * * *", "*/15 0-6,22 1 JAN-MAR mon", "0  2 * * 1-5"])
