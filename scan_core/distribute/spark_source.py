@@ -52,6 +52,7 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
 
     def reader(self, schema: st.StructType) -> "NevermoreReader":
         """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
+        keep_archives_of_spark()  # here Spark plans, in a worker that it may use again
         with _without_traceback():
             return NevermoreReader(SourceOptions.parse(self.options), schema)
 
