@@ -18,6 +18,7 @@ from scan_core.distribute.spark import parallelism_of
 from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.spark_source import SPLITS_PER_CORE
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
+from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.metrics import ScanMetrics
 from scan_core.schema import PrimitiveType
 
@@ -74,6 +75,7 @@ class _ReadChanges:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_archives_of_spark()
         of_rows = pa.schema(list(self.schema)[:-1])
         for batch in batches:
             for packed in batch.column(0):

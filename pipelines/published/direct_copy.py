@@ -17,6 +17,7 @@ from pipelines.published.task import PublishTask, TaskReport
 from pipelines.tables.rolling_writer import RollingWriter
 from scan_core.distribute.spark_batches import conform
 from scan_core.distribute.split_packing import unpack_split
+from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import is_missed
 from scan_core.read.split_reader import read_split
@@ -47,6 +48,7 @@ class CopyTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report for all the packed splits in `batches`."""
+        keep_archives_of_spark()
         metrics = ScanMetrics()
         task = self.publish
         with RollingWriter(task.target, task.spec, task.layout, task.run) as writer:

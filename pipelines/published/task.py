@@ -16,6 +16,7 @@ from pipelines.published.task_deletes import KeyDeletes, TaskDeletes
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.rolling_writer import FileLayout, RollingWriter
 from pipelines.tables.table_writer import WriteTarget
+from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.metrics import ScanMetrics
 from scan_core.snapshot import PartitionSpec
 
@@ -60,6 +61,7 @@ class PublishTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One report of the files with all rows of `batches`."""
+        keep_archives_of_spark()
         key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
         rows = _distinct(batches, self.key) if self.is_by_key else batches
         with (

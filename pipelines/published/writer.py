@@ -29,7 +29,7 @@ from pipelines.published.task import (
 from pipelines.tables.rolling_writer import FileLayout
 from pipelines.tables.schema_evolution import iceberg_fields
 from scan_core.distribute.spark import parallelism_of
-from scan_core.distribute.spark_source import MIN_SPLIT_BYTES, SPLITS_PER_CORE
+from scan_core.distribute.spark_source import fair_split_bytes
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
 from scan_core.distribute.split_packing import pack_splits
 from scan_core.scan import Scan
@@ -108,8 +108,10 @@ class CopiedRows:
             PublishError: the job failed.
         """
         plan = self._scan.plan()
-        fair_bytes = -(-plan.total_bytes // (SPLITS_PER_CORE * parallelism_of(self._spark)))
-        packed = pack_splits(plan.splits(max(MIN_SPLIT_BYTES, min(task.layout.target_file_bytes, fair_bytes))))
+        parallelism = parallelism_of(self._spark)
+        packed = pack_splits(
+            plan.splits(fair_split_bytes(plan.total_bytes, parallelism, task.layout.target_file_bytes))
+        )
         names = self._scan.schema.names
         copy = CopyTask(
             publish=task,

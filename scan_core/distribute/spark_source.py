@@ -79,8 +79,7 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         scan = options.scan().select(*schema.names)
         _require_same_types(spark_schema(scan.schema), schema)
         plan = scan.plan()
-        fair_bytes = math.ceil(_SLACK * plan.total_bytes / (SPLITS_PER_CORE * options.parallelism))
-        split_bytes = max(MIN_SPLIT_BYTES, min(plan.context.options.split_bytes, fair_bytes))
+        split_bytes = fair_split_bytes(plan.total_bytes, options.parallelism, plan.context.options.split_bytes)
         splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
         if self._metrics_dir is not None:
             TaskReports(self._metrics_dir).write_plan(plan.metrics, len(splits))
@@ -114,6 +113,12 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
                 TaskReports(self._metrics_dir).write_task(
                     task.stageId(), partition.index, metrics, partition.num_splits
                 )
+
+
+def fair_split_bytes(total_bytes: int, parallelism: int, most: int) -> int:
+    """What splits should weigh, at most `most`, so that tasks keep every core busy and are worth their start."""
+    fair_bytes = math.ceil(_SLACK * total_bytes / (SPLITS_PER_CORE * parallelism))
+    return max(MIN_SPLIT_BYTES, min(most, fair_bytes))
 
 
 @contextmanager
