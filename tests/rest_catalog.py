@@ -23,10 +23,19 @@ from pyiceberg.exceptions import (
 from pyiceberg.table import CommitTableRequest
 
 Fault = Literal[
-    "repeated", "done-504", "done-503", "done-closed", "lost-504", "lost-closed", "late-504", "then-504", "down"
+    "repeated",
+    "done-504",
+    "done-503",
+    "done-closed",
+    "lost-504",
+    "lost-closed",
+    "lost-409",
+    "late-504",
+    "then-504",
+    "down",
 ]
 """Of one commit: done and asked for again; done and told to have failed; not done; done some time later, at the latest
-when a commit meets `then-504`. `down` does it and answers nobody any more."""
+when a commit meets `then-504`. `lost-409` is told to be a conflict, as by a catalog that locks its tables. `down` does it and answers nobody any more."""
 
 
 @dataclass

@@ -25,7 +25,8 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
 
     The same request is made again where it may or may not have been done. It asks for a table whose current snapshot is
     the base, so it is done once at most; and once any attempt has met another snapshot, none that is still on its way
-    can be done any more.
+    can be done any more. A conflict that leaves the table at the base says nothing of an attempt before it, which may be
+    what it met: catalogs lock their tables.
 
     Args:
         table: from the catalog; shows the snapshot afterwards.
@@ -40,6 +41,7 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
     """
     name = ".".join(table.name())
     last: Exception | None = None
+    is_on_its_way = False
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -56,7 +58,9 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
             _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
             return
         is_conflict = _is_conflict(last)
-        if outcome == "lost" or (outcome == "open" and is_conflict):
+        is_on_its_way |= not is_conflict
+        is_known = isinstance(last, CommitConflictError) or not is_on_its_way
+        if outcome == "lost" or (outcome == "open" and is_known):
             raise CommitConflictError(f"another writer changed {name}: {last}") from last
         if not is_conflict and not _may_pass(last):
             raise last

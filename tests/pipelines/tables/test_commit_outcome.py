@@ -108,3 +108,20 @@ def test_files_stay_where_a_commit_may_happen_later(server: FaultyCatalog, table
         append(table, 1)
     server.happen_late()
     check_whole(server, [1])
+
+
+def test_files_stay_where_a_conflict_is_told_while_the_same_commit_may_be_on_its_way(
+    server: FaultyCatalog, table: Any
+) -> None:
+    server.faults += ["late-504", *["lost-409"] * (commit_outcome.ATTEMPTS - 1)]
+    with pytest.raises(CommitUnknownError):
+        append(table, 1)
+    server.happen_late()
+    check_whole(server, [1])
+
+
+def test_a_first_answer_of_a_conflict_counts_where_the_table_has_not_changed(server: FaultyCatalog, table: Any) -> None:
+    server.faults.append("lost-409")
+    with pytest.raises(CommitConflictError):
+        append(table, 1)
+    check_whole(server, [])
