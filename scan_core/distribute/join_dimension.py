@@ -15,6 +15,7 @@ from pyspark.sql import types as st
 from scan_core.distribute.fact_reading import FactFilter, broadcastable
 from scan_core.distribute.join_keys import BuildLimits, BuildSide, are_joined_exactly, keys_of_frame, keys_of_scan
 from scan_core.distribute.join_kinds import may_broadcast_dimension, may_filter_dimension, may_filter_fact
+from scan_core.distribute.prefilter_reading import may_cover
 from scan_core.distribute.spark_types import spark_schema
 from scan_core.errors import OptionError
 from scan_core.runtime_filter.given_keys import distinct_keys
@@ -102,8 +103,17 @@ class DimensionRequest:
         if build > max(probe, 1):  # costs more than it saves
             reason = f"the dimension has up to {build} rows, the fact {probe}"
             return BuildSide(None, reason if filters_fact else None)
+        if filters_fact and self._may_cover_fact(dimension):
+            return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
         found = keys_of_scan(dimension, self._names, self.limits)
         return found if filters_fact else BuildSide(None, None, found.rows)
+
+    def _may_cover_fact(self, dimension: "Scan") -> bool:
+        """A filter by several columns may remove much, though each column's values are all there."""
+        if len(self.pairs) > 1:
+            return False
+        ((name, other),) = self.pairs.items()
+        return self._are_comparable(dimension, name, other) and may_cover(dimension, other, self.fact, name)
 
     def _induced(self, dimension: "Scan") -> list[FactFilter]:
         """What statistics of the dimension say about the fact."""

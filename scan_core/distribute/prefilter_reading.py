@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.plan.file_pruner import file_statistics
+from scan_core.plan.file_pruner import FilePruner, file_statistics
 from scan_core.runtime_filter.estimate import ROW_COST
 from scan_core.runtime_filter.key_set import KeySet
 
@@ -34,6 +34,9 @@ _LEAST_GAP = 1 / 16
 _SCATTERED = 1.5
 """Bounds of the files, added up over what they span together: above, values lie anywhere in a file."""
 
+_COVERED = 0.95
+"""Rows of a dimension per possible key, from which on it is taken for all of them."""
+
 _FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
@@ -49,6 +52,36 @@ def why_python_pays(scan: "Scan", plan: "ScanPlan") -> str | None:
     if left * CROSSING_COST + total * ROW_COST + PYTHON_START >= read * NATIVE_COST:
         return None
     return f"of {read:.0f} rows that Spark would read, {left:.0f} are expected to have a key"
+
+
+def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:
+    """Whether statistics of the files alone tell that every row fulfils the scan's filter, which no reader need apply."""
+    if plan.context.predicate is None:
+        return True
+    pruner = FilePruner(scan.table.metadata, plan.context)
+    return all(pruner.is_fulfilled_by_all_rows(task.data_file) for task in plan.tasks)
+
+
+def may_cover(dimension: "Scan", column: str, fact: "Scan", fact_column: str) -> bool:
+    """Whether keys of a dimension probably are all that the fact may have, so that a filter by them removes next to nothing.
+
+    That is where no condition on the dimension leaves any of its files' rows out, and it has about as many rows as there
+    are whole numbers between its least and its greatest key, and no key of the fact lies beyond.
+    """
+    plan = dimension.plan()
+    if dimension.joins or dimension.row_limit is not None or dimension.row_sample is not None:
+        return False
+    if not filter_holds_everywhere(dimension, plan):
+        return False
+    keys = list(_bounds(dimension, plan, dimension.key_fields([column])[0].field_id))
+    known = [place for place, _ in keys if place is not None]
+    if len(known) < len(keys) or not known:
+        return False
+    low, high = min(a for a, _ in known), max(b for _, b in known)
+    if sum(rows for _, rows in keys) < _COVERED * (high - low + 1):
+        return False
+    facts = _bounds(fact, fact.plan(), fact.key_fields([fact_column])[0].field_id)
+    return all(place is not None and low <= place[0] and place[1] <= high for place, _ in facts)
 
 
 def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa.Table) -> DataFrame:

@@ -5,6 +5,7 @@ times. How each reader works is told in `spark_native.py` and `spark_source.py`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -16,7 +17,7 @@ from pyspark.sql.functions import spark_partition_id
 from scan_core.distribute.native_files import NativeFiles, inspect_files
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_reading import why_not_columns
-from scan_core.distribute.prefilter_reading import why_python_pays
+from scan_core.distribute.prefilter_reading import filter_holds_everywhere, why_python_pays
 from scan_core.distribute.pushed_filters import push_filters
 from scan_core.distribute.reader_choice import Reader, ReaderChoice
 from scan_core.distribute.report_gathering import fetching
@@ -60,8 +61,8 @@ def dataframe(
     Args:
         spark: a session, classic or Connect.
         scan: what to read.
-        reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans without predicate of
-            Parquet files that Spark can open; "python" through our tasks; "auto" is native where that is possible, unless
+        reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans of Parquet files that Spark
+            can open, without predicate or with one that all rows fulfil, as statistics of the files tell; "python" through our tasks; "auto" is native where that is possible, unless
             prefilters leave so few rows that looking all of them up in Python is cheaper.
         filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
             What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
@@ -92,7 +93,7 @@ def dataframe(
     if found is None and reader == "auto":
         found = why_python_pays(scan, plan)
     if found is None:
-        found = _native(spark, plan, limits, parallelism, metrics)
+        found = _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -124,7 +125,14 @@ def register(spark: SparkSession) -> None:
 
 def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
     """Why Spark's own reader would not give the rows of a scan; None if it would."""
-    found = _native(spark, scan.plan(), limits or NativeLimits(), parallelism_of(spark), ScanMetrics())
+    found = _native(
+        spark,
+        scan,
+        scan.plan(),
+        limits=limits or NativeLimits(),
+        parallelism=parallelism_of(spark),
+        metrics=ScanMetrics(),
+    )
     return found if isinstance(found, str) else None
 
 
@@ -154,12 +162,15 @@ def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -
 
 
 def _native(
-    spark: SparkSession, plan: ScanPlan, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
+    spark: SparkSession, scan: "Scan", plan: ScanPlan, *, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
 ) -> NativeFiles | str:
     """What Spark's reader has to know of the files, or why it cannot read them."""
-    if (reason := why_not_columns(plan.context)) is not None:
+    context = plan.context
+    if filter_holds_everywhere(scan, plan):
+        context = replace(context, predicate=None)
+    if (reason := why_not_columns(context)) is not None:
         return reason
-    found = inspect_files(spark, plan.tasks, plan.context, metrics, limits=limits, parallelism=parallelism)
+    found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)
     if not isinstance(found, str) and (number := len(readings_of(found.files))) > MOST_READINGS:
         return f"the files have to be read in {number} different ways, more than {MOST_READINGS}"
     return found

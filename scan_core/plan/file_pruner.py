@@ -77,6 +77,16 @@ class FilePruner:
         verdict = match_file(self._predicate, domains, file_statistics(file, self._schema))
         return BY_BOUNDS if verdict is Match.NEVER else None
 
+    def is_fulfilled_by_all_rows(self, file: DataFile) -> bool:
+        """True if bounds and counts of the file's columns tell that every row of it fulfils the filter."""
+        if self._predicate is None:
+            return True
+        if not self._options.prune_files:
+            return False
+        from scan_core.prune.partitions import match_file
+
+        return match_file(self._predicate, {}, file_statistics(file, self._schema)) is Match.ALWAYS
+
     def prune(self, part: Part[DataFile], trace: PlanTrace) -> Part[DataFile]:
         """The files that may hold a row of the result; the others are traced."""
         if isinstance(part, ColumnPart):

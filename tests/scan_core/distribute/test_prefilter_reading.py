@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 import scan_core
 from scan_core.distribute import prefilter_reading
-from scan_core.distribute.prefilter_reading import within_keys
+from scan_core.distribute.prefilter_reading import may_cover, within_keys
 from scan_core.distribute.spark import choice_of, dataframe, reports_of
-from scan_core.distribute.spark_join import join
+from scan_core.distribute.spark_join import explain_join, join
 from scan_core.scan import Scan
 from tests.iceberg_json import Column
 from tests.spark_session import SPARK_TEST
@@ -91,3 +91,28 @@ def test_facts_join_by_dates_that_python_does_not_have(spark: SparkSession, tmp_
     fact = scan_core.open_table(builder.metadata_path).scan()
     dimension = spark.createDataFrame(pa.table({"d": days.take([0, 2, 3, 4])}))
     assert join(fact, dimension, on="d", reader="native").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "condition", "covers"),
+    [
+        (range(400), None, True),
+        (range(400), "k >= 0", True),
+        (range(400), "k >= 1", False),
+        (range(0, 800, 2), None, False),
+        (range(399), None, False),
+        ([*range(400), None], "k is not null", False),
+    ],
+)
+def test_keys_that_may_be_all_that_the_fact_has_are_not_collected(
+    spark: SparkSession, fact: Scan, tmp_path: Path, *, keys: list[int], condition: str | None, covers: bool
+) -> None:
+    builder = TableBuilder(tmp_path / "dimension", [Column(1, "k", "long")])
+    builder.commit(builder.data({"k": list(keys)}))
+    dimension = scan_core.open_table(builder.metadata_path).scan()
+    dimension = dimension if condition is None else dimension.where(condition)
+    assert may_cover(dimension, "k", fact, "k") is covers
+    joined = join(fact, dimension, on="k", spark=spark)
+    assert ("may be all that the fact has" in explain_join(joined)) is covers
+    expected = set(fact.to_table()["k"].to_pylist()) & set(dimension.to_table()["k"].to_pylist())
+    assert sorted(row["k"] for row in joined.select("k").collect()) == sorted(expected)

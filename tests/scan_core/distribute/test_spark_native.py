@@ -208,3 +208,33 @@ def test_a_column_that_older_files_lack_is_null_in_the_native_reader_too(
     frame = dataframe(spark, scan, reader="native")
     assert frame.filter("more = 7").count() == 1
     assert frame.filter("more is null").count() == 530
+
+
+@pytest.mark.parametrize(
+    ("condition", "why_not"),
+    [
+        ("id >= 0", None),
+        ("id is not null and name = 'x' and id between 0 and 2199", None),
+        ("id > 0", "the scan has a predicate"),
+        ("id < 2199", "the scan has a predicate"),
+        ("name <> 'y' and id % 2 >= 0 and id <> 5", "the scan has a predicate"),
+    ],
+)
+def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
+    spark: SparkSession, builder: TableBuilder, condition: str, why_not: str | None
+) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan().where(condition)
+    reason = why_not_native(spark, scan)
+    assert reason is None if why_not is None else str(reason).startswith(why_not)
+    frame = dataframe(spark, scan)
+    assert choice_of(frame).strategy == ("python" if why_not else "native")
+    assert _ids(frame) == sorted(scan.to_table()["id"].to_pylist())
+    blind = scan.with_options(scan_core.ScanOptions(prune_files=False))
+    assert why_not_native(spark, blind) is not None
+
+
+def test_rows_of_null_are_no_rows_that_fulfil_a_filter(spark: SparkSession, builder: TableBuilder) -> None:
+    builder.commit(builder.data({"id": [3000, None], "name": ["x", "x"]}))
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan().where("id >= 0"))
+    assert choice_of(frame).strategy == "python"
+    assert frame.count() == 531
