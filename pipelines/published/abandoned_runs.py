@@ -1,15 +1,16 @@
 """Runs that were killed while they wrote: each has left a record beside the table, by which a later run removes its files.
 
-A record goes when its run has committed, or has removed its files itself. Files are removed only after another commit,
-which shuts out one of the dead run that may still be on its way, and only where no snapshot names them.
+A record goes when its run has committed, or has removed its files itself. A run that lives all the same looks for its
+record after it has loaded the table that it commits to. So dead runs are condemned before another commit, and their files
+removed after it where no snapshot names them: whatever a dead run does between the two meets that commit or is seen.
 """
 
 import json
 import logging
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,8 @@ from pipelines.tables.storage import Storage
 
 FOLDER = "nevermore-runs"
 """Beside manifests."""
+_CONDEMNED = "condemned-"
+"""Begins the names of records of runs that may not commit any more."""
 ABANDONED_AFTER_SECONDS = 48 * 3600.0
 """From then on a run on another machine counts as dead. One on this machine does as soon as its process is gone."""
 
@@ -58,15 +61,15 @@ class RunRecord:
         return record
 
     def check(self, storage: Storage) -> None:
-        """Refuse to go on where another run has taken this one for dead.
+        """Refuse to commit where another run has taken this one for dead; call it once the table is loaded.
 
         Raises:
-            PublishError: it has, and has removed the files.
+            PublishError: it has, and removes the files.
         """
         if self.path not in storage.files_in(self.path.rpartition("/")[0]):
             hours = round(ABANDONED_AFTER_SECONDS / 3600)
             raise PublishError(
-                f"run {self.run} took more than {hours} hours, and another one has removed its files: publish fewer "
+                f"run {self.run} took more than {hours} hours, and another one has taken its files away: publish fewer "
                 "partitions at a time"
             )
 
@@ -79,7 +82,23 @@ class RunRecord:
         """Whether nobody is going to commit its files."""
         if time.time() - self.started > ABANDONED_AFTER_SECONDS:
             return True
-        return bool(self.machine) and self.machine == _machine() and _began(self.process) != self.began
+        if not self.machine or self.machine != _machine():
+            return False
+        began = _began(self.process)
+        return began != self.began if began else not _exists(self.process)
+
+    @property
+    def is_condemned(self) -> bool:
+        """Whether its run may not commit any more."""
+        return self.path.rpartition("/")[2].startswith(_CONDEMNED)
+
+    def condemned(self, storage: Storage) -> Self:
+        """The record that tells so, in the place of this one."""
+        folder, _, name = self.path.rpartition("/")
+        found = replace(self, path=f"{folder}/{_CONDEMNED}{name}")
+        storage.write(found.path, json.dumps(asdict(found)).encode())
+        self.end(storage)
+        return found
 
 
 def is_written(table: Any) -> bool:
@@ -87,28 +106,46 @@ def is_written(table: Any) -> bool:
     return bool(storage_of(table).files_in(_folder(table)))
 
 
-def remove_abandoned(table: Any) -> int:
+def condemn_abandoned(table: Any | None) -> tuple[RunRecord, ...]:
+    """Let dead runs commit no more; the runs whose files can be removed after the next commit.
+
+    Args:
+        table: to be committed to; None if it does not exist yet.
+    """
+    if table is None:
+        return ()
+    try:
+        storage = storage_of(table)
+        records = tuple(_records(table, storage))
+        dead = [record.condemned(storage) for record in records if not record.is_condemned and record.is_dead]
+        return (*(record for record in records if record.is_condemned), *dead)
+    except OSError as error:
+        _log.warning("%s: dead runs were not looked for: %s", ".".join(table.name()), error)
+        return ()
+
+
+def remove_abandoned(table: Any, condemned: Collection[RunRecord]) -> int:
     """Remove the files of dead runs; how many there were. What cannot be reached now is left to a later run.
 
     Args:
-        table: as the catalog has it now, after a commit of this run.
+        table: as the catalog has it now.
+        condemned: runs that were, before the last commit to the table.
     """
+    if not condemned:
+        return 0
     try:
-        return _remove_abandoned(table, storage_of(table))
+        return _remove_abandoned(table, condemned, storage_of(table))
     except OSError as error:  # the rows are published, whatever lies around
         _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
         return 0
 
 
-def _remove_abandoned(table: Any, storage: Storage) -> int:
-    dead = [record for record in _records(table, storage) if record.is_dead]
-    if not dead:
-        return 0
-    named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in dead)))
+def _remove_abandoned(table: Any, condemned: Collection[RunRecord], storage: Storage) -> int:
+    named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in condemned)))
     removed = 0
-    for record in dead:
-        record.end(storage)  # first: a run that lives all the same finds out
+    for record in condemned:
         count = remove_all(storage, data_location(table), record.run, named)
+        record.end(storage)
         _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
         removed += count
     return removed
@@ -122,7 +159,7 @@ def _records(table: Any, storage: Storage) -> Iterator[RunRecord]:
     for path in storage.files_in(_folder(table)):
         try:
             told = json.loads(storage.read(path))
-            run = path.rpartition("/")[2].removesuffix(".json")
+            run = path.rpartition("/")[2].removeprefix(_CONDEMNED).removesuffix(".json")
             yield RunRecord(
                 path, run, str(told["machine"]), int(told["process"]), str(told["began"]), float(told["started"])
             )
@@ -161,3 +198,14 @@ def _began(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
         return ""
+
+
+def _exists(process: int) -> bool:
+    """Whether there is such a process on this machine, even if it is another user's and hidden."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.published.abandoned_runs import remove_abandoned
+from pipelines.published.abandoned_runs import condemn_abandoned, remove_abandoned
 from pipelines.published.appended import SOURCES, Appended, appended, fingerprint, remembered
 from pipelines.published.commit import Publication, Published, PublishedTarget
 from pipelines.published.entries import published_entry, published_query, requested_partitions
@@ -141,14 +141,15 @@ class _Run:
         what = "all of the table" if work.values is None else f"{len(work.values)} partitions"
         _log.info("%s: making %s (%s)", self._query.name, what, work.reason)
         is_part = bool(keys)
-        publication = self._publication(work, shape, is_part=is_part)
+        publication = self._publication(work, shape, writer, is_part=is_part)
+        condemned = condemn_abandoned(self._table)
         try:
             published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
         except (CommitConflictError, ConfigError):
             writer.end()
             raise
         writer.end()
-        writer.leftover_files += remove_abandoned(find_table(self._catalog, self._query.name))
+        writer.leftover_files += remove_abandoned(find_table(self._catalog, self._query.name), condemned)
         return self._report(work, writer, published)
 
     def _work(
@@ -168,13 +169,14 @@ class _Run:
                 "write incremental: auto to make all where they cannot"
             )
 
-    def _publication(self, work: Work, shape: ResultShape, *, is_part: bool) -> Publication:
+    def _publication(self, work: Work, shape: ResultShape, writer: WorkWriter, *, is_part: bool) -> Publication:
         """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""
         entry = self._entry
         key = entry.key if entry.mode == "upsert" else ()
         target = PublishedTarget(self._catalog, self._query.name, shape.columns, entry.partitioning, entry.mode, key)
 
         def holds(table: Any) -> bool:
+            writer.check()
             if entry.mode == "append":
                 return appended(table, self._from) == self._done
             return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self._base.snapshot_id

@@ -118,6 +118,15 @@ class WorkWriter:
         self._count_rows(files, delta)
         return tuple(files)
 
+    def check(self) -> None:
+        """Refuse to commit files that were written where another run has taken this one for dead, and removes them.
+
+        Raises:
+            PublishError: it has.
+        """
+        for record, storage in self._records[-1:]:
+            record.check(storage)
+
     def end(self) -> None:
         """All files that were written are named by a snapshot, or gone."""
         for record, storage in self._records:

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.errors import PublishError
 from pipelines.published import abandoned_runs
-from pipelines.published.abandoned_runs import FOLDER, RunRecord, remove_abandoned
+from pipelines.published.abandoned_runs import FOLDER, RunRecord, condemn_abandoned, remove_abandoned
 from pipelines.published.commit import Publication, PublishedTarget
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.schema_evolution import iceberg_fields
@@ -45,6 +45,11 @@ def record(project: Project, run: str, **told: Any) -> Path:
     return path
 
 
+def remove_dead(project: Project) -> int:
+    """As a run does around its commit."""
+    return remove_abandoned(project.table, condemn_abandoned(project.table))
+
+
 def files_of(project: Project, run: str) -> int:
     return len(list(project.folder.rglob(f"{run}-*.parquet")))
 
@@ -53,10 +58,10 @@ def test_files_of_a_process_that_is_gone_are_removed_and_others_stay(project: Pr
     for run in ("dead", "deader"):
         write(project, run)
     dead = record(project, "dead")
-    assert remove_abandoned(project.table) == 2
+    assert remove_dead(project) == 2
     assert (files_of(project, "dead"), files_of(project, "deader")) == (0, 2)
     assert not dead.exists()
-    assert remove_abandoned(project.table) == 0
+    assert remove_dead(project) == 0
     assert project.rows == [(1, 1, 10)]
 
 
@@ -66,7 +71,7 @@ def test_files_that_a_snapshot_names_stay_even_if_it_is_not_the_current_one(proj
     delta.commit(files, {})
     project.publish("replace", FIRST, {1: 11})
     path = record(project, "dead")
-    assert remove_abandoned(project.table) == 2
+    assert remove_dead(project) == 2
     assert files_of(project, "dead") == 2
     assert not path.exists()
     named = project.table.inspect.all_files()["file_path"].to_pylist()
@@ -80,15 +85,38 @@ def test_files_of_runs_that_may_live_stay_until_they_are_old(project: Project, m
     record(project, "elsewhere", machine="another")
     record(project, "unknown", machine="")
     (Path(mine.path.removeprefix("file://")).parent / "broken.json").write_text("{")
-    assert remove_abandoned(project.table) == 0
+    assert remove_dead(project) == 0
     record(project, "elsewhere", machine="another", started=time.time() - abandoned_runs.ABANDONED_AFTER_SECONDS - 1)
-    assert remove_abandoned(project.table) == 2
+    assert remove_dead(project) == 2
     assert (files_of(project, "mine"), files_of(project, "elsewhere"), files_of(project, "unknown")) == (2, 0, 2)
     mine.check(RowDelta(project.table).storage)
     monkeypatch.setattr(abandoned_runs, "ABANDONED_AFTER_SECONDS", -1.0)
-    assert remove_abandoned(project.table) == 4
+    assert remove_dead(project) == 4
     with pytest.raises(PublishError, match="run mine took more than"):
         mine.check(RowDelta(project.table).storage)
+
+
+def test_a_run_that_was_condemned_finds_out_before_its_files_go(project: Project) -> None:
+    delta, _ = write(project, "dead")
+    path = record(project, "dead")
+    run = next(abandoned_runs._records(project.table, delta.storage))
+    run.check(delta.storage)
+    first = condemn_abandoned(project.table)
+    with pytest.raises(PublishError, match="run dead took more than"):
+        run.check(delta.storage)
+    assert (files_of(project, "dead"), path.exists()) == (2, False)
+    again = condemn_abandoned(project.table)  # by a later run: the first was killed before its commit
+    assert [(r.run, r.is_condemned) for r in again] == [("dead", True)] == [(r.run, r.is_condemned) for r in first]
+    assert remove_abandoned(project.table, again) == 2
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_run_whose_process_is_hidden_lives(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project, "hidden")
+    record(project, "hidden", process=1)
+    monkeypatch.setattr(abandoned_runs, "_began", lambda _: "")
+    assert remove_dead(project) == 0
+    assert files_of(project, "hidden") == 2
 
 
 def test_what_cannot_be_removed_now_is_left_to_a_later_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +128,9 @@ def test_what_cannot_be_removed_now_is_left_to_a_later_run(project: Project, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(abandoned_runs, "read_manifest_list", fail)
-        assert remove_abandoned(project.table) == 0
-    assert (files_of(project, "dead"), path.exists(), path.parent.name) == (2, True, FOLDER)
-    assert remove_abandoned(project.table) == 2
+        assert remove_dead(project) == 0
+    assert (files_of(project, "dead"), path.parent.name, len(list(path.parent.iterdir()))) == (2, FOLDER, 1)
+    assert remove_dead(project) == 2
 
 
 def test_a_new_table_that_another_run_writes_to_is_not_dropped_by_one_that_fails(tmp_path: Path) -> None:
