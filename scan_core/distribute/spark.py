@@ -14,6 +14,7 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import spark_partition_id
 
+from scan_core.distribute.frame_arguments import require_scan, require_session
 from scan_core.distribute.native_files import NativeFiles, inspect_files
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.native_reading import why_not_columns
@@ -73,8 +74,10 @@ def dataframe(
 
     Raises:
         UnsupportedError: a column has a type that Spark has not.
-        OptionError: an unknown reader, or "native" for a scan that Spark's reader would read differently.
+        OptionError: no session or no scan, an unknown reader, or "native" for a scan that Spark's reader would read differently.
     """
+    require_session(spark)
+    require_scan(scan)
     if reader not in ("auto", "python", "native"):
         raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
     if isinstance(filters, str):

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from scan_core.distribute.fact_reading import FactReading, read_fact
+from scan_core.distribute.frame_arguments import require_side
 from scan_core.distribute.join_columns import On, pairs_of, require_columns
 from scan_core.distribute.join_dimension import Dimension, DimensionRequest
 from scan_core.distribute.join_keys import BuildLimits
@@ -71,6 +72,8 @@ def join(
     """
     kind, limits = join_kind(how), limits or BuildLimits()
     pairs, names_are_equal = pairs_of(on)
+    require_side(fact, "fact")
+    require_side(dimension, "dimension")
     session = spark or _session(fact, dimension)
     if isinstance(fact, DataFrame):
         known = _stars.get(fact)
