@@ -58,7 +58,7 @@ def publish(
 
     Of an incremental table only the partitions are made that changes of the mirrors since the last run can have reached,
     where that is certain; else all. The result is always that of making all. Partitions that are upserted make a
-    snapshot each, in the order in which they are asked for: of rows with one key the last one stays.
+    snapshot each where they are asked for, or SQL is run for each of them, in that order: of rows with one key the last one stays.
 
     Args:
         config: the project.
@@ -132,7 +132,7 @@ class _Run:
         with views_of(spark, self._scans, self._config.spark.reports) as (views, reports):
             work, shape = self._work(spark, plan, keys, views)
             asked = {table: reports[table].total() for table in self._scans}
-        writer = WorkWriter(spark, self._config, self._entry, self._query, self._scans, work=work, shape=shape)
+        writer = self._writer(spark, work, shape)
         writer.count(self._scans, asked)
         if is_dry:
             return replace(self._report(work, writer, None), is_dry=True)
@@ -140,7 +140,23 @@ class _Run:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
         what = "all of the table" if work.values is None else f"{len(work.values)} partitions"
         _log.info("%s: making %s (%s)", self._query.name, what, work.reason)
-        is_part = bool(keys)
+        if self._entry.mode == "upsert" and self._query.depends_on_partition and len(work.why) > 1:
+            return self._one_by_one(spark, work, shape, wanted)
+        return self._made(writer, work, shape, wanted, is_part=bool(keys))
+
+    def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
+        """A snapshot for each partition, whose rows may have keys of those before it; the last one tells that all are made."""
+        *before, last = [replace(work, why={key: reasons}) for key, reasons in work.why.items()]
+        made = [self._made(self._writer(spark, part, shape), part, shape, wanted, is_part=True) for part in before]
+        return joined([*made, self._made(self._writer(spark, last, shape), last, shape, wanted, is_part=False)])
+
+    def _writer(self, spark: SparkSession, work: Work, shape: ResultShape) -> WorkWriter:
+        return WorkWriter(spark, self._config, self._entry, self._query, self._scans, work=work, shape=shape)
+
+    def _made(
+        self, writer: WorkWriter, work: Work, shape: ResultShape, wanted: PublishedState, *, is_part: bool
+    ) -> PublishReport:
+        """Write and commit in one snapshot."""
         publication = self._publication(work, shape, writer, is_part=is_part)
         condemned = condemn_abandoned(self._table)
         try:

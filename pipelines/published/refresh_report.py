@@ -89,15 +89,16 @@ class PublishReport:
 
 
 def joined(reports: Sequence[PublishReport]) -> PublishReport:
-    """Several runs on some partitions each as one report, as of the last."""
+    """Several runs on some partitions each, or on all, as one report, as of the last."""
     reads: dict[str, MirrorRead] = {}
     for report in reports:
         for table, read in report.reads.items():
             before = reads.get(table)
             reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
+    partitions = tuple(key for report in reports for key in report.partitions or ())
     return replace(
         reports[-1],
-        partitions=tuple(key for report in reports for key in report.partitions or ()),
+        partitions=None if reports[-1].partitions is None else partitions,
         why={key: reasons for report in reports for key, reasons in report.why.items()},
         rows=sum(report.rows for report in reports),
         data_files=sum(report.data_files for report in reports),

@@ -75,3 +75,18 @@ def test_equal_keys_are_found_however_rows_are_sorted_and_spread(
     with pytest.raises(PublishError, match=r"several rows of the result have the same key \(a.key\): \(2000,\)"):
         publish(twice, NAME)
     assert len(published(config)) == 1_000
+
+
+def test_keys_stay_unique_where_sql_is_run_for_each_partition(tmp_path: Path, spark: SparkSession) -> None:
+    """Partitions that share a key are upserted one after the other, as those that are asked for."""
+    entry: dict[str, Any] = {"mode": "upsert", "incremental": None, "partition": "value(run)", "key": ["id"]}
+    sql = "select :partition as run, id, amount from shop.orders where amount <= :partition"
+    config = make_config(tmp_path, sql, **entry, values=["10", "20"])
+    apply(config, "shop.orders", orders((1, 1, 1, 10), (2, 1, 1, 20)))
+    report = publish(config, NAME)
+    assert published(config) == [("20", 1, 10), ("20", 2, 20)]
+    assert report.partitions is None
+    assert report.rows_by_partition == {"10": 1, "20": 2}
+    assert publish(config, NAME).is_unchanged
+    assert publish(config, NAME, is_full=True).rows == 3
+    assert published(config) == [("20", 1, 10), ("20", 2, 20)]
