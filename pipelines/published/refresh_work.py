@@ -168,6 +168,8 @@ class WorkFinder:
             why = {key: reasons for key, reasons in why.items() if key in offered}
         changed = [table for table, count in reached.changed_rows.items() if count]
         reason = f"changed: {', '.join(changed)}" if reached.values else "no change reaches a partition"
+        if plan.keys and not reached.values:
+            reason = "partitions were made alone since"
         told = {key: tuple(reasons) for key, reasons in sorted(why.items())}
         return Work(frozenset(partition.physical(key, kind) for key in why), reason, told, reached.changed_rows)
 

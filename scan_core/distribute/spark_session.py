@@ -1,9 +1,11 @@
 """The Spark session of tools and tests: local by default, quiet, offline; or of a cluster, or a Connect server."""
 
+import atexit
 import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -87,9 +89,12 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        if SparkSession.getActiveSession() is None:
+        is_first = SparkSession.getActiveSession() is None
+        if is_first:
             _log.info("starting Spark at %s, which takes some seconds", remote or master)
         session = builder.getOrCreate()
+        if is_first and remote is None and _has_executors(master):
+            atexit.register(_stop, session)
         ship(session, py_files)
         register(session)
         for name in _REPEATING_LOGGERS:
@@ -118,11 +123,24 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def _has_executors(master: str) -> bool:
+    """Whether tasks run in processes of their own, which a driver that just ends takes for lost and starts again."""
+    return master != "local" and not master.startswith("local[")
+
+
+def _stop(session: SparkSession) -> None:
+    with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone
+        session.stop()
+
+
 def _first_line(error: Exception) -> str:
     """What a person needs of a Java exception: its last cause, or what it says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    return causes[-1].removeprefix("Caused by: ") if causes else next(iter(lines), repr(error))
+    thrown = [line for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred while calling"
+    if causes:
+        return causes[-1].removeprefix("Caused by: ")
+    return (thrown[0].removeprefix(": ") if thrown else next(iter(lines), repr(error))).strip()
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:

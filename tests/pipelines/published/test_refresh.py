@@ -105,6 +105,13 @@ def test_a_partition_made_alone_is_made_again_and_the_others_by_what_changed_sin
 
 
 @pytest.mark.slow
+def test_a_run_that_only_makes_again_what_was_made_alone_says_so(config: Config) -> None:
+    publish(config, NAME, partitions=["2026-01-02"])
+    report = publish(config, NAME)
+    assert (days(report), report.reason) == ([2], "partitions were made alone since")
+
+
+@pytest.mark.slow
 def test_all_is_made_again_when_the_sql_changes(config: Config, tmp_path: Path) -> None:
     report = publish(make_config(tmp_path, BY_CITY.replace("sum(", "max(")), NAME)
     assert (report.partitions, report.reason) == (None, "the SQL, its parameters or its settings changed")
