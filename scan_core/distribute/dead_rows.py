@@ -29,6 +29,8 @@ CHUNK_SHIFT = 16
 CHUNK_ROWS = 1 << CHUNK_SHIFT
 """A chunk's bits are 8 KiB: few enough to leave out what is whole, many enough that rows of a chunk share a look-up."""
 _CHUNK_WORDS = CHUNK_ROWS // 64
+_ENTRY_BYTES = 1024
+"""Of paths and objects: deletes may meet no row of many files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +51,8 @@ class DeadRows:
 
     @property
     def num_bytes(self) -> int:
-        """Memory held."""
-        return int(self.words.nbytes + self.chunks.nbytes)
+        """Memory held, with what it takes to keep it."""
+        return int(self.words.nbytes + self.chunks.nbytes) + _ENTRY_BYTES
 
 
 def has_deletes(task: FileScanTask) -> bool:
