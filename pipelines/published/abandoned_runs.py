@@ -135,7 +135,7 @@ def remove_abandoned(table: Any, condemned: Collection[RunRecord]) -> int:
         return 0
     try:
         return _remove_abandoned(table, condemned, storage_of(table))
-    except OSError as error:  # the rows are published, whatever lies around
+    except Exception as error:  # noqa: BLE001 - the rows are published, whatever lies around or cannot be read
         _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
         return 0
 

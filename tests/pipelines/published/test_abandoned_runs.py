@@ -119,12 +119,15 @@ def test_a_run_whose_process_is_hidden_lives(project: Project, monkeypatch: pyte
     assert files_of(project, "hidden") == 2
 
 
-def test_what_cannot_be_removed_now_is_left_to_a_later_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [PermissionError("not now"), ValueError("cannot read header")])
+def test_what_cannot_be_removed_now_is_left_to_a_later_run(
+    error: Exception, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(project, "dead")
     path = record(project, "dead")
 
     def fail(*_: Any) -> Any:
-        raise PermissionError("not now")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(abandoned_runs, "read_manifest_list", fail)
