@@ -57,6 +57,8 @@ def requested_partitions(config: Config, name: str, partitions: Sequence[str], *
         ConfigError: no such entry or partition, or a request that makes no sense.
     """
     entry = published_entry(config, name)
+    if isinstance(partitions, str):
+        raise ConfigError(f"partitions are a sequence, not one text: [{partitions!r}]")
     if is_full and entry.mode == "append":
         raise ConfigError(
             f"published {name} has mode: append, so that --full would add rows that are there: leave it out"

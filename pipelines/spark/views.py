@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.errors import ConfigError
+from scan_core.distribute.frame_arguments import require_session
 from scan_core.distribute.native_limits import NativeLimits
 from scan_core.distribute.reader_choice import Reader, ReaderChoice
 from scan_core.distribute.spark import choice_of, dataframe
@@ -62,9 +63,14 @@ def register_views(
         The views, by the name of the table. A table that was never ingested has none.
 
     Raises:
-        ConfigError: an unknown name of a table.
+        ConfigError: no config, or an unknown name of a table.
         OptionError: "native" was asked of a table that Spark's reader would read differently.
     """
+    require_session(spark)
+    if not isinstance(config, Config):
+        raise ConfigError("register_views takes a config: load('nevermore.yaml') of pipelines.config reads one")
+    if isinstance(tables, str):
+        raise ConfigError(f"tables are a sequence of names, not one text: [{tables!r}]")
     wanted = tuple(config.tables if tables is None else tables)
     for name in (*wanted, *(narrow or {})):
         if name not in config.tables:

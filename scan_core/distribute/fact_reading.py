@@ -99,7 +99,7 @@ def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], 
                 within = within_keys(frame, filtered, x.columns, x.keys)
                 conditions += x.columns if within is not frame else ()
                 frame = within
-    return FactReading(frame, source, filtered, tuple(conditions))
+    return FactReading(frame, source, filtered, tuple(dict.fromkeys(conditions)))
 
 
 def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,9 @@ ARROW_BATCH_ROWS = 100_000
 """Spark's own default of 10,000 spends a third of the time on batch borders."""
 LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
 """Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
+
+DEFAULT_EXECUTOR_MIB = 1024
+"""Of Spark: a local cluster whose workers have less does not start unless executors ask for less, too."""
 
 _log = logging.getLogger(__name__)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -169,6 +173,9 @@ def _session_config(master: str) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
         }
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*(\d+)\s*\]", master)
+    if cluster and int(cluster[1]) < DEFAULT_EXECUTOR_MIB:
+        settings["spark.executor.memory"] = f"{cluster[1]}m"
     return settings
 
 

@@ -1,6 +1,7 @@
 """Mirrors of a config as views: any SQL over them is right, and one state of the tables is seen until they are made anew."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,15 @@ def test_readers_and_scans_may_be_chosen(spark: SparkSession, config: Config) ->
     assert spark.table("orders").count() == 12
     with pytest.raises(ConfigError, match=r"no table 'shop\.order' in the config; did you mean 'shop\.orders'\?"):
         register_views(spark, config, ["shop.order"])
+
+
+def test_a_path_in_place_of_the_config_is_told_how_to_become_one(config: Config) -> None:
+    session: Any = SimpleNamespace(createDataFrame=None, conf=None)
+    path: Any = "nevermore.yaml"
+    with pytest.raises(ConfigError, match=r"load\('nevermore\.yaml'\)"):
+        register_views(session, path)
+    with pytest.raises(ConfigError, match=r"not one text: \['shop.orders'\]"):
+        register_views(session, config, "shop.orders")
 
 
 def test_views_of_tables_with_one_last_name_keep_what_tells_them_apart() -> None:

@@ -18,7 +18,7 @@ pytestmark = SPARK_TEST
 CLUSTER = "local-cluster[1,1,600]"
 SCRIPT = f"""
 from scan_core.distribute.spark_session import spark_session
-spark = spark_session(master={CLUSTER!r}, config={{"spark.executor.memory": "600m", "spark.driver.memory": "1g"}})
+spark = spark_session(master={CLUSTER!r}, config={{"spark.driver.memory": "1g"}})
 print(spark.range(5).count())
 """
 

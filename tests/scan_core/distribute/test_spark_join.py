@@ -166,6 +166,12 @@ def test_wider_narrower_and_decimal_keys_filter_exactly(spark: SparkSession, fac
         assert "fact filtered by 4 collected keys" in explain_join(found)
 
 
+def test_a_column_of_several_filters_is_told_once(spark: SparkSession, fact: Scan) -> None:
+    few = spark.createDataFrame([(1,), (2,)], "item int")
+    told = explain_join(join(join(fact, few, on="item"), few, on="item", reader="native"))
+    assert "with conditions on item\n" in told
+
+
 def test_mistakes_are_told(spark: SparkSession, fact: Scan, items: Scan) -> None:
     with pytest.raises(OptionError, match="the fact has no column 'itm'"):
         join(fact, items, on={"itm": "item"}, spark=spark)
