@@ -102,7 +102,7 @@ class PublishedTarget:
         """Leave no empty table of a run that failed, unless others write to it: it would bind the runs after it."""
         table = find_table(self.catalog, self.name)
         if table is not None and not table.metadata.snapshots and not is_written(table):
-            self.catalog.purge_table(identifier(self.name))
+            self.catalog.drop_table(identifier(self.name))  # not its files: by now others may have begun to write some
 
     def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
         """A partition can be replaced only where the table has it, in all files."""
