@@ -69,16 +69,17 @@ class PublishedTarget:
     mode: Mode = "replace"
     key: tuple[str, ...] = ()
 
-    def delta(self) -> RowDelta:
-        """A commit on the table as it is now; creates it where it does not exist.
+    def delta(self, found: Any | None) -> RowDelta:
+        """A commit on the table as it was found; creates it where it does not exist.
+
+        Args:
+            found: the table as the catalog has it now; None if it has none.
 
         Raises:
             ConfigError: the table has columns, a key or partitions that do not fit.
         """
         by = [] if self.partition is None else [(self.partition.transform, self.partition.column)]
-        table = find_table(self.catalog, self.name) or create_table(
-            self.catalog, self.name, self.columns, partition_by=by
-        )
+        table = found or create_table(self.catalog, self.name, self.columns, partition_by=by)
         delta = RowDelta(table)
         evolution = evolve(delta.schema, self.columns, table.metadata.last_column_id)
         if evolution.clashes:
@@ -173,8 +174,8 @@ class Publication:
 
     def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:
         """None if the rows are not those to commit any more."""
-        is_new = find_table(self.target.catalog, self.target.name) is None
-        delta = self.target.delta()
+        found = find_table(self.target.catalog, self.target.name)
+        delta = self.target.delta(found)
         if not self.holds(delta.table):
             return None
         live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
@@ -183,7 +184,7 @@ class Publication:
             self._files = ()
             self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
             with ExitStack() as undo:
-                if is_new:
+                if found is None:
                     undo.callback(self.target.drop_unused)
                 self._files = tuple(write(delta, self._deleted))
                 undo.pop_all()

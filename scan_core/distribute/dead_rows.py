@@ -54,6 +54,13 @@ class DeadRows:
         """Memory held, with what it takes to keep it."""
         return int(self.words.nbytes + self.chunks.nbytes) + _ENTRY_BYTES
 
+    @property
+    def all_words(self) -> npt.NDArray[np.int64]:
+        """The words of all rows, those of whole chunks too."""
+        words = np.zeros((-(-self.num_rows // CHUNK_ROWS), _CHUNK_WORDS), dtype="<i8")
+        words[self.chunks] = self.words
+        return words.reshape(-1)[: -(-self.num_rows // 64)]
+
 
 def has_deletes(task: FileScanTask) -> bool:
     """Whether any delete may touch the file."""

@@ -22,6 +22,7 @@ from scan_core.runtime_filter.given_keys import distinct_keys
 from scan_core.runtime_filter.induced import are_comparable, induced_ranges
 
 if TYPE_CHECKING:
+    from scan_core.plan.planner import ScanPlan
     from scan_core.scan import Scan
 
 
@@ -99,21 +100,24 @@ class DimensionRequest:
         """What is read of a scan in this process; where it filters nothing, rows that Spark would read in Python."""
         if not filters_fact and not dimension.predicates:
             return BuildSide(None)
-        build, probe = (sum(t.data_file.record_count for t in s.plan().tasks) for s in (dimension, self.fact))
+        plans = dimension.plan(), self.fact.plan()
+        build, probe = (sum(task.data_file.record_count for task in plan.tasks) for plan in plans)
         if build > max(probe, 1):  # costs more than it saves
             reason = f"the dimension has up to {build} rows, the fact {probe}"
             return BuildSide(None, reason if filters_fact else None)
-        if filters_fact and self._may_cover_fact(dimension):
+        if filters_fact and self._may_cover_fact(dimension, plans):
             return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
         found = keys_of_scan(dimension, self._names, self.limits)
         return found if filters_fact else BuildSide(None, None, found.rows)
 
-    def _may_cover_fact(self, dimension: "Scan") -> bool:
+    def _may_cover_fact(self, dimension: "Scan", plans: "tuple[ScanPlan, ScanPlan]") -> bool:
         """A filter by several columns may remove much, though each column's values are all there."""
         if len(self.pairs) > 1:
             return False
         ((name, other),) = self.pairs.items()
-        return self._are_comparable(dimension, name, other) and may_cover(dimension, other, self.fact, name)
+        return self._are_comparable(dimension, name, other) and may_cover(
+            dimension, other, self.fact, name, plans=plans
+        )
 
     def _induced(self, dimension: "Scan") -> list[FactFilter]:
         """What statistics of the dimension say about the fact."""

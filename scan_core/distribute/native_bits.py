@@ -12,6 +12,7 @@ from typing import cast
 from urllib.parse import unquote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -64,18 +65,16 @@ def living(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -
 
 def _living_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     """In SQL's text, here and below: classic sessions ask Java once per Column they make."""
-    firsts = np.cumsum([0, *map(_num_words, files)])
-    words = np.zeros(firsts[-1], dtype=np.int64)
+    parts: list[npt.NDArray[np.int64]] = []
     branches = []
-    for file, first in zip(files, firsts[:-1].tolist(), strict=True):
+    first = 0
+    for file in files:
         dead = cast(DeadRows, file.dead)
-        for chunk, chunk_words in zip(dead.chunks.tolist(), dead.words, strict=True):
-            start = first + chunk * len(chunk_words)
-            end = min(start + len(chunk_words), first + _num_words(file))
-            words[start:end] = chunk_words[: end - start]
         is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {dead.num_rows}L"
         branches.append(f"when {is_of_file} then {first}L")
-    bits = pa.table({_WORDS: pa.array([words], _WORD_LIST)})
+        parts.append(dead.all_words)
+        first += len(parts[-1])
+    bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
     place = f"case {' '.join(branches)} else {_NO_PLACE} end as {_KEY}"
     placed = rows.selectExpr("*", place, f"_metadata.row_index as {_INDEX}")
     asked = placed.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())

@@ -62,13 +62,22 @@ def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:
     return all(pruner.is_fulfilled_by_all_rows(task.data_file) for task in plan.tasks)
 
 
-def may_cover(dimension: "Scan", column: str, fact: "Scan", fact_column: str) -> bool:
+def may_cover(
+    dimension: "Scan", column: str, fact: "Scan", fact_column: str, *, plans: "tuple[ScanPlan, ScanPlan]"
+) -> bool:
     """Whether keys of a dimension probably are all that the fact may have, so that a filter by them removes next to nothing.
 
     That is where no condition on the dimension leaves any of its files' rows out, and it has about as many rows as there
     are whole numbers between its least and its greatest key, and no key of the fact lies beyond.
+
+    Args:
+        dimension: whose keys could be collected.
+        column: its key.
+        fact: that they would filter.
+        fact_column: its column that is compared with the key.
+        plans: of the dimension and of the fact.
     """
-    plan = dimension.plan()
+    plan, fact_plan = plans
     if dimension.joins or dimension.row_limit is not None or dimension.row_sample is not None:
         return False
     if not filter_holds_everywhere(dimension, plan):
@@ -80,7 +89,7 @@ def may_cover(dimension: "Scan", column: str, fact: "Scan", fact_column: str) ->
     low, high = min(a for a, _ in known), max(b for _, b in known)
     if sum(rows for _, rows in keys) < _COVERED * (high - low + 1):
         return False
-    facts = _bounds(fact, fact.plan(), fact.key_fields([fact_column])[0].field_id)
+    facts = _bounds(fact, fact_plan, fact.key_fields([fact_column])[0].field_id)
     return all(place is not None and low <= place[0] and place[1] <= high for place, _ in facts)
 
 

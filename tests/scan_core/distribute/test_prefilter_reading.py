@@ -111,7 +111,7 @@ def test_keys_that_may_be_all_that_the_fact_has_are_not_collected(
     builder.commit(builder.data({"k": list(keys)}))
     dimension = scan_core.open_table(builder.metadata_path).scan()
     dimension = dimension if condition is None else dimension.where(condition)
-    assert may_cover(dimension, "k", fact, "k") is covers
+    assert may_cover(dimension, "k", fact, "k", plans=(dimension.plan(), fact.plan())) is covers
     joined = join(fact, dimension, on="k", spark=spark)
     assert ("may be all that the fact has" in explain_join(joined)) is covers
     expected = set(fact.to_table()["k"].to_pylist()) & set(dimension.to_table()["k"].to_pylist())
