@@ -58,10 +58,10 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
             else:
                 status[row] = kernels.TOO_MANY
                 row += 1
-        if len(known) > capacity:
-            start, end, kind = _grown(start), _grown(end), _grown(kind)
-            numbers = Numbers(_grown(numbers.bits), _grown(numbers.odd))
-            capacity = len(start)
+        if len(known) > capacity:  # by any number: all names of an object are learned at once
+            capacity = max(len(known), 2 * capacity)
+            start, end, kind = (_grown(array, capacity) for array in (start, end, kind))
+            numbers = Numbers(_grown(numbers.bits, capacity), _grown(numbers.odd, capacity))
     used = len(known)
     found = numbers.of_columns(slice(used))
     return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status, found)
@@ -119,7 +119,7 @@ def scan_nested(
                     known.learn_members(event.get(name))
         if len(known) <= capacity:
             break
-        capacity *= 2
+        capacity = max(len(known), 2 * capacity)
     data = documents.data
 
     def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
@@ -206,5 +206,8 @@ def _scratch() -> Bytes:
     return np.empty(kernels.MAX_DEPTH, np.uint8)
 
 
-def _grown(array: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate([array, np.zeros_like(array)])
+def _grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
+    """The array with zeros behind its columns, so that it has `capacity` of them."""
+    grown = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
