@@ -1,6 +1,7 @@
 """Files of a manifest as a sequence: objects made from columns when one is asked for, or all at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Generic, TypeVar, overload
 
 from scan_core.avro.columns import NULL
@@ -132,8 +133,8 @@ def _texts(columns: EntryColumns, spans: Spans) -> list[str | None]:
 
 
 def _tuples(longs: Longs) -> list[tuple[int, ...]]:
-    values, ends = longs.values.tolist(), longs.ends.tolist()
-    return [tuple(values[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    values = longs.values.tolist()
+    return [tuple(values[a:b]) for a, b in pairwise([0, *longs.ends.tolist()])]
 
 
 def _nullable(number: int) -> int | None:
