@@ -10,12 +10,16 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from itertools import pairwise
+from typing import Literal
 
 import typer
 
 from pipelines.errors import PipelineError
 
 COMMANDS = "nevermore.commands"
+LOG_LEVEL = "--log-level"
+LogLevel = Literal["debug", "info", "warning", "error"]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
 """The base of what typer raises where a command is used wrongly; it has no public name."""
 _PANELS = {
@@ -42,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     without a traceback; `NEVERMORE_TRACEBACK=1` shows it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if os.environ.get("NO_COLOR"):
+        os.environ["TERM"] = "dumb"  # NO_COLOR alone leaves rich and Dagster their bold and dim text
     # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
@@ -71,13 +77,23 @@ def _application(words: Sequence[str]) -> typer.Typer:
     application = typer.Typer(
         name="nevermore",
         help="Change data capture into Apache Iceberg, in Python. Deleted rows: nevermore.",
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
     )
 
     @application.callback(invoke_without_command=True)
-    def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:  # noqa: FBT001 - typer's way
+    def _root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),  # noqa: FBT001 - typer's way
+        log_level: LogLevel | None = typer.Option(  # noqa: B008 - typer's way
+            None,
+            LOG_LEVEL,
+            envvar="NEVERMORE_LOG_LEVEL",
+            help="Log to standard error from this level on.",
+            show_default=False,
+        ),
+    ) -> None:
+        if log_level is not None:
+            logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         if version:
             from importlib.metadata import version as installed
 
@@ -85,7 +101,8 @@ def _application(words: Sequence[str]) -> typer.Typer:
             raise typer.Exit
 
     known = {point.name: point for point in entry_points(group=COMMANDS)}
-    wanted = next((word for word in words if not word.startswith("-")), None)
+    own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value names no command
+    wanted = next((word for word in own if not word.startswith("-")), None)
     for point in [known[wanted]] if wanted in known else sorted(known.values(), key=_position):
         application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(point.load())
     return application

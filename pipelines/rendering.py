@@ -78,6 +78,9 @@ def _key(key: Any) -> str:
 
 
 def _floats(array: pa.Array) -> list[Any]:
+    if not pa.types.is_float64(array.type):
+        # the shortest digits of the narrow type: 0.1, where widening its bits shows 0.10000000149011612
+        array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
     values: list[Any] = array.to_pylist()
     if pc.all(pc.is_finite(array)).as_py() in {True, None}:
         return values

@@ -1,6 +1,6 @@
-"""How far each table is: position and log, what its mirror has of it, how many deletes it carries, its last commits.
+"""How far each table is: of mirrors the position, the log and the deletes they carry, of published tables their sources.
 
-Everything here is told by table metadata; no data file is read.
+All of it comes from table metadata; no data file is read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.catalog import find_table
 from pipelines.config import Config, change_log_name, quarantine_name
-from pipelines.errors import PositionLostError
+from pipelines.errors import ConfigError, PositionLostError
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 from pipelines.tables import positions
 from pipelines.tables.loaded_table import storage_of
@@ -82,6 +82,65 @@ class TableStatus:
     def delete_debt(self) -> float:
         """Delete rows per row in data files, both as the last snapshot counts them."""
         return self.delete_rows / self.rows_written if self.rows_written else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStatus:
+    """A published table of the config.
+
+    Attributes:
+        table: its name.
+        rows: in its data files.
+        data_files: of its current snapshot.
+        behind: mirrors that have been committed to since all rows of the table were made from them; None if the table's
+            snapshots do not say what it was made from.
+        commits: its last ones, newest first; none if it was never published.
+        error: why its entry in the config cannot be used.
+    """
+
+    table: str
+    rows: int
+    data_files: int
+    behind: tuple[str, ...] | None
+    commits: tuple[CommitFacts, ...]
+    error: str | None = None
+
+
+def published_status(catalog: Any | None, config: Config, names: Sequence[str] | None = None) -> list[PublishedStatus]:
+    """The status of the published tables of a config, in its order; None for a catalog that is not there yet."""
+    return [_published_status(catalog, config, name) for name in config.published if names is None or name in names]
+
+
+def _published_status(catalog: Any | None, config: Config, name: str) -> PublishedStatus:
+    from pipelines.published.entries import tables_read
+    from pipelines.published.provenance import provenance_of
+
+    error = None
+    try:
+        sources = tables_read(config, name)
+    except ConfigError as wrong_sql:
+        sources, error = (), str(wrong_sql)
+    table = None if catalog is None else find_table(catalog, name)
+    if catalog is None or table is None:
+        return PublishedStatus(name, 0, 0, None, (), error)
+    provenance = provenance_of(table)
+    origins = [*provenance.made.values(), *([] if provenance.rest is None else [provenance.rest])]
+    summary = _summary(table)
+    return PublishedStatus(
+        table=name,
+        rows=int(summary.get("total-records", 0)),
+        data_files=int(summary.get("total-data-files", 0)),
+        behind=tuple(
+            source
+            for source in sources
+            if (snapshot := positions.current_snapshot(find_table(catalog, source))) is not None
+            and any(origin.snapshots.get(source) != snapshot.snapshot_id for origin in origins)
+        )
+        if origins and error is None
+        else None,
+        commits=_commits(table),
+        error=error,
+    )
 
 
 def status(catalog: Any | None, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:

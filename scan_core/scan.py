@@ -40,7 +40,7 @@ class _LastRun:
     filters: "tuple[RuntimeFilter, ...]" = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scan(ScanRequest):
     """A request for rows of one table, and how to get them. Immutable but for what its last run counted."""
 
@@ -128,7 +128,7 @@ class Scan(ScanRequest):
         schema = self.arrow_schema
         return pa.Table.from_batches(list(self.to_batches()), schema=schema)
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows as record batches of at most `options.batch_rows` rows, none empty.
 
         They come in the order of the plan, or, with `options.keep_order` off, as they are read.
@@ -137,7 +137,7 @@ class Scan(ScanRequest):
         """
         return self._run(self.plan(), self.arrow_schema)
 
-    def _run(self, plan: ScanPlan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _run(self, plan: ScanPlan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
         left = self.row_limit
         batches = self.run(plan, read_split, keep_order=self.options.keep_order)
         try:

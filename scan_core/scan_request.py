@@ -4,7 +4,7 @@ What it means is resolved here and in `binding.py` (columns, predicate, snapshot
 `scan.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from scan_core.binding import Binding, readable
-from scan_core.errors import OptionError
+from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError
 from scan_core.options import ScanOptions
 from scan_core.point_in_time import is_plausible_time, milliseconds
 from scan_core.read.public_types import public_schema
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scan_core.table import Table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScanRequest:
     """A request for rows of one table. Immutable: every method that narrows it returns a copy.
 
@@ -56,15 +56,54 @@ class ScanRequest:
     row_sample: RowSample | None = None
     joins: "tuple[SemiJoin, ...]" = ()
 
-    def select(self, *names: str) -> Self:
-        """These columns, in this order. Of a struct, `address.city` reads and gives that member alone.
+    def __repr__(self) -> str:
+        parts = [repr(self.table.location)]
+        if self.columns is not None:
+            parts.append(f"columns={list(self.columns)}")
+        parts += [f"where={predicate!s:.80}" for predicate in self.predicates]
+        parts += [
+            f"{name}={value!r:.80}"
+            for name in ("snapshot_id", "timestamp_ms", "ref", "row_limit", "row_sample")
+            if (value := getattr(self, name)) is not None
+        ]
+        parts += [f"joined on {', '.join(join.columns)}" for join in self.joins]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
-        Metadata columns such as `_file` and `_pos` are chosen by name.
+    def select(self, *names: str | Sequence[str]) -> Self:
+        """These columns, in this order: `select("id", "city")` or `select(["id", "city"])`.
+
+        Of a struct, `address.city` reads and gives that member alone. Metadata columns such as `_file` and `_pos` are
+        chosen by name.
+
+        Raises:
+            ColumnNotFoundError: no schema of the table has such a column; names the nearest.
+            OptionError: something other than names.
         """
-        return self._with(columns=names)
+        columns: list[str] = []
+        for name in names:
+            if isinstance(name, str):
+                columns.append(name)
+            elif isinstance(name, Sequence) and all(isinstance(part, str) for part in name):
+                columns.extend(name)
+            else:
+                raise OptionError(f"select takes names of columns, not {name!r:.80} of type {type(name).__name__}")
+        self._bind_in_any_schema(lambda binding: binding.projection(columns))
+        return self._with(columns=tuple(columns))
 
     def where(self, predicate: "str | Expr") -> Self:
-        """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`."""
+        """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`.
+
+        Raises:
+            PredicateError: it is wrong for every schema of the table, or neither text nor an expression.
+        """
+        from scan_core.expr.nodes import Expr
+
+        if not isinstance(predicate, str | Expr):
+            raise PredicateError(
+                f'where takes SQL text or an expression such as col("qty") > 5, not {predicate!r:.80} '
+                f"of type {type(predicate).__name__}"
+            )
+        self._bind_in_any_schema(lambda binding: binding.predicate((predicate,)))
         return self._with(predicates=(*self.predicates, predicate))
 
     def semi_join(self, columns: str | Sequence[str], keys: Any) -> Self:
@@ -214,6 +253,20 @@ class ScanRequest:
         return self.table.metadata.snapshot_for(
             snapshot_id=self.snapshot_id, timestamp_ms=self.timestamp_ms, ref=self.ref
         )
+
+    def _bind_in_any_schema(self, bind: Callable[[Binding], object]) -> None:
+        """Let a mistake fail at once, also where the snapshot and the options are chosen later."""
+        schema = self._resolve()[1]
+        try:
+            bind(self._binding(schema))
+        except (ColumnNotFoundError, PredicateError):
+            for other in (schema, *self.table.metadata.schemas.values()):
+                try:
+                    bind(Binding(self.table.metadata, other, replace(self.options, case_sensitive=False)))
+                except (ColumnNotFoundError, PredicateError):
+                    continue
+                return
+            raise
 
     def _binding(self, schema: Schema) -> Binding:
         return Binding(self.table.metadata, schema, self.options)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+
 
 def check(
     tables: Annotated[
@@ -15,7 +17,7 @@ def check(
             show_default=False,
         ),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
 ) -> None:
     """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB.
@@ -25,13 +27,20 @@ def check(
     from checks.mirror_checks import checks_of, run_checks
     from checks.published_equality import NAME, published_equals_duckdb
     from checks.result import CheckResult
-    from pipelines.catalog import has_catalog, open_catalog
+    from pipelines.catalog import check_catalog, find_table, open_catalog
     from pipelines.config import load
-    from pipelines.errors import ConfigError
+    from pipelines.errors import ConfigError, SourceError
     from pipelines.table_patterns import expanded
 
     given = load(config)
-    settings = expanded(given, open_catalog(given)) if given.patterns and has_catalog(given) else given
+    check_catalog(given)
+    catalog = open_catalog(given)
+    settings = expanded(given, catalog)
+    for name in tables or ():
+        if name not in settings.published:
+            settings.table(name)
+        if find_table(catalog, name) is None:
+            raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     failed = False
     for name in tables or (*settings.tables, *settings.published):
         if name in settings.published:
@@ -41,7 +50,6 @@ def check(
                 # One entry that cannot be made is no reason to leave the others unproved.
                 results = iter([CheckResult(NAME, passed=False, details=[str(error)])])
         else:
-            settings.table(name)
             results = run_checks(settings, name, checks_of(settings, name))
         for result in results:
             failed |= not result.passed

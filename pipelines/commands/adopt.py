@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+
 
 def adopt(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     skip_log: Annotated[
         bool, typer.Option("--skip-log", help="The rows hold all that the change log has by now.")
     ] = False,

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+from pipelines.commands.terminal import counted, progress
+
 if TYPE_CHECKING:
     from pipelines.ingest_report import IngestReport, TableReport
-    from pipelines.table_ingest import Progress
 
 
 def ingest(
@@ -17,7 +19,7 @@ def ingest(
             metavar="[TABLE]...", help="Mirrors of the config; all of them if none is named.", show_default=False
         ),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     once: Annotated[
         bool, typer.Option("--once", help="Apply what is there now, then stop: the default. `nevermore run` goes on.")
     ] = True,
@@ -37,7 +39,8 @@ def ingest(
     settle()
     for name in tables or ():
         settings.table(name)
-    report = run_once(settings, progress=None if as_json else _progress(), tables=tables or None)
+    with progress("Reading what is new; the first run compiles its decoders", hidden=as_json) as show:
+        report = run_once(settings, progress=lambda table: show(_progress_text(table)), tables=tables or None)
     if as_json:
         import orjson
 
@@ -52,18 +55,8 @@ def ingest(
     raise typer.Exit(report.exit_code)
 
 
-def _progress() -> "Progress":
-    """A line that is rewritten on a terminal; nothing elsewhere, where the summary says it all."""
-    import sys
-
-    shown = sys.stderr.isatty()
-
-    def tell(table: "TableReport") -> None:
-        if shown:
-            events = sum(table.events.values())
-            typer.echo(f"\r\033[K{table.table}: {events:,} events, {table.mirror_commits} commits", err=True, nl=False)
-
-    return tell
+def _progress_text(table: "TableReport") -> str:
+    return f"{table.table}: {counted(sum(table.events.values()), 'event')}, {counted(table.mirror_commits, 'commit')}"
 
 
 def _print(report: "IngestReport") -> None:
@@ -74,25 +67,27 @@ def _print(report: "IngestReport") -> None:
         if table.status == "nothing new":
             typer.echo(f"{table.table}: nothing new")
             continue
-        events = ", ".join(f"{number:,} {_KINDS.get(op, op)}" for op, number in sorted(table.events.items()))
+        events = ", ".join(counted(number, _KINDS.get(op, op)) for op, number in sorted(table.events.items()))
+        written = f"{counted(table.data_rows, 'row')} and {counted(table.delete_rows, 'delete')}"
+        commits = f"{counted(table.mirror_commits, 'commit')}, snapshot {table.snapshot_id}"
         typer.echo(
-            f"{table.table}: {events or 'no events'}; {table.data_rows:,} rows and {table.delete_rows:,} deletes "
-            f"in {table.mirror_commits} commit{'' if table.mirror_commits == 1 else 's'}, snapshot {table.snapshot_id}"
+            f"{table.table}: {events or 'no events'}; "
+            + (f"{written} in {commits}" if table.mirror_commits else "nothing to commit")
         )
         if table.superseded:
             typer.echo(
-                f"{table.table}: {table.superseded:,} events older than a truncate that was applied were left out"
+                f"{table.table}: {counted(table.superseded, 'event')} left out, older than a truncate that was applied"
             )
         for column in table.unmet_columns:
             typer.echo(f"{table.table}: {column}")
         if table.quarantined:
-            typer.echo(f"{table.table}: {table.quarantined:,} events went to quarantine", err=True)
+            typer.echo(f"{table.table}: {counted(table.quarantined, 'event')} went to quarantine", err=True)
     for reason, number in report.skipped.items():
         if reason == "other table":
             names = ", ".join(name or "(no name)" for name in report.untaken_tables)
-            typer.echo(f"left out: {number:,} event{'' if number == 1 else 's'} of other tables: {names}")
+            typer.echo(f"left out: {counted(number, 'event')} of other tables: {names}")
         else:
             typer.echo(f"left out: {number:,} {reason}")
 
 
-_KINDS = {"c": "creates", "u": "updates", "d": "deletes", "r": "snapshot reads", "t": "truncates"}
+_KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.commands.spark_options import MASTER, REMOTE, tell_progress
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
 
 if TYPE_CHECKING:
     from pipelines.published.refresh_report import PublishReport
@@ -35,7 +36,7 @@ def publish(
     explain: Annotated[
         bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
     ] = False,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     master: Annotated[str | None, MASTER] = None,
     remote: Annotated[str | None, REMOTE] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,

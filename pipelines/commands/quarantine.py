@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+from pipelines.commands.terminal import counted
 from pipelines.errors import ConfigError
 
 
@@ -15,7 +17,7 @@ def quarantine(
         typer.Argument(metavar="[TABLE]", help="A mirror of the config; `list` takes all.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most events to show.")] = 20,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
 ) -> None:
     """List quarantines with their reasons, show the events of one, or try them again.
@@ -54,7 +56,7 @@ def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
         _print_json([{"table": n, "events": sum(r.values()), "reasons": r} for n, r in found])
         return
     for name, counts in found:
-        typer.echo(f"{name}: {sum(counts.values()):,} events")
+        typer.echo(f"{name}: {counted(sum(counts.values()), 'event')}")
         for reason, count in counts.items():
             typer.echo(f"  {count:,} x {reason}")
 

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+from pipelines.commands.terminal import counted
+
 
 def replay(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
@@ -16,7 +19,7 @@ def replay(
         str | None,
         typer.Option("--to", metavar="ORDINAL|TIME", help="Last change, or when it arrived.", show_default=False),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
 ) -> None:
     """Apply a range of the change log once more: its keys end as the log says, with all that came later.
@@ -44,5 +47,5 @@ def replay(
             f"commit{'' if done.commits == 1 else 's'}, snapshot {done.snapshot_id}"
         )
         if done.quarantined:
-            typer.echo(f"{table}: {done.quarantined:,} events went to quarantine", err=True)
+            typer.echo(f"{table}: {counted(done.quarantined, 'event')} went to quarantine", err=True)
     raise typer.Exit(3 if done.quarantined else 0)

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
+from pipelines.commands.terminal import counted
+
 
 def resync(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
@@ -20,7 +23,7 @@ def resync(
             "--snapshot-format", metavar="FORMAT", help="Theirs, if not that of the feed.", show_default=False
         ),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", help="The project's config.")] = Path("nevermore.yaml"),
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
 ) -> None:
     """Make a mirror anew from its change log; readers see the old rows or the new ones, nothing between.
@@ -50,7 +53,9 @@ def resync(
 
         typer.echo(orjson.dumps(asdict(done)))
     else:
-        typer.echo(f"{table}: {done.num_rows:,} rows from {done.num_changes:,} changes, snapshot {done.snapshot_id}")
+        typer.echo(
+            f"{table}: {counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}, snapshot {done.snapshot_id}"
+        )
         if done.quarantined:
-            typer.echo(f"{table}: {done.quarantined:,} events went to quarantine", err=True)
+            typer.echo(f"{table}: {counted(done.quarantined, 'event')} went to quarantine", err=True)
     raise typer.Exit(3 if done.quarantined else 0)

@@ -17,5 +17,5 @@ class OutputFormat(StrEnum):
 
 LIMIT = typer.Option("--limit", help="At most this many rows.", show_default=False)
 FORMAT = typer.Option("--format", help="How to write rows; by the output's suffix, else table.", show_default=False)
-OUTPUT = typer.Option("--output", "-o", help="Write here instead of standard output.", show_default=False)
+OUTPUT = typer.Option("--output", "-o", help="Write here; `-` is standard output, the default.", show_default=False)
 METRICS = typer.Option("--metrics", help="Print what was read and skipped, on standard error.")

@@ -3,8 +3,8 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -30,30 +30,28 @@ class RowSource(Protocol):
     """A request for rows: a scan, or the changes between two snapshots."""
 
     @property
-    def row_limit(self) -> int | None:
-        """Most rows of the result, None for all."""
-        ...
-
-    @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of the rows."""
         ...
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows."""
-        ...
-
-    def limit(self, num_rows: int) -> "RowSource":
-        """At most this many of the rows."""
         ...
 
 
 def write_rows(source: RowSource, output_format: str | None, output: Path | None) -> None:
-    """Write the rows of `source` in `output_format`, else the one that the output's suffix tells, else as a table.
+    """Write the rows of `source` in `output_format`, else in the format of the output's suffix, else as a table.
+
+    Args:
+        source: the rows.
+        output_format: a key of `_WRITERS`.
+        output: a file; None or `-` for standard output.
 
     Raises:
         ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
     """
+    if output == Path("-"):
+        output = None
     chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower()) if output else "table")
     if chosen is None:
         raise ConfigError(f"--output {output}: the suffix tells no format; add --format or use {', '.join(_BY_SUFFIX)}")
@@ -120,12 +118,7 @@ def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    rows = pa.Table.from_batches(
-        source.limit(
-            TABLE_ROWS + 1 if source.row_limit is None else min(TABLE_ROWS + 1, source.row_limit)
-        ).to_batches(),
-        source.arrow_schema,
-    )
+    rows = _first_rows(source, TABLE_ROWS + 1)
     grid = Table(show_edge=False, pad_edge=False)
     for field in rows.schema:
         grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
@@ -141,6 +134,19 @@ def _write_table(source: RowSource, sink: IO[bytes]) -> None:
     note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""
     console.print(f"{more}{shown} row{'' if shown == 1 else 's'}{note}")
     text.detach()
+
+
+def _first_rows(source: RowSource, num_rows: int) -> pa.Table:
+    """At most `num_rows` rows, read from `source` itself so that its metrics count them."""
+    found: list[pa.RecordBatch] = []
+    missing = num_rows
+    with closing(source.to_batches()) as batches:
+        for batch in batches:
+            found.append(batch.slice(0, missing))
+            missing -= found[-1].num_rows
+            if not missing:
+                break
+    return pa.Table.from_batches(found, source.arrow_schema)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from scan_core import Table
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
+CONFIG_VARIABLE = "NEVERMORE_CONFIG"
+"""Names the config where `--config` does not."""
 
 
 def open_named_table(name: str, relocate: list[str] | None, config: Path | None) -> "Table":
@@ -103,7 +105,10 @@ RELOCATE = typer.Option(
     help="Read paths that start with OLD from NEW instead. Repeatable.",
     show_default=False,
 )
-CONFIG = typer.Option("--config", help="A nevermore.yaml whose catalog has the table.", show_default=False)
+CONFIG = typer.Option(
+    "--config", envvar=CONFIG_VARIABLE, help="A nevermore.yaml whose catalog has the table.", show_default=False
+)
+PROJECT_CONFIG = typer.Option("--config", envvar=CONFIG_VARIABLE, help="The project's config.")
 SNAPSHOT = typer.Option("--snapshot", metavar="ID", help="Read this snapshot.", show_default=False)
 AS_OF = typer.Option(
     "--as-of",

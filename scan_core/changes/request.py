@@ -129,7 +129,7 @@ class Changes:
         """All rows as one table."""
         return pa.Table.from_batches(list(self.to_batches()), self.arrow_schema)
 
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows as record batches, none empty. Closing the iterator early stops the workers.
 
         Raises:

@@ -43,10 +43,11 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A constant expression that fails whenever it is needed, such as `1 / 0`."""
+    """A constant expression that fails whenever it is needed, such as `1 / 0`; `expression` is what stood there."""
 
     reason: str
     type: Type
+    expression: "BoundExpr"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def constant_value(node: BoundExpr) -> BoundExpr:
     """A constant expression as a Literal, or as a Failure if it always fails."""
     vector = vector_of(node, Frame({}, 1))
     if vector.failed is not None and vector.failed[0]:
-        return Failure(vector.reason, node.type)
+        return Failure(vector.reason, node.type, node)
     array = array_from(vector.values, 1)
     if array.null_count:
         return Literal(None, node.type)

@@ -4,6 +4,8 @@ Every construct is taken over by name or refused by name: sqlglot accepts far mo
 rewrites functions into near equivalents of other dialects, which `_FilterParser` switches off.
 """
 
+from functools import lru_cache
+
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -18,6 +20,7 @@ MAX_FILTER_CHARACTERS = 4_000_000
 """Generous for IN lists of 100,000 values; longer text is a mistake or an attack."""
 
 
+@lru_cache(maxsize=4)  # `where` binds a text once to report mistakes at once, the plan of the scan binds it again
 def parse(sql: str) -> Expr:
     """The expression that `sql` states.
 

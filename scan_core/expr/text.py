@@ -127,8 +127,8 @@ def _bound(node: BoundExpr) -> tuple[str, int]:  # noqa: C901, PLR0912  # one fl
             return f"{_wrap(_bound(operand), _NEGATIVE)}.{Name((name,))}", _ATOM
         case Literal(value, type_):
             return literal_text(value, type_), _ATOM
-        case Failure(reason):
-            return f"fail('{reason}')", _ATOM
+        case Failure(_, _, expression):
+            return _bound(expression)
         case Comparison(operator, left, right):
             return _infix(operator, [_bound(left), _bound(right)])
         case InSet():

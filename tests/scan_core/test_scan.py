@@ -3,6 +3,7 @@
 import datetime as dt
 import pickle
 import threading
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from scan_core import (
     ColumnNotFoundError,
     EvaluationError,
     OptionError,
+    Scan,
+    ScanError,
     SnapshotNotFoundError,
     col,
 )
@@ -48,6 +51,49 @@ def test_unknown_column_names_the_nearest(tmp_path: Path, name: str) -> None:
         _ = scan_of(table).select(name).schema
     with pytest.raises(ColumnNotFoundError, match="selected twice"):
         scan_of(table).select("id", "id").to_table()
+
+
+def test_select_takes_a_list_of_names(tmp_path: Path) -> None:
+    table, _ = with_deletes(tmp_path)
+    assert scan_of(table).select(["qty", "id"]).arrow_schema.names == ["qty", "id"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda scan: scan.select("idd"), "no column 'idd'"),
+        (lambda scan: scan.select("id", "id"), "selected twice"),
+        (lambda scan: scan.select(5), "names of columns, not 5 of type int"),
+        (lambda scan: scan.select(["id", 5]), "names of columns"),
+        (lambda scan: scan.where(5), "not 5 of type int"),
+        (lambda scan: scan.where(True), "not True of type bool"),
+        (lambda scan: scan.where("idd = 1"), "no column 'idd'"),
+        (lambda scan: scan.where("id ="), "syntax error"),
+        (lambda scan: scan.where(col("idd") == 1), "no column 'idd'"),
+    ],
+)
+def test_mistakes_fail_where_they_are_made(tmp_path: Path, wrong: Callable[[Scan], Scan], message: str) -> None:
+    table, _ = with_deletes(tmp_path)
+    with pytest.raises(ScanError, match=message):
+        wrong(scan_of(table))
+
+
+def test_columns_of_an_older_schema_may_be_named_before_the_snapshot(tmp_path: Path) -> None:
+    builder = TableBuilder(tmp_path, [Column(1, "id", "long"), Column(2, "old", "int")])
+    first = builder.commit(builder.data({"id": [1, 2], "old": [3, 4]}))
+    builder.evolve(Column(1, "id", "long"), Column(3, "new", "int"))
+    builder.commit(builder.data({"id": [5], "new": [6]}))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    assert rows_of(scan.select("old").where("old > 3").as_of_snapshot(first)) == [(4,)]
+    with pytest.raises(ColumnNotFoundError, match="old"):
+        scan.select("old").to_table()
+
+
+def test_a_scan_prints_as_what_it_asks_for(tmp_path: Path) -> None:
+    table, _ = with_deletes(tmp_path)
+    text = repr(scan_of(table).select("id").where("qty > 1").limit(3))
+    assert text.endswith("columns=['id'], where=qty > 1, row_limit=3)")
+    assert len(text) < len(str(tmp_path)) + 150
 
 
 def test_names_match_without_case_if_asked(tmp_path: Path) -> None:

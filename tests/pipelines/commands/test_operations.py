@@ -112,6 +112,7 @@ def test_status_tells_where_the_source_is_in_words(project: Project) -> None:
     project.ingest(event("c", {"id": 3, "price": "1.00"}), name="2.jsonl")
     (table,) = project.call("status")[1]
     assert table["place"].startswith("2.jsonl, 1 line; 2 files in all; all that landed by 20")
+    assert (table["kind"], table["position"]["source"]) == ("mirror", "files")
     assert "position    2.jsonl, 1 line" in project.run("status", "--config", project.config)[1]
 
 
@@ -211,7 +212,7 @@ def test_replay_says_why_it_ends_with_the_code_of_a_quarantine(
     applied = replay.replay
     monkeypatch.setattr(replay, "replay", lambda *arguments: replace(applied(*arguments), quarantined=1))
     code, _, errors = project.run("replay", "shop.products", "--config", project.config)
-    assert (code, errors.strip()) == (3, "shop.products: 1 events went to quarantine")
+    assert (code, errors.strip()) == (3, "shop.products: 1 event went to quarantine")
 
 
 def test_replay_refuses_nonsense_and_truncates(project: Project) -> None:
@@ -233,7 +234,7 @@ def test_quarantine_lists_and_shows_events(project: Project) -> None:
     assert listed[0]["events"] == 1
     _, (shown,), _ = project.call("quarantine", "show", "shop.products")
     assert (shown["raw"], shown["source_offset"]) == (BROKEN, 2)
-    assert "1 events" in project.run("quarantine", "list", "--config", project.config)[1]
+    assert "1 event\n" in project.run("quarantine", "list", "--config", project.config)[1]
 
 
 def test_quarantine_replay_applies_what_a_mended_config_can_decode(project: Project) -> None:
@@ -330,12 +331,29 @@ def test_run_applies_what_arrives_until_it_is_told_to_stop(number: signal.Signal
     assert [r["id"] for r in project.rows()] == [1, 2]
 
 
+def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
+    project.land("1.jsonl", event("c", product(1)))
+    command = [sys.executable, "-m", "pipelines.cli", "run", "--config", str(project.config), "--json"]
+    with subprocess.Popen([*command, "--heartbeat", "0.2"], stdout=subprocess.PIPE, env=os.environ) as process:
+        assert process.stdout is not None
+        kinds = []
+        while kinds[-3:] != ["round", "heartbeat", "heartbeat"]:
+            kinds.append("heartbeat" if "heartbeat" in json.loads(process.stdout.readline()) else "round")
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[0]
+    assert (process.returncode, kinds.count("round")) == (0, 1)
+    assert all("heartbeat" in json.loads(line) for line in rest.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "exit_code"),
     [
         (["status"], 0),
         (["quarantine", "list"], 0),
-        (["check"], 0),
+        (["check"], 1),
+        (["check", "shop.products"], 1),
+        (["tables"], 0),
+        (["describe", "shop.products"], 1),
         (["quarantine", "show", "shop.products"], 1),
         (["quarantine", "replay", "shop.products"], 1),
         (["replay", "shop.products"], 1),

@@ -44,8 +44,10 @@ def test_count_columns_where_and_limit(run: Run, table: tuple[str, ...]) -> None
     assert [list(json.loads(line)) for line in lines] == [["n"], ["n"]]
 
 
-def test_metrics_say_what_deletes_removed(run: Run, table: tuple[str, ...]) -> None:
-    _, _, errors = run("scan", *table, "--count", "--metrics")
+@pytest.mark.parametrize("words", [["--count"], [], ["--limit", "100"], ["--format", "csv"], ["--output", "-"]])
+def test_metrics_say_what_deletes_removed(run: Run, table: tuple[str, ...], words: list[str]) -> None:
+    _, output, errors = run("scan", *table, *words, "--metrics")
+    assert output
     metrics = json.loads(errors)
     assert metrics["rows_out"] == 3
     assert metrics["rows_removed_by_equality_deletes"] > 0

@@ -1,0 +1,303 @@
+"""`nevermore describe`, `snapshots` and `files`: what a table is, how it came to be, and which files hold it.
+
+Only metadata and manifests are read, never data.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.commands.table_argument import (
+    AS_OF,
+    CONFIG,
+    REF,
+    RELOCATE,
+    SNAPSHOT,
+    TABLE,
+    WHERE,
+    open_named_table,
+)
+from pipelines.commands.terminal import counted, print_grid
+
+if TYPE_CHECKING:
+    from scan_core import Scan, Table
+    from scan_core.metadata import TableMetadata
+    from scan_core.snapshot import ContentFile, DeleteFile, Snapshot
+    from scan_core.split import FileScanTask
+
+DEFAULT_MOST_SHOWN = 50
+_COUNTS = ("added-records", "deleted-records", "added-equality-deletes", "added-position-deletes", "added-data-files")
+
+
+def describe(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as an object.")] = False,
+) -> None:
+    """Show a table's columns, key, partitioning, properties, size and location.
+
+    Example: `nevermore describe shop.orders`
+    """
+    found = _description(open_named_table(table, relocate, config))
+    if as_json:
+        _print_json(found)
+        return
+    typer.echo(f"{table}: Iceberg format version {found['format_version']}, {found['location']}")
+    typer.echo(f"  metadata    {found['metadata_file']}")
+    typer.echo(f"  partitions  {', '.join(found['partitioning']) or 'none'}")
+    current = found["current_snapshot"]
+    if current is None:
+        typer.echo("  no snapshot yet: the table is empty")
+    else:
+        typer.echo(f"  snapshot    {current['snapshot_id']}, {current['committed_at']}")
+        totals = {name.removeprefix("total-"): n for name, n in current["summary"].items() if name.startswith("total-")}
+        typer.echo(f"  totals      {', '.join(f'{name} {count}' for name, count in totals.items())}")
+    typer.echo(f"  refs        {', '.join(found['refs']) or 'none'}; {counted(found['num_snapshots'], 'snapshot')}")
+    for name, value in found["properties"].items():
+        typer.echo(f"  property    {name} = {value:.200}")
+    print_grid(
+        ("id", "column", "type", "", "comment"),
+        [
+            (
+                c["id"],
+                c["name"],
+                c["type"],
+                " ".join(w for w in ("key" * c["is_key"], "required" * c["required"]) if w),
+                c["doc"] or "",
+            )
+            for c in found["columns"]
+        ],
+        numbers=1,
+    )
+
+
+def snapshots(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most snapshots to show; --json lists all.")] = (
+        DEFAULT_MOST_SHOWN
+    ),
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All snapshots as a list, newest first.")] = False,
+) -> None:
+    """List a table's snapshots, newest first: when each was committed, by which operation, what it added.
+
+    Example: `nevermore snapshots shop.orders`
+    """
+    metadata = open_named_table(table, relocate, config).metadata
+    newest = sorted(metadata.snapshots.values(), key=lambda s: (s.sequence_number, s.timestamp_ms), reverse=True)
+    documents = [_snapshot(snapshot, metadata) for snapshot in newest]
+    if as_json:
+        _print_json(documents)
+        return
+    print_grid(
+        ("snapshot", "committed", "operation", *(name.replace("-", " ") for name in _COUNTS), "refs"),
+        [
+            (
+                str(d["snapshot_id"]) + ("" if d["is_ancestor"] else " (not in the current history)"),
+                d["committed_at"],
+                d["operation"],
+                *(d["summary"].get(name, "") for name in _COUNTS),
+                ", ".join(d["refs"]),
+            )
+            for d in documents[:limit]
+        ],
+    )
+    _note_more(len(documents) - limit, "snapshot")
+
+
+def files(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    snapshot: Annotated[int | None, SNAPSHOT] = None,
+    as_of: Annotated[str | None, AS_OF] = None,
+    ref: Annotated[str | None, REF] = None,
+    where: Annotated[str | None, WHERE] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most files to show; --json lists all.")] = (
+        DEFAULT_MOST_SHOWN
+    ),
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All files as an object of two lists.")] = False,
+) -> None:
+    """List the data files of a snapshot with the deletes that may touch each, and the delete files with their reach.
+
+    With `--where` only the data files that may hold such rows. A delete file that reaches no listed data file is shown
+    with 0 data files.
+
+    Example: `nevermore files shop.orders --where "id < 100"`
+    """
+    from pipelines.commands.scan_request import build_scan
+
+    opened = open_named_table(table, relocate, config)
+    scan = build_scan(opened, columns=None, where=where, snapshot=snapshot, as_of=as_of, ref=ref)
+    document = _files(scan)
+    if as_json:
+        _print_json(document)
+        return
+    data, deletes = document["data_files"], document["delete_files"]
+    above = f"{opened.location.rstrip('/')}/"
+    typer.echo(f"paths are relative to {above}")
+    print_grid(
+        ("data file", "rows", "bytes", "sequence number", "partition", "delete files"),
+        [
+            (
+                f["path"].removeprefix(above),
+                f["rows"],
+                f["bytes"],
+                f["sequence_number"],
+                f["partition"],
+                len(f["delete_files"]),
+            )
+            for f in data[:limit]
+        ],
+    )
+    _note_more(len(data) - limit, "data file")
+    if not deletes:
+        typer.echo("no delete files")
+        return
+    typer.echo("")
+    print_grid(
+        ("delete file", "deletes by", "rows", "bytes", "sequence number", "partition", "data files"),
+        [
+            (
+                f["path"].removeprefix(above),
+                f["content"] + (f" ({', '.join(f['key'])})" if f["key"] else ""),
+                f["rows"],
+                f["bytes"],
+                f["sequence_number"],
+                f["partition"],
+                f["data_files"],
+            )
+            for f in deletes[:limit]
+        ],
+    )
+    _note_more(len(deletes) - limit, "delete file")
+
+
+def _description(table: "Table") -> dict[str, Any]:
+    from pipelines.tables.table_shape import KEY
+
+    metadata = table.metadata
+    schema, spec = metadata.schema, metadata.specs[metadata.default_spec_id]
+    current = metadata.current_snapshot
+    key = metadata.properties.get(KEY, "").split(",")  # our mirrors keep the key in a property, others in the schema
+    return {
+        "location": metadata.location,
+        "metadata_file": table.metadata_path,
+        "table_uuid": metadata.table_uuid,
+        "format_version": metadata.format_version,
+        "columns": [
+            {
+                "id": f.field_id,
+                "name": f.name,
+                "type": str(f.type),
+                "required": f.required,
+                "is_key": f.field_id in schema.identifier_field_ids or f.name in key,
+                "doc": f.doc,
+            }
+            for f in schema.fields
+        ],
+        "partitioning": [
+            f"{field.transform}({_column_name(metadata, field.source_id)}) as {field.name}" for field in spec.fields
+        ],
+        "properties": dict(sorted(metadata.properties.items())),
+        "refs": sorted(metadata.refs),
+        "num_snapshots": len(metadata.snapshots),
+        "current_snapshot": None if current is None else _snapshot(current, metadata),
+    }
+
+
+def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata") -> dict[str, Any]:
+    current = metadata.current_snapshot_id
+    history = set() if current is None else {s.snapshot_id for s in metadata.ancestors(current)}
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "parent_id": snapshot.parent_id,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "operation": snapshot.operation,
+        "is_ancestor": snapshot.snapshot_id in history,
+        "refs": sorted(name for name, ref in metadata.refs.items() if ref.snapshot_id == snapshot.snapshot_id),
+        "summary": dict(snapshot.summary),
+    }
+
+
+def _files(scan: "Scan") -> dict[str, Any]:
+    from scan_core.manifest_list import DATA_MANIFEST, snapshot_manifests
+    from scan_core.manifests import read_delete_manifests
+
+    plan, metadata = scan.plan(), scan.table.metadata
+    applying = [_deletes_of(task) for task in plan.tasks]
+    reach = Counter(_identity(file) for deletes in applying for file in deletes)
+    manifests = () if plan.snapshot is None else snapshot_manifests(plan.snapshot, scan.table.io)
+    wanted = [m for m in manifests if m.content != DATA_MANIFEST]
+    listed = [file for part in read_delete_manifests(wanted, metadata, scan.table.io) for file in part]
+    return {
+        "snapshot_id": None if plan.snapshot is None else plan.snapshot.snapshot_id,
+        "data_files": [
+            {**_facts(task.data_file, metadata), "delete_files": [f.path for f in deletes]}
+            for task, deletes in zip(plan.tasks, applying, strict=True)
+        ],
+        "delete_files": [
+            {
+                **_facts(file, metadata),
+                "content": "vector" if file.is_deletion_vector else file.content.name.lower(),
+                "key": [_column_name(metadata, i) for i in file.equality_ids],
+                "data_files": reach[_identity(file)],
+            }
+            for file in listed
+        ],
+    }
+
+
+def _deletes_of(task: "FileScanTask") -> "Sequence[DeleteFile]":
+    """The delete files that may remove rows of a data file."""
+    newer = (
+        file
+        for group in task.equality_deletes
+        for file in group.files
+        if file.data_sequence_number
+        > task.data_file.data_sequence_number  # groups are shared by data files of all ages
+    )
+    return (*newer, *task.position_deletes, *([] if task.deletion_vector is None else [task.deletion_vector]))
+
+
+def _identity(file: "DeleteFile") -> tuple[str, int | None]:
+    """Several deletion vectors share a Puffin file."""
+    return file.path, file.content_offset
+
+
+def _facts(file: "ContentFile", metadata: "TableMetadata") -> dict[str, Any]:
+    from scan_core.plan.partition_text import partition_text
+
+    spec = metadata.specs[file.spec_id]
+    return {
+        "path": file.path,
+        "format": file.format.value,
+        "rows": file.record_count,
+        "bytes": file.file_size_bytes,
+        "sequence_number": file.data_sequence_number,
+        "spec_id": file.spec_id,
+        "partition": "" if spec.is_unpartitioned else partition_text(spec, file.partition, metadata.field_paths()),
+    }
+
+
+def _column_name(metadata: "TableMetadata", field_id: int) -> str:
+    path = metadata.field_paths().get(field_id)
+    return f"dropped column {field_id}" if path is None else ".".join(field.name for field in path)
+
+
+def _note_more(number: int, noun: str) -> None:
+    if number > 0:
+        typer.echo(f"and {counted(number, f'more {noun}')}; --limit or --json shows them")
+
+
+def _print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(document))

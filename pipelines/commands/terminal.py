@@ -1,0 +1,60 @@
+"""What commands show a person: progress on a terminal, counts in words.
+
+Results go to standard output and are written by the commands; nothing here touches it.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class ShowProgress(Protocol):
+    """Replaces the text beside the spinner."""
+
+    def __call__(self, text: str) -> None:
+        """Show `text` from now on."""
+        ...
+
+
+@contextmanager
+def progress(text: str, *, hidden: bool = False) -> Iterator[ShowProgress]:
+    """A spinner with a text and the seconds that passed, on standard error, if that is a terminal; else nothing.
+
+    The line is removed at the end, so that whatever is printed next begins on a line of its own.
+    """
+    if hidden or not sys.stderr.isatty():
+        yield _show_nothing
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=None)
+        yield lambda text: shown.update(task, description=text)
+
+
+def _show_nothing(text: str) -> None:
+    """Progress where nobody watches."""
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 event`, `2,000 events`, `3 deletes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> None:
+    """A table on standard output: numbers to the right, with thousands separated except in the first `numbers` columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    is_number = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(headings))]
+    grid = Table(show_edge=False, pad_edge=False)
+    for heading, is_right in zip(headings, is_number, strict=True):
+        grid.add_column(heading, justify="right" if is_right else "left", overflow="fold")
+    for row in rows:
+        cells = enumerate(row)
+        grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= numbers else str(cell) for i, cell in cells))
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(grid)
