@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.jobs import JOBS_BY_UNIT, ingest_job, tables_by
 from assets.keys import published_key
@@ -11,6 +12,7 @@ from pipelines.config import PublishedConfig
 from pipelines.published.partition import FORMATS, Unit
 
 INGEST_CRON = "*/5 * * * *"
+CHECK_CRON = "0 4 * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
 """Some time after the end of a partition, for events that arrive late: days two hours after midnight."""
 
@@ -20,6 +22,17 @@ ingest_schedule = dg.ScheduleDefinition(
     cron_schedule=INGEST_CRON,
     description="Apply what is new every five minutes.",
 )
+
+
+def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """Every night: publications compare changed keys alone meanwhile."""
+    return dg.ScheduleDefinition(
+        name="check_schedule",
+        job=job,
+        cron_schedule=CHECK_CRON,
+        execution_timezone="UTC",
+        description="Compare all rows of all mirrors every night.",
+    )
 
 
 def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.ScheduleDefinition]:

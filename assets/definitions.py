@@ -9,9 +9,9 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.automation import ingest_schedule, publish_schedules
+from assets.automation import check_schedule, ingest_schedule, publish_schedules
 from assets.change_log import change_log_assets
-from assets.jobs import ingest_job, jobs_by_time
+from assets.jobs import check_job, ingest_job, jobs_by_time
 from assets.keys import mirror_key, published_key
 from assets.materialized import published_asset
 from assets.mirror import mirror_asset
@@ -39,15 +39,17 @@ def project_definitions(config: Config) -> dg.Definitions:
         *(mirror_asset(table, config) for table in config.tables),
         *(published_asset(name, config, partitions_of(name, config.published)) for name in config.published),
     ]
+    mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
+    check_all = check_job(mirror_checks)
     checks = [
-        *(mirror_asset_checks(table, mirror_key(table), config) for table in config.tables),
+        *mirror_checks,
         *(published_asset_check(name, published_key(name)) for name in config.published),
     ]
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[ingest_job, *jobs_by_time(config.published), *([refresh] if refresh else [])],
-        schedules=[ingest_schedule, *publish_schedules(config.published)],
+        jobs=[ingest_job, check_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
+        schedules=[ingest_schedule, check_schedule(check_all), *publish_schedules(config.published)],
         sensors=[publish_after_ingest(refresh)] if refresh else [],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
         resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},

@@ -1,6 +1,6 @@
 """Jobs: which assets run together, by the names that schedules, the CLI and people use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -12,6 +12,7 @@ from pipelines.published.partition import Unit
 INGEST_JOB = "ingest_job"
 DAILY_JOB = "daily_job"
 PUBLISH_JOB = "publish_job"
+CHECK_JOB = "check_job"
 JOBS_BY_UNIT: Mapping[Unit, str] = {
     "hour": "hourly_job",
     "day": DAILY_JOB,
@@ -25,6 +26,15 @@ ingest_job = dg.define_asset_job(
     selection=dg.AssetSelection.groups(CHANGE_LOG_GROUP, MIRROR_GROUP),
     description="Apply everything new to change logs and mirrors, then check the mirrors.",
 )
+
+
+def check_job(checks: Sequence[dg.AssetChecksDefinition]) -> UnresolvedAssetJobDefinition:
+    """All checks of all mirrors, over all of their rows."""
+    return dg.define_asset_job(
+        CHECK_JOB,
+        selection=dg.AssetSelection.checks(*checks),
+        description="Compare all rows of all mirrors with their change logs and files.",
+    )
 
 
 def jobs_by_time(published: Mapping[str, PublishedConfig]) -> Iterator[UnresolvedAssetJobDefinition]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
-from assets.published_reports import count_made, refresh_metadata
+from assets.published_reports import checked_publish, count_made, refresh_metadata
 from assets.resources import Project
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.published.entries import tables_read
-from pipelines.published.refresh import publish
 
 DAYS_PER_RUN = 31
 """Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""
@@ -90,6 +89,6 @@ def _how(partition: str | None) -> str:
 def _make(name: str, project: Project, keys: Sequence[str]) -> _Made:
     """The partitions of a run in one snapshot, or all of the table."""
     config = project.config()
-    report = publish(config, name, partitions=keys, master=project.spark_master)
+    report = checked_publish(config, name, partitions=keys, master=project.spark_master)
     found = 0 if report.is_unchanged else count_made(config, report)
     return report.rows, found, refresh_metadata(report)

@@ -11,14 +11,13 @@ import dagster as dg
 from assets.jobs import PUBLISH_JOB, ingest_job
 from assets.keys import published_key, table_pool
 from assets.partitions import partitions_of
-from assets.published_reports import count_made, refresh_metadata
+from assets.published_reports import checked_publish, count_made, refresh_metadata
 from assets.resources import Project
 from checks.asset_checks import check_result
 from checks.published_equality import published_equals_duckdb
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
 from pipelines.published.entries import published_entry
-from pipelines.published.refresh import publish
 from pipelines.published.refresh_report import PublishReport
 from scan_core.table import open_table
 
@@ -78,7 +77,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
     )
     def refresh(context: dg.OpExecutionContext, project: Project) -> None:
         config = project.config()
-        report = publish(config, name, master=project.spark_master)
+        report = checked_publish(config, name, master=project.spark_master)
         context.log.info("%s: %s", name, report.reason)
         if report.is_unchanged:
             return

@@ -1,12 +1,17 @@
 """What runs of published tables report: metadata of materializations, and whether the table holds what was written."""
 
+from collections.abc import Sequence
+
 import dagster as dg
 from sqlglot import exp
 
+from checks.publish_checks import ProjectAuditor
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
+from pipelines.published.audit import CheckFailedError
 from pipelines.published.entries import published_entry
 from pipelines.published.partition import NULL_KEY
+from pipelines.published.refresh import publish
 from pipelines.published.refresh_report import PublishReport
 from pipelines.published.slice_conditions import scan_condition
 from scan_core.metrics import ScanMetrics
@@ -15,6 +20,21 @@ from scan_core.table import open_table
 
 MOST_TOLD = 50
 """Partitions whose reason is shown on a materialization."""
+
+
+def checked_publish(
+    config: Config, name: str, *, partitions: Sequence[str] = (), master: str | None = None
+) -> PublishReport:
+    """Publish from mirrors whose checks have passed, whichever run has written them.
+
+    Raises:
+        dagster.Failure: a check failed; the run is not tried again, as the rows would be the same.
+    """
+    try:
+        return publish(config, name, partitions=partitions, master=master, auditor=ProjectAuditor())
+    except CheckFailedError as error:
+        failed = {f"{v.table}: {v.check}": dg.TextMetadataValue(v.text) for v in error.verdicts if not v.passed}
+        raise dg.Failure(str(error), metadata=failed, allow_retries=False) from error
 
 
 def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
@@ -35,6 +55,9 @@ def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
     if len(report.rows_by_partition) > 1:
         rows = dict(list(report.rows_by_partition.items())[:MOST_TOLD])
         values["rows by partition"] = dg.JsonMetadataValue(rows)
+    if report.checks:
+        told = {f"{verdict.table}: {verdict.check}": verdict.text for verdict in report.checks}
+        values["checks before publishing"] = dg.JsonMetadataValue(told)
     for table, count in report.changed_rows.items():
         values[f"changed rows of {table}"] = dg.IntMetadataValue(count)
     for table, read in report.reads.items():

@@ -17,11 +17,11 @@ def mirror_equals_reference(subject: Subject) -> CheckResult:
     if subject.why_not_by_log is not None:
         not_compared.append(f"not compared: rows by log: {subject.why_not_by_log}")
     elif subject.change_log is not None:
-        alive = _alive(rows) if subject.soft_delete else rows
+        alive = alive_rows(rows) if subject.soft_delete else rows
         demanded = subject.folded.rows
         compared["rows by log"] = demanded.num_rows
-        findings.append(("its change log", compare(alive, _columns_of(demanded, alive), sort_by=subject.key)))
-    details = [text for other, found in findings for text in _statements(other, found)]
+        findings.append(("its change log", compare(alive, columns_of(demanded, alive), sort_by=subject.key)))
+    details = [text for other, found in findings for text in statements(other, found)]
     offending = [row for _, found in findings for part in (found.left_only, found.right_only) for row in sample(part)]
     keys = [{name: row[name] for name in subject.key or row} for row in offending]
     unique = [key for i, key in enumerate(keys) if key not in keys[:i]]
@@ -30,12 +30,13 @@ def mirror_equals_reference(subject: Subject) -> CheckResult:
     )
 
 
-def _alive(rows: pa.Table) -> pa.Table:
+def alive_rows(rows: pa.Table) -> pa.Table:
+    """The rows of a mirror in soft-delete mode that count as alive, without the flag."""
     flags = pc.fill_null(rows.column(DELETED_FLAG), fill_value=False)
     return rows.filter(pc.invert(flags)).drop_columns([DELETED_FLAG])
 
 
-def _columns_of(rows: pa.Table, like: pa.Table) -> pa.Table:
+def columns_of(rows: pa.Table, like: pa.Table) -> pa.Table:
     """The log's columns in the table's order; columns that the log has lost sight of are NULL (a dropped column)."""
     columns = [
         rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
@@ -45,7 +46,8 @@ def _columns_of(rows: pa.Table, like: pa.Table) -> pa.Table:
     return pa.table([*columns, *(rows.column(n) for n in extra)], names=[*like.column_names, *extra])
 
 
-def _statements(other: str, found: Comparison) -> list[str]:
+def statements(other: str, found: Comparison) -> list[str]:
+    """What a comparison of the engine's rows with another source of them found, in words."""
     statements = [f"types differ from {other}: {text}" for text in found.type_differences]
     if found.type_differences:
         return statements

@@ -1,18 +1,25 @@
 """Which checks a mirror of a project gets, and where their subject comes from: catalog and config."""
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from checks.changed_keys import NeedsAllRows, check_changed_keys
 from checks.deleted_rows import no_deleted_row_reappears
 from checks.equality import mirror_equals_reference
+from checks.kept_results import KeptResults, ResultStore
 from checks.keys import key_is_unique
 from checks.result import CheckResult
 from checks.subject import Subject
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
+from pipelines.errors import SourceError
+from pipelines.tables.loaded_table import metadata_location, storage_of
 from pipelines.tables.positions import LOG_ORDINAL, newest_property
 from pipelines.tables.table_shape import KEY
+from scan_core.location import parse_location
 
 MirrorCheck = Callable[[Subject], CheckResult]
 
@@ -22,8 +29,12 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     "key_is_unique": key_is_unique,
 }
 """By name, in the order in which people read them."""
+FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
+"""Since all rows of a mirror were compared, after which the next check compares them all again."""
 KEYLESS_CHECKS = ("mirror_equals_reference",)
 """What can be said of a table whose rows have no key (`identity: full`)."""
+
+_log = logging.getLogger(__name__)
 
 
 def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
@@ -33,8 +44,14 @@ def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
     return dict(MIRROR_CHECKS)
 
 
-def mirror_subject(config: Config, table: str) -> Subject | None:
-    """The mirror and its change log, by their current metadata files; None where nothing was ingested yet."""
+def mirror_subject(config: Config, table: str, metadata: str | None = None) -> Subject | None:
+    """The mirror and its change log, by their current metadata files; None where nothing was ingested yet.
+
+    Args:
+        config: the project.
+        table: a mirror of it.
+        metadata: an earlier metadata file of the mirror, to look at the snapshot that was current then.
+    """
     if not has_catalog(config):
         return None
     catalog = open_catalog(config)
@@ -44,7 +61,7 @@ def mirror_subject(config: Config, table: str) -> Subject | None:
         return None
     settings = config.tables[table]
     return Subject(
-        table=str(mirror.metadata_location),
+        table=metadata or str(mirror.metadata_location),
         key=() if settings.identity == "full" else log.key or _declared_key(mirror),
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
@@ -57,13 +74,99 @@ def _declared_key(mirror: Any) -> tuple[str, ...]:
 
 
 def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[CheckResult]:
-    """Checks of a mirror by name, over one state of it; what is no mirror yet passes, and is said to be what it is."""
+    """Checks of a mirror by name, over all rows of one state of it, whose results are kept.
+
+    What is no mirror yet passes, and is said to be what it is.
+    """
     subject = mirror_subject(config, table)
+    if subject is None:
+        reason = _why_not_compared(config, table)
+        yield from (CheckResult(name, passed=True, details=[reason]) for name in names)
+        return
+    found: dict[str, CheckResult] = {}
+    began = time.time()
     for name in names:
-        if subject is None:
-            yield CheckResult(name, passed=True, details=[_why_not_compared(config, table)])
-        else:
-            yield MIRROR_CHECKS[name](subject)
+        found[name] = MIRROR_CHECKS[name](subject)
+        yield found[name]
+    store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
+    earlier = store.find(snapshot_id)
+    if earlier is not None and earlier.since is None:
+        store.keep(KeptResults(snapshot_id, {**earlier.results, **found}, None, min(began, earlier.full_at)))
+    else:
+        store.keep(KeptResults(snapshot_id, found, None, began))
+
+
+def snapshot_results(config: Config, table: str, metadata: str | None = None) -> KeptResults:
+    """The results of all checks of one snapshot of a mirror: those that are kept, else found out now and kept.
+
+    Where an earlier snapshot has passed, only the keys that changed since are compared, unless all rows were compared
+    too long ago, or the changes cannot tell.
+
+    Args:
+        config: the project.
+        table: a mirror of it.
+        metadata: the metadata file by which the snapshot is the current one; None for that of the catalog.
+    """
+    names = list(checks_of(config, table))
+    if metadata is not None and not parse_location(metadata).is_local:
+        return _not_compared(names, "the reference reads local files only")
+    subject = mirror_subject(config, table, metadata)
+    if subject is None:
+        return _not_compared(names, _why_not_compared(config, table))
+    store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
+    kept = store.find(snapshot_id)
+    if kept is not None and set(names) <= set(kept.results):
+        return kept
+    made = _since_green(subject, store, names) or KeptResults(
+        snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
+    )
+    store.keep(made)
+    return made
+
+
+def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
+    """Whether the checks of a snapshot of a mirror have passed, as far as results are kept; nothing is checked now."""
+    subject = mirror_subject(config, table)
+    if subject is None or not parse_location(subject.table).is_local:
+        return False
+    kept = _store(config, table, subject).find(snapshot_id or 0)
+    return kept is not None and kept.is_green(checks_of(config, table))
+
+
+def _since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> KeptResults | None:
+    """The results by the keys that changed since the last snapshot that has passed; None where all rows are to be compared."""
+    snapshot_id = _snapshot_id(subject)
+    for snapshot in subject.opened.metadata.ancestors(snapshot_id)[1:] if snapshot_id else ():
+        green = store.find(snapshot.snapshot_id)
+        if green is None or not green.is_green(names):
+            continue
+        if time.time() - green.full_at > FULL_CHECK_AFTER_SECONDS:
+            _log.info(
+                "%s: all rows are compared: they were last %s seconds ago", subject.table, FULL_CHECK_AFTER_SECONDS
+            )
+            return None
+        found = check_changed_keys(subject, green.snapshot_id)
+        if isinstance(found, NeedsAllRows):
+            _log.info("%s: all rows are compared: %s", subject.table, found.reason)
+            return None
+        return KeptResults(snapshot_id, {n: found[n] for n in names}, green.snapshot_id, green.full_at)
+    return None
+
+
+def _not_compared(names: Iterable[str], reason: str) -> KeptResults:
+    passed = {name: CheckResult(name, passed=True, details=[f"not compared: {reason}"]) for name in names}
+    return KeptResults(0, passed, None, time.time())
+
+
+def _snapshot_id(subject: Subject) -> int:
+    return subject.opened.metadata.current_snapshot_id or 0
+
+
+def _store(config: Config, table: str, subject: Subject) -> ResultStore:
+    mirror = find_table(open_catalog(config), table)
+    if mirror is None:
+        raise SourceError(f"{table} has vanished")
+    return ResultStore(subject, storage_of(mirror), metadata_location(mirror))
 
 
 def _why_not_compared(config: Config, table: str) -> str:

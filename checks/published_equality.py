@@ -1,10 +1,11 @@
 """A published table equals what DuckDB makes of the rows alive in its mirrors, at the snapshots that it was made from.
 
 Neither Spark nor the engine has a part in the reference: mirrors are read by `reference.py`, the SQL is run by DuckDB.
+The rows of a mirror are those of its files where that snapshot has passed its own checks, else what its change log demands.
 What cannot be compared passes, and says why and how many rows were left out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,18 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import scan_core
+from checks.changed_keys import applied_ordinal
 from checks.close_rows import surplus_rows
 from checks.duckdb_query import NotComparableError, duckdb_sql
+from checks.mirror_checks import is_known_green, mirror_subject
 from checks.oracle import types
 from checks.oracle.connection import open_connection
 from checks.published_partitions import keys_of_rows
-from checks.reference import live_rows
+from checks.reference import fold_log, live_rows
 from checks.result import CheckResult, sample
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.config import Config
 from pipelines.published.entries import arguments, published_entry, published_query
 from pipelines.published.provenance import Origin, Provenance, provenance_of
 from pipelines.published.state import query_hash
+from scan_core.scan import Scan
 from scan_core.schema import PrimitiveType, Schema
 
 NAME = "published_equals_duckdb"
@@ -85,6 +89,7 @@ class _Part:
 
 class _Comparison:
     def __init__(self, config: Config, name: str, most_bytes: int) -> None:
+        self._config = config
         self._entry = published_entry(config, name)
         self._query = published_query(config, name)
         if self._entry.mode != "replace":
@@ -208,9 +213,40 @@ class _Comparison:
         for table, columns in self._query.columns(schemas).items():
             wanted = origin.snapshots.get(table)
             is_current = wanted == scans[table].table.metadata.current_snapshot_id
-            alive = live_rows(locations[table], snapshot_id=None if is_current else wanted, columns=columns)
+            alive = self._demanded(scans[table], table, columns)
+            if alive is None:
+                alive = live_rows(locations[table], snapshot_id=None if is_current else wanted, columns=columns)
             rows[table] = _without_zones(alive.slice(0, 0) if wanted is None else alive)
         return schemas, rows
+
+    def _demanded(self, scan: Scan, table: str, columns: Sequence[str]) -> pa.Table | None:
+        """The rows that the log of a mirror demands at a snapshot; None where its files are known to have just these rows.
+
+        Also None for a table without a log, whose files are all there is to read.
+        """
+        snapshot = scan.snapshot
+        if snapshot is None or is_known_green(self._config, table, snapshot.snapshot_id):
+            return None
+        subject = mirror_subject(self._config, table)
+        if subject is None or subject.change_log is None:
+            return None
+        if subject.why_not_by_log is not None:
+            raise NotComparableError(f"{table} has not passed its checks, and {subject.why_not_by_log}")
+        if subject.soft_delete:
+            raise NotComparableError(f"{table} has not passed its checks, and its log does not tell rows that are gone")
+        ordinal = applied_ordinal(subject, snapshot.snapshot_id)
+        if ordinal is None:
+            raise NotComparableError(f"{table} has not passed its checks, and does not tell what of its log it holds")
+        rows = fold_log(subject.change_log, subject.key, up_to_ordinal=ordinal, adopted=subject.adopted).rows
+        found = []
+        for column in scan.select(*columns).arrow_schema:
+            if column.name not in rows.column_names:  # dropped by the source
+                found.append(pa.nulls(rows.num_rows, column.type))
+            elif isinstance(column.type, pa.BaseExtensionType):
+                found.append(rows.column(column.name))
+            else:  # the table's type may be wider
+                found.append(rows.column(column.name).cast(column.type))
+        return pa.table(found, names=list(columns))
 
 
 def _within(row_keys: pa.Array, keys: frozenset[str], *, others: bool) -> pa.Array:

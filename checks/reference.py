@@ -20,7 +20,7 @@ from checks.oracle.dead import equality_conditions, position_condition
 from checks.oracle.facts import RefusedError, TableFacts, read_table_facts
 from checks.oracle.replay import Members, deleted_keys, replay, replay_rows
 
-__all__ = ["AdoptedRows", "Folded", "KeyRange", "RefusedError", "fold_changes", "fold_log", "live_rows"]
+__all__ = ["AdoptedRows", "Folded", "KeyRange", "RefusedError", "changed_keys", "fold_changes", "fold_log", "live_rows"]
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
 
@@ -156,6 +156,52 @@ def fold_log(
         return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema, within)
 
 
+def changed_keys(
+    location: str | Path,
+    key: Sequence[str],
+    *,
+    after_ordinal: int,
+    up_to_ordinal: int,
+    relocate: Mapping[str, str] | None = None,
+) -> pa.Table | None:
+    """The keys, each once, of the rows that some changes of a log touch, before and after them.
+
+    Args:
+        location: the change log's metadata file or directory.
+        key: names of the key columns.
+        after_ordinal: the last change that is left out.
+        up_to_ordinal: the last change.
+        relocate: old path prefix -> new path prefix.
+
+    Returns:
+        None where the changes are of all rows, as a truncate is, or the log has had no rows yet.
+    """
+    table = read_table_facts(location, relocate)
+    snapshot, schema = table.snapshot(None)
+    fields = {f["name"]: f for f in schema["fields"]}
+    if "after" not in fields:
+        return None
+    after, keys = fields["after"]["type"]["fields"], fields["key"]["type"]["fields"]
+    members = Members([f["name"] for f in keys], [f["name"] for f in after])
+    logged = [fields[n] for n in _LOG_COLUMNS]
+    with open_connection() as connection:
+        query = live_query(connection, table, snapshot, logged) or types.no_rows(logged)
+        named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
+        connection.execute(
+            f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) "
+            f"WHERE v0 > {int(after_ordinal)} AND v0 <= {int(up_to_ordinal)}"
+        )
+        if connection.execute("SELECT 1 FROM changes WHERE op = 't' LIMIT 1").fetchall():
+            return None
+        old = ", ".join(f"{members.of_key(k)} AS k{i}" for i, k in enumerate(key))
+        new = ", ".join(f"{members.of_after(k)} AS k{i}" for i, k in enumerate(key))
+        found = connection.sql(
+            f"SELECT {old} FROM changes UNION SELECT {new} FROM changes WHERE op <> 'd'"
+        ).to_arrow_table()
+    key_types = {f["name"]: f["type"] for f in keys}
+    return _in_types(found, pa.schema([(n, types.arrow_type(key_types[n])) for n in key]))
+
+
 def _begin_with(
     connection: duckdb.DuckDBPyConnection,
     adopted: AdoptedRows,
@@ -166,6 +212,12 @@ def _begin_with(
     """Put adopted rows before the changes; the members of `after` and `key` from then on."""
     table = read_table_facts(adopted.table, relocate)
     fields = table.current_schema["fields"]
+    if adopted.rows is not None:
+        by_name = {f["name"]: f for f in fields}
+        given = adopted.rows.rename_columns([f"v{i}" for i in range(adopted.rows.num_columns)])
+        connection.register("given_rows", given)
+        fields = [by_name[name] for name in adopted.rows.column_names]
+        return put_before(connection, "SELECT * FROM given_rows", adopted, fields=fields, after=after, key=key)
     snapshot = None if adopted.snapshot_id is None else table.snapshot(adopted.snapshot_id)[0]
     rows = live_query(connection, table, snapshot, fields) or types.no_rows(fields)
     return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
@@ -175,7 +227,9 @@ def _unchanged(
     adopted: AdoptedRows, key: Sequence[str], within: KeyRange | None, relocate: Mapping[str, str] | None
 ) -> Folded:
     """Adopted rows upon which no change came."""
-    rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, within=within, relocate=relocate)
+    rows = adopted.rows
+    if rows is None:
+        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, within=within, relocate=relocate)
     rows = rows if adopted.snapshot_id is not None else rows.slice(0, 0)
     return Folded(rows, rows.select(list(key)).slice(0, 0))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from checks.oracle import types
 
@@ -24,12 +25,14 @@ class AdoptedRows:
         snapshot_id: whose rows they are; None for no rows.
         ordinal: the last change of the log that they hold already.
         flag: a column of the mirror's writer, true for rows that are gone; not among the columns of the log.
+        rows: those rows themselves, where not all of the snapshot's are meant; without `flag`.
     """
 
     table: str | Path
     snapshot_id: int | None
     ordinal: int
     flag: str | None = None
+    rows: pa.Table | None = None
 
 
 def put_before(

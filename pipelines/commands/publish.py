@@ -1,5 +1,6 @@
 """`nevermore publish`: bring a published table up to date."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from pipelines.commands.spark_options import MASTER, REMOTE, tell_progress
 from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
 
 if TYPE_CHECKING:
+    from pipelines.published.audit import Auditor
     from pipelines.published.refresh_report import PublishReport
 
 MOST_SHOWN = 20
@@ -36,12 +38,21 @@ def publish(
     explain: Annotated[
         bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
     ] = False,
+    unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked", help="Ask for no check, neither of the mirrors nor of the rows; the snapshot says so."
+        ),
+    ] = False,
     config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     master: Annotated[str | None, MASTER] = None,
     remote: Annotated[str | None, REMOTE] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
 ) -> None:
-    """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each."""
+    """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each.
+
+    What is read has passed its checks: those that are missing are run first, and a mirror that fails one is not published.
+    """
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
@@ -64,7 +75,14 @@ def publish(
         tell_progress()
     for name in chosen:
         report = make(
-            settings, name, partitions=partition or (), is_full=full, is_dry=explain, master=master, remote=remote
+            settings,
+            name,
+            partitions=partition or (),
+            is_full=full,
+            is_dry=explain,
+            master=master,
+            remote=remote,
+            auditor=None if unchecked else _auditor(),
         )
         if as_json:
             import orjson
@@ -72,6 +90,12 @@ def publish(
             typer.echo(orjson.dumps(report.as_dict()))
         else:
             typer.echo(_told(report, with_reasons=explain))
+
+
+def _auditor() -> "Auditor":
+    """The checks of the project, which lie above this layer: found by name, as the command line finds its commands."""
+    found: Auditor = import_module("checks.publish_checks").ProjectAuditor()
+    return found
 
 
 def _told(report: "PublishReport", *, with_reasons: bool) -> str:
@@ -89,6 +113,8 @@ def _told(report: "PublishReport", *, with_reasons: bool) -> str:
             f"{report.name}: {verb} {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files{deleted}, "
             f"snapshot {report.snapshot_id}"
         )
+    if not report.is_dry and report.is_unchecked:
+        told += "; unchecked"
     changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]
     if not with_reasons:
         return told

@@ -17,6 +17,7 @@ from pipelines.config import Config, PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
 from pipelines.published.abandoned_runs import condemn_abandoned, remove_abandoned
 from pipelines.published.appended import SOURCES, Appended, appended, fingerprint, remembered
+from pipelines.published.audit import Auditor, Verdict, require_green_mirrors, told_checks
 from pipelines.published.commit import Publication, Published, PublishedTarget
 from pipelines.published.entries import published_entry, published_query, requested_partitions
 from pipelines.published.mirror_reads import mirror_scans, snapshots_read, views_of
@@ -53,6 +54,7 @@ def publish(
     is_dry: bool = False,
     master: str | None = None,
     remote: str | None = None,
+    auditor: Auditor | None = None,
 ) -> PublishReport:
     """Bring a published table up to date in one snapshot, as its `mode` says.
 
@@ -68,10 +70,12 @@ def publish(
         is_dry: say what would be made, and make nothing.
         master: where Spark runs, instead of what the config says; a session that runs already is used in any case.
         remote: a Spark Connect server, likewise.
+        auditor: is asked for the checks of what is read; None publishes unchecked, which the snapshot tells.
 
     Raises:
         ConfigError: an unknown name or partition, SQL that cannot run, or a table that does not fit its result.
         PublishError: a mirror does not exist yet, or the Spark job failed; nothing is published.
+        CheckFailedError: a check of a mirror failed; nothing is published.
         CommitConflictError: others kept changing the published table.
         MissingRuntimeError: no Java.
     """
@@ -80,7 +84,9 @@ def publish(
     keys = requested_partitions(config, name, partitions, is_full=is_full)
 
     def make(keys: Sequence[str]) -> PublishReport:
-        return _Run(config, entry, query, place=(master, remote)).make(keys, is_full=is_full, is_dry=is_dry)
+        return _Run(config, entry, query, place=(master, remote), auditor=auditor).make(
+            keys, is_full=is_full, is_dry=is_dry
+        )
 
     if entry.mode == "upsert" and len(keys) > 1:
         return joined([retry_conflicts(partial(make, [key])) for key in keys])
@@ -104,12 +110,20 @@ class _Run:
     """One attempt, over one state of mirrors and published table."""
 
     def __init__(
-        self, config: Config, entry: PublishedConfig, query: PublishedQuery, place: tuple[str | None, str | None]
+        self,
+        config: Config,
+        entry: PublishedConfig,
+        query: PublishedQuery,
+        *,
+        place: tuple[str | None, str | None],
+        auditor: Auditor | None,
     ) -> None:
         self._config = config
         self._entry = entry
         self._query = query
         self._place = place
+        self._auditor = auditor
+        self._verdicts: tuple[Verdict, ...] = ()
         self._catalog = open_catalog(config)
         self._scans = mirror_scans(self._catalog, query)
         self._table = find_table(self._catalog, query.name)
@@ -128,6 +142,8 @@ class _Run:
         if not keys and isinstance(plan, MakeNothing):
             self._require_incremental()
             return self._nothing(plan.reason, is_dry=is_dry)
+        if not is_dry:
+            self._require_green_mirrors()
         spark = project_session(self._config.spark.at(*self._place))
         with views_of(spark, self._scans, self._config.spark.reports) as (views, reports):
             work, shape = self._work(spark, plan, keys, views)
@@ -143,6 +159,11 @@ class _Run:
         if self._entry.mode == "upsert" and self._query.depends_on_partition and len(work.why) > 1:
             return self._one_by_one(spark, work, shape, wanted)
         return self._made(writer, work, shape, wanted, is_part=bool(keys))
+
+    def _require_green_mirrors(self) -> None:
+        if self._auditor is not None:
+            self._verdicts = tuple(self._auditor.mirrors(self._config, self._scans))
+            require_green_mirrors(self._query.name, self._verdicts)
 
     def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
         """A snapshot for each partition, whose rows may have keys of those before it; the last one tells that all are made."""
@@ -203,6 +224,7 @@ class _Run:
     def _told(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
         """What the snapshot says of its rows."""
         told = {QUERY: wanted.query, SOURCES: self._from}
+        told |= told_checks(None if self._auditor is None else self._verdicts)
         told |= {SOURCE + name: str(i) for name, i in snapshots_read(self._scans).items()}
         if is_part:
             return told | {PARTITIONS: partitions_json(work.why)}
@@ -231,4 +253,6 @@ class _Run:
             copied_rows=writer.copied_rows,
             delete_rows=sum(file.record_count for file in deletes),
             leftover_files=writer.leftover_files,
+            is_unchecked=self._auditor is None,
+            checks=self._verdicts,
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipelines.published.audit import Verdict
 from pipelines.published.commit import Mode
 from pipelines.published.mirror_reads import MirrorRead
 from scan_core.metrics import ScanMetrics
@@ -31,6 +32,8 @@ class PublishReport:
         copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
         delete_rows: keys whose earlier rows the new ones take the place of.
         leftover_files: files of failed attempts of tasks, and of runs that were killed, removed.
+        is_unchecked: no check was asked for.
+        checks: that were, of the mirrors that were read.
     """
 
     name: str
@@ -50,6 +53,8 @@ class PublishReport:
     copied_rows: int = 0
     delete_rows: int = 0
     leftover_files: int = 0
+    is_unchecked: bool = False
+    checks: tuple[Verdict, ...] = ()
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -81,6 +86,8 @@ class PublishReport:
             "bytes_written": self.bytes_written,
             "leftover_files": self.leftover_files,
             "snapshot_id": self.snapshot_id,
+            "unchecked": self.is_unchecked,
+            "checks": [verdict.as_dict() for verdict in self.checks],
             "rows_read": self.metrics.rows_out,
             "bytes_read": self.metrics.bytes_read,
             "bytes_skipped": self.metrics.bytes_skipped,

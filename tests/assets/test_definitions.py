@@ -12,9 +12,10 @@ import yaml
 
 from assets import definitions
 from assets.automation import last_key
-from assets.jobs import DAILY_JOB, INGEST_JOB, PUBLISH_JOB
+from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
 from assets.publish_job import SENSOR
 from pipelines.errors import ConfigError
+from pipelines.ingest import run_once
 from pipelines.published.partition import Unit
 from tests.conftest import REPOSITORY
 from tests.shop_project import ShopProject
@@ -73,6 +74,15 @@ def test_jobs_and_schedules_are_there_and_resolve(project: ShopProject) -> None:
     assert defs.resolve_job_def(DAILY_JOB).partitions_def is not None
     daily = defs.resolve_schedule_def("daily_schedule")
     assert (daily.cron_schedule, daily.default_status) == ("0 2 * * *", dg.DefaultScheduleStatus.STOPPED)
+
+
+def test_all_mirrors_are_checked_every_night_and_nothing_is_ingested_for_it(project: ShopProject) -> None:
+    run_once(project.config)
+    defs = project.definitions
+    assert defs.resolve_schedule_def("check_schedule").cron_schedule == "0 4 * * *"
+    result = defs.resolve_job_def(CHECK_JOB).execute_in_process()
+    assert len(result.get_asset_check_evaluations()) == 3 * 3
+    assert not result.get_asset_materialization_events()
 
 
 def test_a_schedule_that_the_config_names_runs_by_default_and_makes_yesterday(project: ShopProject) -> None:
@@ -182,7 +192,7 @@ def test_each_unit_of_time_has_its_job_and_schedule_and_one_job_publishes_after_
     defs = _with_more(project)
     dg.Definitions.validate_loadable(defs)
     names = {job.name for job in defs.jobs or []}
-    assert names == {INGEST_JOB, "hourly_job", DAILY_JOB, "monthly_job", "yearly_job", PUBLISH_JOB}
+    assert names == {INGEST_JOB, CHECK_JOB, "hourly_job", DAILY_JOB, "monthly_job", "yearly_job", PUBLISH_JOB}
     schedules = {s.name: s.cron_schedule for s in defs.schedules or []}
     assert schedules["hourly_schedule"] == "10 * * * *"
     steps = {node.name for node in defs.resolve_job_def(PUBLISH_JOB).nodes}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +15,8 @@ from assets.keys import published_key
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from pipelines.catalog import find_table, open_catalog
 from pipelines.ingest import run_once
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
 from tests.shop_project import ShopProject
 from tests.spark_session import SPARK_TEST
@@ -114,3 +117,15 @@ def _days(project: ShopProject) -> dg.DailyPartitionsDefinition:
     days = project.definitions.resolve_asset_graph().get(published_key(NAME)).partitions_def
     assert isinstance(days, dg.DailyPartitionsDefinition)
     return days
+
+
+def test_a_day_is_not_made_from_a_mirror_that_another_job_left_red(project: ShopProject) -> None:
+    table = find_table(open_catalog(project.config), "shop.orders")
+    delta = RowDelta(table)
+    rows = pa.table({"id": [99], "amount": [1e6], "day": pa.array([dt.date(2026, 1, 1)])})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    result = _run(project, "2026-01-01")
+    assert not result.success
+    (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    assert "shop.orders fails mirror_equals_reference" in str(failure.event_specific_data)
+    assert find_table(open_catalog(project.config), NAME) is None

@@ -1,0 +1,150 @@
+"""What a publication asks for before it reads a mirror: kept results, missing ones found out, red ones refused."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checks import mirror_checks
+from checks.kept_results import FOLDER
+from checks.mirror_checks import checks_of, run_checks, snapshot_results
+from checks.publish_checks import ProjectAuditor
+from checks.published_equality import published_equals_duckdb
+from pipelines.catalog import find_table, open_catalog
+from pipelines.ingest import run_once
+from pipelines.published.audit import CHECKS, UNCHECKED, CheckFailedError, Verdict
+from pipelines.published.refresh import publish
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import write_rows
+from scan_core import open_table
+from tests.shop_project import ShopProject, event, order
+from tests.spark_session import SPARK_TEST
+
+ORDERS, NAME = "shop.orders", "shop.daily"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ShopProject:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    run_once(project.config)
+    return project
+
+
+def mirror(project: ShopProject) -> Any:
+    return find_table(open_catalog(project.config), ORDERS)
+
+
+def write_behind_the_log(project: ShopProject, **row: Any) -> None:
+    delta = RowDelta(mirror(project))
+    rows = pa.table({name: [value] for name, value in {"id": 99, "amount": 1e6, "day": None, **row}.items()})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+
+
+def audit(project: ShopProject) -> list[Verdict]:
+    scan = open_table(mirror(project)).scan()
+    return list(ProjectAuditor().mirrors(project.config, {ORDERS: scan}))
+
+
+def files(project: ShopProject) -> list[Path]:
+    return sorted(project.folder.rglob(f"{FOLDER}/*.json"))
+
+
+def test_a_mirror_that_fails_its_checks_is_not_published(project: ShopProject) -> None:
+    snapshots = len(mirror(project).metadata.snapshots)
+    write_behind_the_log(project)
+    with pytest.raises(CheckFailedError, match=r"shop\.orders fails mirror_equals_reference") as refused:
+        publish(project.config, NAME, auditor=ProjectAuditor())
+    assert "--unchecked" in str(refused.value)
+    assert {v.check: v.passed for v in refused.value.verdicts} == {
+        "no_deleted_row_reappears": True, "mirror_equals_reference": False, "key_is_unique": True
+    }  # fmt: skip
+    assert find_table(open_catalog(project.config), NAME) is None
+    assert len(mirror(project).metadata.snapshots) == snapshots + 1  # results are no commits
+
+
+@SPARK_TEST[0]
+@pytest.mark.usefixtures("spark")
+def test_what_is_published_unchecked_says_so_and_is_compared_with_the_change_log(project: ShopProject) -> None:
+    write_behind_the_log(project, day=dt.date(2026, 1, 1))
+    report = publish(project.config, NAME)
+    assert (report.is_unchecked, report.as_dict()["checks"]) == (True, [])
+    table = find_table(open_catalog(project.config), NAME)
+    assert table is not None
+    assert table.metadata.current_snapshot().summary.additional_properties[CHECKS] == UNCHECKED
+    found = published_equals_duckdb(project.config, NAME)
+    assert not found.passed
+    assert [row["orders"] for row in found.offending_keys] == [4, 3]  # the mirror's own files have the fourth
+
+
+def test_results_are_kept_beside_the_mirror_and_found_out_once_per_snapshot(
+    project: ShopProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(verdict.passed for verdict in audit(project))
+    (kept,) = files(project)
+    assert kept.name.startswith(f"{mirror(project).metadata.current_snapshot_id}-")
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror_checks, "MIRROR_CHECKS", {})
+        assert all(verdict.passed for verdict in audit(project))
+    kept.write_text("{")
+    assert all(verdict.passed for verdict in audit(project))
+    assert kept not in files(project)
+
+
+def test_a_check_by_hand_is_the_result_that_a_publication_finds(project: ShopProject) -> None:
+    write_behind_the_log(project)
+    config = project.config
+    found = {result.name: result.passed for result in run_checks(config, ORDERS, checks_of(config, ORDERS))}
+    (kept,) = files(project)
+    assert {v.check: v.passed for v in audit(project)} == found
+    assert files(project) == [kept]
+
+
+def test_after_a_green_snapshot_only_the_keys_that_changed_are_compared(project: ShopProject) -> None:
+    audit(project)
+    green = mirror(project).metadata.current_snapshot_id
+    project.land("orders", "3.jsonl", [
+        event("u", "orders", before=order(3, 30.0, 2), after=order(3, 33.0, 1)),
+        event("d", "orders", before=order(4, 40.0, 1)),
+        event("c", "orders", after=order(8, 80.0, 2)),
+    ])  # fmt: skip
+    run_once(project.config)
+    kept = snapshot_results(project.config, ORDERS)
+    assert (kept.since, {r.passed for r in kept.results.values()}) == (green, {True})
+    assert kept.results["mirror_equals_reference"].compared == {
+        "keys changed": 3, "rows from engine": 2, "rows by log": 2
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "failed"),
+    [
+        ({"id": 99}, {"mirror_equals_reference"}),
+        ({"id": 4}, {"mirror_equals_reference", "no_deleted_row_reappears"}),
+        ({"id": 8, "amount": 80.0, "day": None}, {"mirror_equals_reference", "key_is_unique"}),
+    ],
+    ids=["a key that did not change", "a key that was deleted", "a key that came"],
+)
+def test_rows_that_came_behind_the_log_fail_though_only_changed_keys_are_compared(
+    project: ShopProject, row: dict[str, Any], failed: set[str]
+) -> None:
+    audit(project)
+    project.land("orders", "3.jsonl", [
+        event("d", "orders", before=order(4, 40.0, 1)), event("c", "orders", after=order(8, 80.0, 2))
+    ])  # fmt: skip
+    run_once(project.config)
+    write_behind_the_log(project, **row)
+    kept = snapshot_results(project.config, ORDERS)
+    assert kept.since is not None
+    assert {name for name, result in kept.results.items() if not result.passed} == failed
+    assert kept.results["mirror_equals_reference"].offending_keys[0]["id"] == row["id"]
+
+
+def test_all_rows_are_compared_again_after_a_day(project: ShopProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit(project)
+    project.land("orders", "3.jsonl", [event("c", "orders", after=order(8, 80.0, 2))])
+    run_once(project.config)
+    monkeypatch.setattr(mirror_checks, "FULL_CHECK_AFTER_SECONDS", -1.0)
+    assert snapshot_results(project.config, ORDERS).since is None
