@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection
 
 from pipelines.catalog import open_catalog
-from pipelines.changes.spill import remove_leftovers
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.feed_run import FeedRun, start_table
@@ -15,6 +14,7 @@ from pipelines.feeds import feeds_of
 from pipelines.ingest_report import IngestReport
 from pipelines.table_ingest import Progress
 from pipelines.table_patterns import expanded
+from scan_core.private_files import remove_leftovers
 
 SHOWN_TABLES = 20
 """A feed may carry thousands of tables that nobody asked for."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import duckdb
 
+from scan_core.private_files import temporary_folder
+
 ROUNDS_PER_BATCH = 4
 DEFAULT_BATCHES = 4
 SMALLEST_ROWS = 200
@@ -117,7 +119,7 @@ def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATC
     """
     if rows < SMALLEST_ROWS or batches < 1:
         raise ValueError(f"at least {SMALLEST_ROWS} rows and 1 batch are needed, not {rows} and {batches}")
-    with duckdb.connect() as database:
+    with duckdb.connect(config={"temp_directory": str(temporary_folder())}) as database:
         database.execute("set threads = 1; set timezone = 'UTC'")  # one thread: the order of rows is part of the seed
         database.execute(f"create macro seed() as {int(seed)}")
         database.execute(_MOMENT)

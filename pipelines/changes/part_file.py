@@ -7,19 +7,19 @@ goes to which part is decided by whoever writes.
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines.changes.spill import new_spill_path, no_room
+from pipelines.changes.spill import SpillFile, no_room
 
 
 class PartFile:
     """Parts of one schema. Mutable until the first of them is read; `close` removes the file."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
-        self._sink: pa.NativeFile | None = None
+        self._file: SpillFile | None = None
+        self._sink: BinaryIO | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
         self._batches: dict[int, list[int]] = defaultdict(list)
         self._num_batches = 0
@@ -32,8 +32,8 @@ class PartFile:
         """
         try:
             if self._writer is None:
-                self._path = new_spill_path("arrow")
-                self._sink = pa.OSFile(str(self._path), "wb")
+                self._file = SpillFile()
+                self._sink = self._file.sink
                 self._writer = pa.ipc.new_file(self._sink, rows.schema)
             for batch in rows.combine_chunks().to_batches():
                 self._writer.write_batch(batch)
@@ -52,9 +52,9 @@ class PartFile:
             self._end()
         except OSError as error:
             raise no_room(error) from error
-        if self._path is None:
+        if self._file is None:
             return
-        with pa.OSFile(str(self._path)) as source, pa.ipc.open_file(source) as reader:
+        with self._file.open() as source, pa.ipc.open_file(source) as reader:
             for part in sorted(self._batches):
                 yield (pa.Table.from_batches([reader.get_batch(number)]) for number in self._batches[part])
 
@@ -62,12 +62,13 @@ class PartFile:
         """Remove the file."""
         with suppress(OSError):  # a full disk takes no end of a file either, and this one goes anyway
             self._end()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
 
     def _end(self) -> None:
         writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
-        if writer is not None and sink is not None:
+        if sink is not None:
             with sink:
-                writer.close()
+                if writer is not None:
+                    writer.close()

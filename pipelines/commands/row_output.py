@@ -1,8 +1,6 @@
 """Writing rows of a table: to the terminal, a pipe, or a file that appears whole or not at all."""
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ import pyarrow as pa
 
 from pipelines.errors import ConfigError
 from pipelines.rendering import json_lines, render_rows
+from scan_core.private_files import whole_file
 
 TABLE_ROWS = 100
 """Most rows of the terminal's table; the other formats write all."""
@@ -69,13 +68,8 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         return
     if not output.parent.is_dir():
         raise ConfigError(f"--output {output}: the folder {output.parent} does not exist")
-    descriptor, partial = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as sink:
-            yield sink
-        Path(partial).replace(output)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    with whole_file(output) as sink:
+        yield sink
 
 
 def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:

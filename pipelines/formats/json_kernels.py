@@ -8,11 +8,15 @@ strictly: what `json.loads` refuses is refused here. Turning spans into columns 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 # ruff: noqa: C901, PLR0912, PLR1714, SIM110 - one compiled loop per kernel; Numba inlines no generators
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from scan_core.private_files import private_folder
 
 MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
 """Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
@@ -27,6 +31,8 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
 Kinds = NDArray[np.int8]
 
+if _numba_cache := os.environ.get("NUMBA_CACHE_DIR"):  # holds pickled objects, so nobody else may write to it
+    private_folder(Path(_numba_cache)).close()
 COMPILE: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "_nrt": False}
 """Without reference counting (`_nrt`) nothing can be allocated, and passing an array on costs no atomic operation."""
 INLINE: dict[str, Any] = {**COMPILE, "forceinline": True}

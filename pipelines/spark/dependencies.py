@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipelines.errors import ConfigError
 from pipelines.spark.package import REQUIREMENTS
+from scan_core.private_files import whole_file
 
 _LEFT_OUT = frozenset({"__pycache__", "tests"})
 _FROM_SPARK = frozenset({"pyspark", "py4j"})
@@ -33,14 +34,15 @@ def pack_dependencies(folder: Path) -> Path:
         ConfigError: a library is missing here, or the folder cannot be written.
     """
     path = dependencies_path(folder)
-    unfinished = path.with_suffix(".unfinished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(unfinished, "w:gz", compresslevel=1) as archive:
+        with (
+            whole_file(path, 0o666) as sink,
+            tarfile.open(fileobj=sink, mode="w:gz", compresslevel=1) as archive,
+        ):
             for one in required_distributions():
                 for name, file in installed_files(one):
                     archive.add(file, name, recursive=False)
-        unfinished.replace(path)
     except OSError as error:
         raise ConfigError(f"cannot write the libraries of workers to {folder}: {error}") from error
     return path

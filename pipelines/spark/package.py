@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pipelines.errors import ConfigError
 from scan_core.native.machine_code import machine_code_file
+from scan_core.private_files import whole_file
 
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (
@@ -123,10 +124,8 @@ def _metadata() -> bytes:
 
 
 def _write(path: Path, members: dict[str, bytes]) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+    with whole_file(path, 0o666) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(members):
             member = zipfile.ZipInfo(name, _EPOCH)
             member.external_attr = 0o644 << 16
             archive.writestr(member, members[name], zipfile.ZIP_DEFLATED)
-    unfinished.replace(path)

@@ -3,7 +3,6 @@
 What Spark itself is told is the business of scan_core's `spark_session.py`.
 """
 
-from pathlib import Path
 from typing import Any
 
 from pipelines.errors import ConfigError
@@ -32,7 +31,7 @@ def project_session(spark: SparkConfig) -> Any:
 
 def _archives(spark: SparkConfig) -> list[str]:
     from scan_core.distribute.spark_session import is_local
-    from scan_core.distribute.task_reports import temporary_root
+    from scan_core.private_files import temporary_folder
 
     match spark.package:
         case "installed":
@@ -40,7 +39,7 @@ def _archives(spark: SparkConfig) -> list[str]:
         case "auto":
             if spark.remote is None and is_local(spark.master or LOCAL_MASTER):
                 return []
-            return [str(build_package(Path(temporary_root()) / "package").path)]
+            return [str(build_package(temporary_folder() / "package").path)]
         case path:
             check_package(path)
             return [path]

@@ -18,7 +18,7 @@ from scan_core.deletes.equality import (
     build_index_streamed,
     needs_streaming,
 )
-from scan_core.deletes.index_file import shared_index
+from scan_core.deletes.index_file import FlatIndex, shared_index
 from scan_core.deletes.loader import iterate_keys, key_fields, load_keys
 from scan_core.deletes.simplify import Cover, without_covered
 from scan_core.file_io import fingerprint
@@ -97,7 +97,7 @@ class _KeySource:
         index: EqualityIndex = shared_index(options.index_folder, self.cache_key, self._build_whole)
         return index
 
-    def _build_whole(self) -> EqualityIndex:
+    def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1
         keys = list(self._uncovered(load_keys(self._group, self._context, self._metrics)))
         return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)

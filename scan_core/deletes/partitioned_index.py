@@ -4,11 +4,10 @@ Keys are distributed to spill files while they are read, so that no more than on
 filters stay in memory; probing gives the pages of a partition back before it goes on to the next.
 """
 
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from scan_core.index.hash_table import may_contain
 from scan_core.index.key_columns import Flags, Words, key_column, null_flags
 from scan_core.index.key_hash import HashSeed, hash_rows, rotated
 from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.private_files import PrivateFolder, spill_folder
 
 MAX_PARTITION_BITS = 8
 """256 spill files are open at a time."""
@@ -57,7 +57,7 @@ class PartitionedIndex:
             hashes = rotated(hashes, 64 - self.shift)
             dead = np.zeros(len(hashes), np.bool_)
             for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
-                index: HashedIndex = part.index
+                index = _hashed(part)
                 own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
                 among = np.flatnonzero(partition == number)
                 among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
@@ -92,27 +92,36 @@ def build_partitioned(
     bits = min(max((partitions - 1).bit_length(), 1), MAX_PARTITION_BITS)
     seed, shift = random_seed(), 64 - bits
     parts: list[MappedIndex] = []
-    with tempfile.TemporaryDirectory(prefix="nevermore-deletes-") as name:
-        folder = Path(name)
+    own, name = spill_folder(), f"deletes-{secrets.token_hex(8)}"
+    folder = own.folder(name)
+    try:
         with _Spill(folder, key_types, seed, shift) as spill:
             for part in keys:
                 spill.add(part, use_numba=use_numba)
         for number in range(1 << bits):
             index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits, use_numba=use_numba)
-            path = folder / f"{number}.index"
-            write_index(index, path)
-            parts.append(MappedIndex(path))  # the mapping outlives the file's name
-    num_keys = sum(p.index.num_keys for p in parts)
-    summaries = zip(*(p.index.summaries for p in parts), strict=True)
+            write_index(index, folder, f"{number}.index")
+            with folder.read(f"{number}.index") as file:
+                parts.append(MappedIndex(file, is_verified=True))  # the mapping outlives the file's name
+    finally:
+        folder.close()
+        own.remove_folder(name)
+    num_keys = sum(_hashed(p).num_keys for p in parts)
+    summaries = zip(*(_hashed(p).summaries for p in parts), strict=True)
     merged = tuple(merge_summaries(of_column) for of_column in summaries)
-    filters = tuple(p.index.table.first_bits.copy() for p in parts)
+    filters = tuple(_hashed(p).table.first_bits.copy() for p in parts)
     for mapped in parts:
         mapped.release()
-    is_bijective = not parts[0].index.columns
-    null_rank = max(p.index.null_rank for p in parts)
+    is_bijective = not _hashed(parts[0]).columns
+    null_rank = max(_hashed(p).null_rank for p in parts)
     return PartitionedIndex(
         sequence_numbers, seed, shift, tuple(parts), filters, is_bijective, null_rank, num_keys, merged
     )
+
+
+def _hashed(part: MappedIndex) -> HashedIndex:
+    assert isinstance(part.index, HashedIndex)  # noqa: S101 - partitions are built as such
+    return part.index
 
 
 def _build_part(
@@ -134,20 +143,25 @@ def _build_part(
 class _Spill:
     """Keys by partition in Arrow stream files."""
 
-    def __init__(self, folder: Path, key_types: Sequence[pa.DataType], seed: HashSeed, shift: int) -> None:
+    def __init__(self, folder: PrivateFolder, key_types: Sequence[pa.DataType], seed: HashSeed, shift: int) -> None:
         self._schema = pa.schema([pa.field(str(i), kind) for i, kind in enumerate(key_types)])
         self._seed = seed
         self._shift = shift
-        self._paths = [folder / f"{number}.keys" for number in range(1 << (64 - shift))]
+        self._folder = folder
+        self._num_partitions = 1 << (64 - shift)
+        self._files: list[BinaryIO] = []
         self._writers: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._writers = [pa.ipc.new_stream(str(path), self._schema) for path in self._paths]
+        self._files = [self._folder.create(f"{number}.keys") for number in range(self._num_partitions)]
+        self._writers = [pa.ipc.new_stream(file, self._schema) for file in self._files]
         return self
 
     def __exit__(self, *_: object) -> None:
         for writer in self._writers:
             writer.close()
+        for file in self._files:
+            file.close()
 
     def add(self, part: DeleteKeys, *, use_numba: bool) -> None:
         """Append the keys of a file to their partitions."""
@@ -168,7 +182,7 @@ class _Spill:
 
     def read(self, number: int) -> Iterator[DeleteKeys]:
         """The keys of a partition, in the order in which they were added."""
-        with pa.ipc.open_stream(str(self._paths[number])) as reader:
+        with self._folder.read(f"{number}.keys") as file, pa.ipc.open_stream(file) as reader:
             while True:
                 try:
                     batch, metadata = reader.read_next_batch_with_custom_metadata()

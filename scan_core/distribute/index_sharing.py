@@ -1,20 +1,13 @@
 """One delete index per host: the Python workers of a host map what one of them has built.
 
-Spark's workers are processes of one user; they meet in a folder of the host's temporary directory that belongs to that
-user alone. Its size is bounded by `deletes/index_file.py`.
+Spark's workers are processes of one user; they meet in a folder of that user alone. Its size is bounded by
+`deletes/index_file.py`.
 """
 
-import os
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
+from scan_core.private_files import user_folder
 from scan_core.split import ScanContext
-
-
-def host_folder() -> Path:
-    """The folder of this user on this host."""
-    return Path(tempfile.gettempdir()) / f"nevermore-indexes-{os.getuid()}"
 
 
 def with_shared_indexes(context: ScanContext) -> ScanContext:
@@ -22,4 +15,4 @@ def with_shared_indexes(context: ScanContext) -> ScanContext:
     options = context.options
     if not options.share_indexes or options.index_folder is not None:
         return context
-    return replace(context, options=replace(options, index_folder=str(host_folder())))
+    return replace(context, options=replace(options, index_folder=str(user_folder("indexes").path)))

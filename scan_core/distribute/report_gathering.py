@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from scan_core.distribute.task_reports import REPORT_PATTERN, write_text_atomically
+from scan_core.distribute.task_reports import reports_here, write_report
 
 _TASKS_PER_SLOT = 2
 """The first wave fills every slot of every executor."""
@@ -29,11 +29,11 @@ def _fetch(spark: SparkSession, parallelism: int, folder: Path) -> None:
     rows = spark.range(0, number, 1, number).mapInArrow(partial(_reports_here, str(folder)), "name string, text string")
     found = rows.distinct().toArrow()
     for name, text in zip(found["name"].to_pylist(), found["text"].to_pylist(), strict=True):
-        write_text_atomically(folder / Path(name).name, text)
+        write_report(folder, Path(name).name, text)
 
 
 def _reports_here(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
-        files = sorted(Path(folder).glob(REPORT_PATTERN))
-        texts = pa.array([file.read_text() for file in files], pa.string())
-        yield pa.RecordBatch.from_pydict({"name": pa.array([file.name for file in files], pa.string()), "text": texts})
+        found = reports_here(Path(folder))
+        names, texts = pa.array(list(found), pa.string()), pa.array(list(found.values()), pa.string())
+        yield pa.RecordBatch.from_pydict({"name": names, "text": texts})

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.distribute.java import require_java
 from scan_core.distribute.spark import register
-from scan_core.distribute.task_reports import temporary_root
 from scan_core.errors import OptionError
+from scan_core.private_files import temporary_folder
 
 ARROW_BATCH_ROWS = 100_000
 """Spark's own default of 10,000 spends a third of the time on batch borders."""
@@ -168,7 +168,7 @@ def _session_config(master: str) -> dict[str, str]:
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {
-            "spark.sql.warehouse.dir": str(temporary_root() / "warehouse"),
+            "spark.sql.warehouse.dir": str(temporary_folder() / "warehouse"),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
@@ -188,7 +188,7 @@ def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str
 
 def _quiet_log_config() -> Path:
     """Spark greets with a dozen warnings before any setting of its own can silence them."""
-    path = temporary_root() / "log4j2.properties"
+    path = temporary_folder() / "log4j2.properties"
     path.write_text(_LOG4J2)
     return path
 

@@ -4,6 +4,7 @@ Only rows of the result cross to the JVM, as Arrow batches. Columns and predicat
 never overridden: up to Spark 4.3 a pushed filter leaks into other uses of the same DataFrame, which silently loses rows.
 """
 
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -26,9 +27,11 @@ from scan_core.distribute.worker_archives import keep_archives_of_spark
 from scan_core.errors import OptionError, ScanError
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import is_missed
+from scan_core.private_files import UnsafeFileError
 from scan_core.read.split_reader import read_split
 
 FORMAT = "nevermore"
+_log = logging.getLogger(__name__)
 SPLITS_PER_CORE = 2
 """Two keep every core busy to the end; more only add the cost of starting a task."""
 _SLACK = 9 / 8
@@ -110,9 +113,12 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
         finally:
             task = TaskContext.get()
             if self._metrics_dir is not None and task is not None:
-                TaskReports(self._metrics_dir).write_task(
-                    task.stageId(), partition.index, metrics, partition.num_splits
-                )
+                try:
+                    TaskReports(self._metrics_dir).write_task(
+                        task.stageId(), partition.index, metrics, partition.num_splits
+                    )
+                except UnsafeFileError as error:  # whoever makes that folder first on this host must not stop the query
+                    _log.warning("the report of a task is missing: %s", error)
 
 
 def fair_split_bytes(total_bytes: int, parallelism: int, most: int) -> int:

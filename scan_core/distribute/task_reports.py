@@ -5,18 +5,16 @@ instead: a retried or speculative task overwrites its own report, so nothing is 
 folder, `report_gathering.py` fetches the files.
 """
 
-import atexit
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from scan_core.metrics import ScanMetrics
+from scan_core.private_files import private_folder, temporary_folder
 
 REPORT_PATTERN = "stage-*.json"
 _PLAN_FILE = "plan.json"
@@ -37,16 +35,16 @@ class TaskReports:
     @classmethod
     def in_folder(cls, directory: Path | str | None, fetch: Callable[[Path], None] | None = None) -> "TaskReports":
         """Reports in `directory`, or in a new temporary folder that goes when this process ends."""
-        return cls(Path(directory or tempfile.mkdtemp(prefix="reports-", dir=temporary_root())), fetch)
+        return cls(Path(directory or tempfile.mkdtemp(prefix="reports-", dir=temporary_folder())), fetch)
 
     def write_plan(self, metrics: ScanMetrics, num_splits: int) -> None:
         """Report what planning read and pruned; the last plan stands."""
-        _write_atomically(self.directory / _PLAN_FILE, {"num_splits": num_splits, "metrics": metrics.as_dict()})
+        self._write(_PLAN_FILE, {"num_splits": num_splits, "metrics": metrics.as_dict()})
 
     def write_task(self, stage_id: int, split_index: int, metrics: ScanMetrics, num_splits: int = 0) -> None:
         """Report one split, of so many, as read by one stage, replacing the report of an earlier attempt."""
         document = {"num_splits": num_splits, "metrics": metrics.as_dict()}
-        _write_atomically(self.directory / f"stage-{stage_id:06}-split-{split_index:06}.json", document)
+        self._write(f"stage-{stage_id:06}-split-{split_index:06}.json", document)
 
     @property
     def num_splits(self) -> int:
@@ -56,22 +54,16 @@ class TaskReports:
     @property
     def num_missing(self) -> int:
         """Splits of stages under `stage_ids` that have not reported: left out by a limit, lost, or still running."""
-        found: dict[int, list[int]] = {}
-        for path in self._files():
-            found.setdefault(_stage_id(path), []).append(int(json.loads(path.read_text())["num_splits"]))
-        return sum(max(0, max(numbers) - len(numbers)) for numbers in found.values())
+        return _num_missing(self._reports())
 
     @property
     def stage_ids(self) -> tuple[int, ...]:
         """Stages that reported, in the order they were submitted."""
-        return tuple(sorted({_stage_id(path) for path in self._files()}))
+        return tuple(sorted({_stage_id(name) for name in self._reports()}))
 
     def of_stage(self, stage_id: int) -> ScanMetrics:
         """The plan's counts plus those of every split that this stage read."""
-        total = self._plan_metrics()
-        for path in self._files(stage_id):
-            total.add(_metrics(path))
-        return total
+        return self._total(self._reports(stage_id))
 
     def of_last_stage(self) -> ScanMetrics:
         """What the newest read of the relation did; the plan alone if no task has reported."""
@@ -80,51 +72,67 @@ class TaskReports:
 
     def total(self) -> ScanMetrics:
         """The plan's counts once, plus those of every read so far: a self-join reads twice."""
+        return self._total(self._reports())
+
+    def _total(self, reports: Mapping[str, Mapping[str, Any]]) -> ScanMetrics:
         total = self._plan_metrics()
-        for path in self._files():
-            total.add(_metrics(path))
+        for report in reports.values():
+            total.add(ScanMetrics(**report["metrics"]))
         return total
 
-    def _files(self, stage_id: int | None = None) -> list[Path]:
-        """The reports, fetched from other hosts if some may be missing."""
+    def _reports(self, stage_id: int | None = None) -> dict[str, dict[str, Any]]:
+        """The reports by file, fetched from other hosts if some may be missing."""
         pattern = REPORT_PATTERN if stage_id is None else f"stage-{stage_id:06}-split-*.json"
-        here = replace(self, fetch=None)
-        if self.fetch is not None and (not list(self.directory.glob(pattern)) or here.num_missing):
+        found = reports_here(self.directory, pattern)
+        if self.fetch is not None and (not found or _num_missing(reports_here(self.directory))):
             self.fetch(self.directory)
-        return sorted(self.directory.glob(pattern))
+            found = reports_here(self.directory, pattern)
+        return {name: json.loads(text) for name, text in found.items()}
 
     def _plan_metrics(self) -> ScanMetrics:
         return ScanMetrics(**self._plan().get("metrics", {}))
 
     def _plan(self) -> dict[str, Any]:
-        path = self.directory / _PLAN_FILE
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        found = reports_here(self.directory, _PLAN_FILE)
+        return dict(json.loads(found[_PLAN_FILE])) if found else {}
+
+    def _write(self, name: str, document: Mapping[str, object]) -> None:
+        write_report(self.directory, name, json.dumps(document))
 
 
-@cache
-def temporary_root() -> Path:
-    """A folder of this process, removed when it ends."""
-    folder = tempfile.mkdtemp(prefix="nevermore-spark-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def reports_here(directory: Path, pattern: str = REPORT_PATTERN) -> dict[str, str]:
+    """The text of every report that lies in a folder of this host, in the order of their names.
+
+    Raises:
+        UnsafeFileError: others may write to the folder.
+    """
+    if not directory.exists():
+        return {}
+    with private_folder(directory) as folder:
+        found = {}
+        for name in sorted(n for n in folder.names() if fnmatch(n, pattern)):
+            with folder.read(name) as file:
+                found[name] = file.read().decode()
+        return found
 
 
-def _stage_id(path: Path) -> int:
-    return int(path.name.split("-")[1])
+def write_report(directory: Path, name: str, text: str) -> None:
+    """Write a file that appears at once, whole, in place of another of that name.
+
+    Raises:
+        UnsafeFileError: others may write to the folder.
+    """
+    with private_folder(directory) as folder, folder.replace(name) as file:
+        file.write(text.encode())
 
 
-def _metrics(path: Path) -> ScanMetrics:
-    return ScanMetrics(**json.loads(path.read_text())["metrics"])
+def _num_missing(reports: Mapping[str, str | Mapping[str, Any]]) -> int:
+    found: dict[int, list[int]] = {}
+    for name, report in reports.items():
+        document = json.loads(report) if isinstance(report, str) else report
+        found.setdefault(_stage_id(name), []).append(int(document["num_splits"]))
+    return sum(max(0, max(numbers) - len(numbers)) for numbers in found.values())
 
 
-def _write_atomically(path: Path, document: Mapping[str, object]) -> None:
-    write_text_atomically(path, json.dumps(document))
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file that appears at once, whole, in place of another of that name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(temporary).replace(path)
+def _stage_id(name: str) -> int:
+    return int(name.split("-")[1])

@@ -1,7 +1,7 @@
 """Kernels as machine code: compiled by Numba once per machine and kept in a file, from which later processes load them.
 
 Loading takes 0.04 s, importing Numba and its own cache 0.7 s, compiling 4 s. The file is trusted as Python's own
-`__pycache__` is, so it must belong to the user or the system and be writable by nobody else.
+`__pycache__` is, so it and its folder must belong to the user or the system and be writable by nobody else.
 """
 
 import ctypes
@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 import platform
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from scan_core.errors import ScanError
+from scan_core.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
 
 Kernel = Callable[..., int]
 """Takes arrays and numbers as its signature says; releases the GIL."""
@@ -174,17 +174,10 @@ def _keep(code: bytes, signatures: Mapping[str, str]) -> None:
     header = json.dumps({"signatures": signatures, "features": _features()}).encode()
     body = len(header).to_bytes(8, "little") + header + code
     for folder in _folders():
-        temporary = None
-        with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".kernels-")
-            with os.fdopen(handle, "wb") as file:
+        with suppress(OSError, UnsafeFileError), private_folder(folder) as private:
+            with private.replace(_file_name(), mode=0o644) as file:
                 file.write(hashlib.sha256(body).digest() + body)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(folder / _file_name())
             return
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _unpacked(data: bytes) -> tuple[bytes, dict[str, str]] | None:
@@ -201,10 +194,8 @@ def _kept() -> bytes | None:
     """What an earlier process has left; the file that is judged is the one that is read."""
     name = _file_name()
     for folder in _folders():
-        with suppress(OSError), (folder / name).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid in {os.getuid(), 0} and not status.st_mode & 0o022:
-                return file.read()
+        if (found := trusted_content(folder / name)) is not None:
+            return found
     with suppress(OSError):  # as trustworthy as the source beside it; also out of a zip
         return pkgutil.get_data("scan_core.native", f"{_SHIPPED}/{name}")
     return None
@@ -233,5 +224,5 @@ def _folders() -> Iterator[Path]:
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
     yield Path(__file__).parent / "__pycache__"
-    with suppress(RuntimeError):  # containers run under numbers that belong to no user, and have no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nevermore"
+    if (cached := cache_folder()) is not None:
+        yield cached

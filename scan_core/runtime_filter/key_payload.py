@@ -1,7 +1,6 @@
-"""Key tables as bytes, text and files: how they reach other processes."""
+"""Key tables as bytes and text: how they reach other processes."""
 
 import base64
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -45,17 +44,3 @@ def from_text(text: str) -> pa.Table:
         return from_bytes(base64.b85decode(text))
     except ValueError as error:
         raise OptionError(f"keys of a runtime filter cannot be read: {error}") from error
-
-
-def write_table(table: pa.Table, path: Path) -> None:
-    """A file of the bytes."""
-    path.write_bytes(to_bytes(table))
-
-
-def read_table(path: Path) -> pa.Table:
-    """The inverse.
-
-    Raises:
-        OptionError: not such a file.
-    """
-    return from_bytes(path.read_bytes())

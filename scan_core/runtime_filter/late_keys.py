@@ -5,15 +5,17 @@ they are begun, so that one which arrives late helps those that remain. In a fol
 reaches other processes, and tasks of later stages.
 """
 
-import os
-import tempfile
 import threading
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 from scan_core.errors import OptionError
+from scan_core.private_files import private_folder
 from scan_core.runtime_filter.key_set import KeySet
 
 
@@ -22,7 +24,7 @@ class LateKeys:
     """Keys to come.
 
     Args:
-        folder: where versions are left for other processes; None for this one alone.
+        folder: where versions are left for other processes of this user, who alone may write to it; None for this process.
     """
 
     folder: Path | None = None
@@ -36,7 +38,11 @@ class LateKeys:
         """How many times it was filled; 0 before the first."""
         if self.folder is None:
             return len(self._given)
-        return max((int(p.stem.rpartition("-")[2]) for p in self.folder.glob(f"{self.name}-*.arrow")), default=0)
+        if not self.folder.exists():
+            return 0
+        with private_folder(self.folder) as folder:
+            names = [name for name in folder.names() if fnmatch(name, f"{self.name}-*.arrow")]
+        return max((int(name.removesuffix(".arrow").rpartition("-")[2]) for name in names), default=0)
 
     def fill(self, keys: Any) -> None:
         """Say which keys there are: all rows with other keys may be left out from now on.
@@ -45,10 +51,10 @@ class LateKeys:
             keys: as `Scan.semi_join` takes them, a scan apart.
 
         Raises:
-            OptionError: no keys.
+            OptionError: no keys, or a folder that others may write to.
         """
         from scan_core.runtime_filter.given_keys import key_table
-        from scan_core.runtime_filter.key_payload import write_table
+        from scan_core.runtime_filter.key_payload import to_bytes
 
         table = keys if hasattr(keys, "column_names") else None
         names = list(table.column_names) if table is not None else ["keys"]
@@ -59,11 +65,8 @@ class LateKeys:
             if self.folder is None:
                 self._given.append(found)
                 return
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-            os.close(handle)
-            write_table(found, Path(temporary))
-            Path(temporary).replace(self.folder / f"{self.name}-{self.version + 1:06}.arrow")
+            with private_folder(self.folder) as folder, folder.replace(self._file(self.version + 1)) as file:
+                file.write(to_bytes(found))
 
     def newest(self, fields: tuple[Any, ...]) -> KeySet | None:
         """The newest version as keys of these columns; None before the first.
@@ -72,7 +75,6 @@ class LateKeys:
             OptionError: keys of another kind, or of another number of columns.
         """
         from scan_core.runtime_filter.given_keys import distinct_keys
-        from scan_core.runtime_filter.key_payload import read_table
 
         version = self.version
         if version == 0:
@@ -80,16 +82,21 @@ class LateKeys:
         known = self._bound.get(fields)
         if known is not None and known[0] == version:
             return known[1]
-        table = (
-            self._given[version - 1]
-            if self.folder is None
-            else read_table(self.folder / f"{self.name}-{version:06}.arrow")
-        )
+        table = self._given[version - 1] if self.folder is None else self._read(self.folder, version)
         if table.num_columns != len(fields):
             raise OptionError(f"late keys have {table.num_columns} columns, {len(fields)} are to be matched")
         keys = KeySet(fields, distinct_keys(table, fields, [f.name for f in fields]))
         self._bound[fields] = version, keys
         return keys
+
+    def _file(self, version: int) -> str:
+        return f"{self.name}-{version:06}.arrow"
+
+    def _read(self, folder: Path, version: int) -> pa.Table:
+        from scan_core.runtime_filter.key_payload import from_bytes
+
+        with private_folder(folder) as held, held.read(self._file(version)) as file:
+            return from_bytes(file.read())
 
     def __getstate__(self) -> dict[str, Any]:
         """In another process only the folder tells of later versions; without one, what is known now goes along."""

@@ -9,11 +9,12 @@ import pytest
 
 from pipelines import table_ingest
 from pipelines.catalog import open_catalog
-from pipelines.changes import logged_changes, spill
+from pipelines.changes import logged_changes
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config import load
 from pipelines.errors import PipelineError
 from pipelines.ingest_report import TableReport
+from scan_core.private_files import spill_folder
 from tests.pipelines.project import Project
 
 Event = dict[str, Any]
@@ -133,7 +134,7 @@ def test_changes_spilled_in_their_order_are_removed_when_the_commit_fails(
 
     project = project_in(tmp_path)
     land_and_run(project, [event(5, "c", product(1))])
-    folder = spill._own_folder()  # other tests run beside this one
+    folder = spill_folder().path  # other tests run beside this one
     before = set(folder.iterdir())
     monkeypatch.setattr(table_ingest, "BATCH_SHARE", 2**60)
     monkeypatch.setattr(ChangeLog, "append", fail)

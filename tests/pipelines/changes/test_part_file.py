@@ -4,9 +4,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.changes import spill
 from pipelines.changes.part_file import PartFile
 from pipelines.errors import PipelineError
+from scan_core.private_files import spill_folder
 
 
 def open_files() -> int:
@@ -14,7 +14,7 @@ def open_files() -> int:
 
 
 def test_thousands_of_parts_need_one_open_file() -> None:
-    spill.new_spill_path("arrow")  # makes the folder, and its lock
+    spill_folder()  # makes the folder, and its lock
     before = open_files()
     with closing(PartFile()) as file:
         for turn in range(2):
@@ -23,9 +23,9 @@ def test_thousands_of_parts_need_one_open_file() -> None:
         assert open_files() == before + 1
         found = [pa.concat_tables(tables).column("n").to_pylist() for tables in file.parts()]
         assert found == [[part, 0, part, 1] for part in range(2000)]
-        assert len(list(spill._own_folder().glob("*.arrow"))) == 1
+        assert len(list(spill_folder().path.glob("*.arrow"))) == 1
     assert open_files() <= before + 1
-    assert not list(spill._own_folder().glob("*.arrow"))
+    assert not list(spill_folder().path.glob("*.arrow"))
 
 
 def test_part_file_without_rows_has_no_parts_and_makes_no_file() -> None:

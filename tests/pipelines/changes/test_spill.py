@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.changes import spill
 from pipelines.changes.change_run import ChangeRun
 from pipelines.changes.key_partitions import parts_by_key
-from pipelines.changes.spill import SpilledTables, remove_leftovers, spill_root
+from pipelines.changes.spill import SpilledTables
 from pipelines.errors import PipelineError
+from scan_core.private_files import remove_leftovers, spill_folder, user_folder
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.project import Project, event, product
 
@@ -83,7 +83,7 @@ def test_rule_26_batch_beyond_memory_is_one_commit_with_the_rows_of_the_source(s
         assert len(applied) == 1
         assert rows_of(pipeline) == source.expected()
     assert pipeline.rejected == []
-    assert not list(spill._own_folder().glob("*.arrows"))
+    assert not list(spill_folder().path.glob("*.arrow"))
 
 
 def test_rule_28_batch_beyond_memory_of_a_table_without_a_key_counts_equal_rows(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_full_disk_that_takes_no_end_of_a_file_leaves_no_file_behind(monkeypatch
     monkeypatch.setattr(pa.ipc, "new_stream", Full)
     spilled = SpilledTables()
     spilled.append(pa.table({"a": [1, 2]}))
-    before = set(spill_root().rglob("*.arrows"))
+    before = set(user_folder("spill").path.rglob("*.arrow"))
     with pytest.raises(PipelineError, match="TMPDIR"):
         next(spilled.tables())
     spilled.append(pa.table({"a": [1, 2]}))
     spilled.close()
-    assert before - set(spill_root().rglob("*.arrows"))
+    assert before - set(user_folder("spill").path.rglob("*.arrow"))
     assert spilled.num_rows == 0
 
 
@@ -193,7 +193,7 @@ def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path: Path) ->
         "t.append(pa.table({'a': [1]})); print('spilled', flush=True); time.sleep(60)"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    look = "from pipelines.changes.spill import remove_leftovers; print(remove_leftovers())"
+    look = "from scan_core.private_files import remove_leftovers; print(remove_leftovers())"
 
     def removed() -> str:
         return subprocess.run(
@@ -205,9 +205,9 @@ def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path: Path) ->
         process.stdout.readline()
         assert removed() == "0"
         process.kill()
-    assert list(tmp_path.rglob("*.arrows"))
+    assert list(tmp_path.rglob("*.arrow"))
     assert removed() == "1"
-    assert not list(tmp_path.rglob("*.arrows"))
+    assert not list(tmp_path.rglob("*.arrow"))
 
 
 def test_own_folder_is_never_a_leftover() -> None:
@@ -216,7 +216,7 @@ def test_own_folder_is_never_a_leftover() -> None:
     remove_leftovers()
     assert [t.to_pylist() for t in tables.tables()] == [[{"a": 1}]]
     tables.close()
-    assert spill_root().stat().st_mode & 0o077 == 0
+    assert user_folder("spill").path.stat().st_mode & 0o077 == 0
 
 
 PROGRAM = """

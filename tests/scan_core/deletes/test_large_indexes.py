@@ -23,6 +23,7 @@ from scan_core.deletes.partitioned_index import PartitionedIndex, build_partitio
 from scan_core.errors import OptionError
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
+from scan_core.private_files import private_folder
 from scan_core.read.file_reader import ColumnStatistics
 from tests.scan_core.deletes.files import context_for, equality_file, task_for
 from tests.scan_core.deletes.key_values import arrays, canonical, cases, delete_keys, oracle
@@ -116,8 +117,11 @@ def test_mapped_index_answers_like_the_one_in_memory(tmp_path: Path, kinds: list
     value = {pa.int64(): [5, 1 << 50, None], pa.string(): ["a", "b" * 100, None]}
     rows = list(zip(*(value[k] for k in kinds), strict=True))
     index = build_index(delete_keys(kinds, [(1, rows[:2]), (2, rows[1:])]), kinds, 1 << 30)
-    write_index(index, tmp_path / "i.index")
-    mapped = MappedIndex(tmp_path / "i.index")
+    tmp_path.chmod(0o700)
+    with private_folder(tmp_path) as folder:
+        write_index(index, folder, "i.index")
+        with folder.read("i.index") as file:
+            mapped = MappedIndex(file)
     for _ in range(2):
         for threshold in (0, 1):
             expected = find_deleted(index, arrays(kinds, rows), threshold).tolist()
@@ -145,6 +149,7 @@ import pyarrow as pa
 from scan_core.deletes.delete_filter import open_delete_filter
 from scan_core.metrics import ScanMetrics
 from scan_core.options import ScanOptions
+from scan_core.private_files import private_folder
 from pathlib import Path
 from scan_core.snapshot import FileFormat
 from tests.scan_core.deletes.files import context_for, delete_file, task_for
@@ -169,7 +174,7 @@ def test_processes_of_one_host_build_an_index_once(tmp_path: Path) -> None:
 
 def test_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
-    with pytest.raises(OptionError, match="index_folder"):
+    with pytest.raises(OptionError, match="writable by nobody else"):
         shared_index(str(tmp_path), "key", lambda: None)
 
 

@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 
 import scan_core
 from scan_core import ScanOptions
-from scan_core.distribute import index_sharing, spark_source
+from scan_core.distribute import spark_source
 from scan_core.distribute.source_options import SourceOptions
 from scan_core.distribute.spark import dataframe, reports_of
 from scan_core.distribute.spark_source import NevermoreReader
 from scan_core.distribute.spark_types import spark_schema
+from scan_core.private_files import user_folder
 from tests.iceberg_json import Column
 from tests.spark_session import SPARK_TEST
 from tests.table_builder import TableBuilder
@@ -81,7 +82,7 @@ def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path:
     assert read.splits_read >= 4  # in two workers at a time
     if is_shared:
         assert (read.delete_indexes_built, read.delete_files_opened) == (1, 1)
-        assert list(index_sharing.host_folder().glob("*.index"))
+        assert list(user_folder("indexes").path.glob("*.index"))
     else:
         assert read.delete_indexes_built >= 1
 
