@@ -28,7 +28,7 @@ def decode(array: pa.Array, wanted: ValueType) -> Decoded:
     if pa.types.is_nested(held):
         return _nested(array, wanted)
     if pa.types.is_decimal(arrow) and _is_bytes(held):
-        return decimals_of_bytes(array.cast(pa.binary()), arrow)
+        return decimals_of_bytes(array.cast(pa.binary()), arrow, wanted.scale)
     if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
         return _times(array, wanted)
     if is_finer(held, arrow):
@@ -119,14 +119,15 @@ def _times(array: pa.Array, wanted: ValueType) -> Decoded:
 
 def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
     """Decimals that each state their scale."""
-    scales, unscaled = (array.flatten()[array.type.get_field_index(name)] for name in ("scale", "value"))
-    result, bad = pa.nulls(len(array), wanted.arrow), np.zeros(len(array), np.bool_)
-    for scale in pc.unique(scales.drop_null()).to_pylist():
-        rows = pc.and_(pc.fill_null(pc.equal(scales, scale), False), array.is_valid())
-        part, wrong = decimals_of_bytes(pc.if_else(rows, unscaled, None), pa.decimal128(38, max(min(scale, 38), -38)))
-        fitting, lossy = cast_each(part, wanted.arrow)
-        result, bad = pc.coalesce(result, fitting), bad | wrong | lossy
-    return result, bad
+    members = [array.type.get_field_index(name) for name in ("scale", "value")]
+    if min(members) < 0 or not _is_bytes(array.type.field(members[1]).type):
+        return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
+    scales, unscaled = (array.flatten()[at] for at in members)
+    whole, _ = cast_each(scales, pa.int64())
+    given = np.asarray(whole.is_valid())
+    data = pc.if_else(pa.array(given), unscaled.cast(pa.binary()), pa.scalar(None, pa.binary()))
+    values, bad = decimals_of_bytes(data, wanted.arrow, np.asarray(whole.fill_null(0)))
+    return values, bad | (np.asarray(array.is_valid()) & ~np.asarray(data.is_valid()))
 
 
 def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:

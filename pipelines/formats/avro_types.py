@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.errors import SourceError
 from pipelines.formats.connect_schema import decimal_type, logical_type
 from pipelines.formats.value_type import Encoding, ValueType
 
@@ -50,17 +51,29 @@ def field_types(schema: Mapping[str, Any]) -> dict[str, ValueType]:
     """Value types by field of a record schema.
 
     Raises:
-        ValueError: the schema nests without end.
+        ValueError: the schema nests without end, or its parts are not what Avro says.
     """
     named: dict[str, Any] = {}
     _collect(schema, named, 0)
-    return {field["name"]: _value_type(field["type"], named, 0) for field in schema.get("fields", [])}
+    try:
+        return {field["name"]: _value_type(field["type"], named, 0) for field in schema.get("fields", [])}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"a schema that is none of Avro's: {error}") from error
 
 
 def types_of_file(rows: pa.Table) -> dict[str, ValueType]:
-    """What the schema of an Avro file says of the columns that were read from it; nothing for other files."""
+    """What the schema of an Avro file says of the columns that were read from it; nothing for other files.
+
+    Raises:
+        SourceError: the schema is malformed.
+    """
     document = (rows.schema.metadata or {}).get(AVRO_SCHEMA)
-    return {} if document is None else field_types(json.loads(document))
+    if document is None:
+        return {}
+    try:
+        return field_types(json.loads(document))
+    except ValueError as error:
+        raise SourceError(f"the schema of the Avro file cannot be used: {error}") from error
 
 
 def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:

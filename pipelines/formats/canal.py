@@ -139,4 +139,5 @@ def _declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
 def _parse(types: str, keys: str) -> Declared:
     columns = orjson.loads(types) if types.startswith("{") else {}
     key = orjson.loads(keys) if keys.startswith("[") else []
-    return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, tuple(key))
+    names = tuple(key) if all(isinstance(name, str) for name in key) else ()
+    return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, names)

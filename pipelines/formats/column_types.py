@@ -143,4 +143,4 @@ def _reshaped(given: ValueType, arrow: pa.DataType) -> ValueType:
     members = tuple(
         (name, _reshaped(known[name], member.arrow) if name in known else member) for name, member in plain.members
     )
-    return ValueType(arrow, plain.encoding, members, given.explicit)
+    return replace(given, arrow=arrow, encoding=plain.encoding, members=members)

@@ -3,7 +3,7 @@
 Covers Connect's own logical types and Debezium's. A name that is not known leaves the physical type in force.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -61,6 +61,8 @@ _LOGICAL: Mapping[str, ValueType] = {
     "io.debezium.data.TsVector": ValueType(pa.string()),
 }
 
+MAX_DIGITS = 38
+"""Of an Iceberg decimal, and its largest scale."""
 DEFAULT_VARIABLE_SCALE = 10
 """Scale of a column whose decimals each have their own: what does not fit decimal(38, 10) is rejected, config widens."""
 
@@ -80,10 +82,20 @@ def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
     """Value types by column of the first of these struct fields, or of the schema's own fields if it has none of them.
 
     A schema document that names no such struct gives an empty mapping.
+
+    Raises:
+        ValueError: parts of the document are not what Connect writes.
     """
     schema = parse(document)
     if schema is None:
         return {}
+    try:
+        return _row_types(schema, images)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError("a schema that is none of Connect's") from error
+
+
+def _row_types(schema: Mapping[str, Any], images: Sequence[str]) -> Mapping[str, ValueType]:
     fields = schema.get("fields") or []
     for image in images:
         for field in fields:
@@ -136,7 +148,7 @@ def _decimal(parameters: Mapping[str, Any]) -> ValueType:
 
 def decimal_type(scale: int, precision: int) -> ValueType:
     """A decimal of unscaled bytes; Iceberg has at most 38 digits and no negative scale."""
-    if scale < 0:
-        # The trailing zeros are written out.
-        precision, scale = precision - scale, 0
-    return ValueType(pa.decimal128(min(max(precision, scale, 1), 38), min(scale, 38)), Encoding.BASE64)
+    held = min(max(scale, 0), MAX_DIGITS)
+    # The trailing zeros of a negative scale are written out.
+    digits = min(max(precision + max(-scale, 0), held, 1), MAX_DIGITS)
+    return ValueType(pa.decimal128(digits, held), Encoding.BASE64, scale=None if held == scale else scale)

@@ -39,6 +39,8 @@ from pipelines.sources.raw_events import RawEvents
 
 Mask = NDArray[np.bool_]
 
+BROKEN_SCHEMA = "the schema envelope is none of Connect's: its parts are missing or of another kind"
+
 _MEMBERS = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *rules.FLAGS)
 _ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in rules.PARTS)
 _OF_ROW = (*rules.FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
@@ -59,11 +61,11 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
     if kind.row.any() or options.tombstones == "delete":
         changes = changes.beside(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
-    declared_of, declared = _declared(payloads, keys, kind.row)
+    declared_of, declared, broken_schema = _declared(payloads, keys, kind.row)
     empty = tombstones(members) & (changes.op == 0)
     return Events(
         raw=np.arange(len(documents)),
-        op=changes.op,
+        op=np.where(broken_schema, np.uint8(0), changes.op),
         table_of=table_of,
         tables=tables,
         source_ts=changes.source_ts,
@@ -73,7 +75,12 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
         declared_of=declared_of,
         declared=declared,
         order=paths_of(payloads.documents),
-        refusals=(*broken_documents(members), *changes.refusals, *refusal(kind.odd, rules.NO_CHANGE)),
+        refusals=(
+            *broken_documents(members),
+            *changes.refusals,
+            *refusal(kind.odd, rules.NO_CHANGE),
+            *refusal(broken_schema, BROKEN_SCHEMA),
+        ),
         skipped=counted(
             ("blank line", blank(members)),
             ("tombstone", empty),
@@ -178,22 +185,28 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
     )
 
 
-def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
-    """What the schemas of value and key together declare, per distinct pair of them and layout."""
+def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+    """What the schemas of value and key together declare, per distinct pair of them and layout; whose are broken."""
     width = len(keys.schemas) + 1
     pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
     declared_of, first = distinct(pair_of * 2 + row if payloads.schemas else pair_of * 2)
-    declared = []
+    declared: list[Declared] = []
+    broken: list[int] = []
     for at in first.tolist():
         value, key = int(payloads.schema_of[at]), int(keys.schema_of[at])
         types: dict[str, ValueType] = {}
-        if key != NO_SCHEMA:
-            types |= connect_schema.row_types(keys.schemas[key])
-        names = tuple(types)
-        if value != NO_SCHEMA:
-            types |= connect_schema.row_types(payloads.schemas[value], *(() if row[at] else ("after", "before")))
+        names: tuple[str, ...] = ()
+        try:
+            if key != NO_SCHEMA:
+                types |= connect_schema.row_types(keys.schemas[key])
+            names = tuple(types)
+            if value != NO_SCHEMA:
+                types |= connect_schema.row_types(payloads.schemas[value], *(() if row[at] else ("after", "before")))
+        except ValueError:
+            broken.append(len(declared))
+            types, names = {}, ()
         declared.append(Declared(types, names))
-    return declared_of.astype(np.int32), tuple(declared) or (Declared(),)
+    return declared_of.astype(np.int32), tuple(declared) or (Declared(),), np.isin(declared_of, broken)
 
 
 def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:

@@ -38,15 +38,25 @@ def places(events: Events, order_by: Sequence[str]) -> pa.StringArray:
     parts = []
     for path in order_by:
         try:
-            parts.append(_comparable(events.order(path)))
+            values = events.order(path)
         except KeyError as error:
             raise ConfigError(f"order_by: events of this format have no {path}") from error
+        if not _has_order(values.type):
+            raise ConfigError(f"order_by: {path} is {values.type}; only numbers, times and text order events")
+        parts.append(_comparable(values))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _END)
 
 
 def in_order(rows: Rows, order: pa.StringArray) -> Rows:
     """`rows` by their places; those of one place stay as they came."""
     return rows[np.asarray(pc.sort_indices(order.take(pa.array(rows)))).astype(np.int64)]
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _WIDEST.precision)
+    is_bytes = any(of(kind) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
+    return not is_bytes and not pa.types.is_nested(kind)
 
 
 def _comparable(values: pa.Array) -> pa.StringArray:
@@ -59,7 +69,7 @@ def _comparable(values: pa.Array) -> pa.StringArray:
     if kind == pa.uint64():
         values = values.cast(pa.decimal128(20, 0))
     elif pa.types.is_timestamp(kind):
-        values = values.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        values = _micros(values)
     elif pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         values = values.cast(pa.int32()) if getattr(kind, "bit_width", 64) == 32 else values.cast(pa.int64())
     if pa.types.is_decimal(values.type):
@@ -71,6 +81,16 @@ def _comparable(values: pa.Array) -> pa.StringArray:
     else:
         text = _texts(pc.fill_null(values.cast(pa.string()), ""))
     return pc.if_else(values.is_null(), _MISSING, text)
+
+
+def _micros(values: pa.Array) -> pa.Array:
+    """Timestamps in microseconds; those that 64 bits do not hold are the first or the last of all."""
+    counts = np.asarray(pc.fill_null(values.view(pa.int64()), 0))
+    if values.type.unit == "ns":
+        return pa.array(counts // 1_000, mask=np.asarray(values.is_null()))
+    factor = np.int64({"s": 1_000_000, "ms": 1_000, "us": 1}[values.type.unit])
+    limit = np.int64(2**63 - 1) // factor
+    return pa.array(np.clip(counts, -limit, limit) * factor, mask=np.asarray(values.is_null()))
 
 
 def _texts(values: pa.StringArray) -> pa.StringArray:

@@ -5,10 +5,12 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipelines.formats import binary_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.casting import cast_each
+from pipelines.formats.connect_schema import MAX_DIGITS
 from pipelines.formats.json_scalars import only, whole_numbers
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import SpanColumn
@@ -25,6 +27,11 @@ from pipelines.formats.span_text import (
     views,
 )
 from pipelines.formats.value_type import Encoding, ValueType
+
+Scales = NDArray[np.int64]
+
+_FEW_SCALES = 8
+"""Of a batch: so many are each decoded by themselves."""
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
@@ -51,7 +58,7 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     if not base64.any():
         values, wrong = cast_each(words, wanted.arrow)
         return values, bad | wrong
-    unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, pa.scalar(None, pa.string())), wanted.arrow)
+    unscaled, wrong_base64 = _unscaled(pc.if_else(pa.array(base64), words, pa.scalar(None, pa.string())), wanted)
     plain, wrong_number = cast_each(pc.if_else(pa.array(base64), pa.scalar(None, pa.string()), words), wanted.arrow)
     return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
 
@@ -74,47 +81,79 @@ def _writes_base64(words: pa.StringArray, is_text: Mask, is_number: Mask) -> boo
     return bool(not (is_text & ~maybe).any() and other.sum() > numeric.sum() and (other & ~is_word).any())
 
 
-def _unscaled(words: pa.StringArray, arrow: pa.DataType) -> Decoded:
-    """Base64 of big-endian two's complement integers as decimals of this type's scale."""
+def _unscaled(words: pa.StringArray, wanted: ValueType) -> Decoded:
+    """Base64 of big-endian two's complement integers as decimals."""
     data, bad = base64_bytes(words)
-    values, wrong = decimals_of_bytes(data, arrow)
+    values, wrong = decimals_of_bytes(data, wanted.arrow, wanted.scale)
     return values, bad | wrong
 
 
-def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType) -> Decoded:
-    """Big-endian two's complement integers as decimals of this type's scale."""
+def decimals_of_bytes(data: pa.BinaryArray, arrow: pa.DataType, scale: "int | Scales | None" = None) -> Decoded:
+    """Big-endian two's complement integers as decimals.
+
+    Args:
+        data: the unscaled values.
+        arrow: the decimal type wanted.
+        scale: of the unscaled values, of all or of each; None is that of the type. Any integer of 64 bits is one:
+            what the type cannot hold is marked as wrong.
+    """
     if len(data) == 0:
         return pa.array([], arrow), np.zeros(0, np.bool_)
+    if scale is None or (isinstance(scale, int) and scale == arrow.scale):
+        exact, bad = _integers_of_bytes(data, arrow.scale)
+        fitting, too_large = cast_each(exact, arrow)
+        return fitting, bad | too_large
+    scales = np.broadcast_to(np.asarray(scale, np.int64), len(data))
+    different = np.unique(scales)
+    if len(different) <= _FEW_SCALES and different[0] >= 0 and different[-1] <= MAX_DIGITS:
+        return _of_few_scales(data, arrow, scales, different.tolist())
+    whole, bad = _integers_of_bytes(data, 0)
+    # As text with an exponent, which keeps scales without bounds from Arrow's arithmetic; it costs ten times as much.
+    scaled, wrong = cast_each(
+        pc.binary_join_element_wise(whole.cast(pa.string()), pa.array(-scales).cast(pa.string()), "E"), arrow
+    )
+    return scaled, bad | wrong
+
+
+def _of_few_scales(data: pa.BinaryArray, arrow: pa.DataType, scales: Scales, different: list[int]) -> Decoded:
+    values, bad = pa.nulls(len(data), arrow), np.zeros(len(data), np.bool_)
+    for scale in different:
+        of_scale = scales == scale
+        rows = pa.array(np.flatnonzero(of_scale))
+        exact, none = _integers_of_bytes(data.take(rows), scale)
+        fitting, wrong = cast_each(exact, arrow)
+        values = pc.replace_with_mask(values, pa.array(of_scale), fitting)
+        bad[of_scale] = none | wrong
+    return values, bad
+
+
+def _integers_of_bytes(data: pa.BinaryArray, scale: int) -> Decoded:
+    """Big-endian two's complement integers as decimals of 38 digits."""
     bad = np.zeros(len(data), np.bool_)
     valid = np.asarray(data.is_valid())
     numbers = np.zeros((len(data), 16), np.uint8)
     _, offsets, values = data.buffers()
     binary_kernels.widen_integers(*views(offsets, values, len(data), data.offset), valid, numbers, bad)
     valid &= ~bad
-    widest = pa.decimal128(38, arrow.scale)
+    widest = pa.decimal128(38, scale)
     exact = pa.Array.from_buffers(widest, len(data), [bitmap(valid), pa.py_buffer(numbers)])
-    largest = pa.scalar(Decimal(f"{10**38 - 1}E{-arrow.scale}"), widest)
+    largest = pa.scalar(Decimal(f"{10**38 - 1}E{-scale}"), widest)
     outside = true_mask(pc.or_(pc.greater(exact, largest), pc.less(exact, pc.negate(largest))))
     if outside.any():
         bad |= outside
         exact = pc.if_else(pa.array(outside), pa.scalar(None, widest), exact)
-    fitting, too_large = cast_each(exact, arrow)
-    return fitting, bad | too_large
+    return exact, bad
 
 
 def _scaled_decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     objects = scan_objects(column.documents(kernels.OBJECT), ("scale", "value"), learn=False)
     scales, given, _ = whole_numbers(objects.column("scale"))
-    scales = np.where(given, scales, 0)
-    values = pa.nulls(len(column), wanted.arrow)
-    bad = column.has_value & ~(objects.is_object & given)
-    for scale in np.unique(scales[given]):
-        rows = given & (scales == scale)
-        words, _ = text(objects.column("value"), rows & objects.column("value").of_kind(*TEXT_KINDS))
-        part, wrong = _unscaled(words, pa.decimal128(38, int(np.clip(scale, -38, 38))))
-        rescaled, lossy = cast_each(part, wanted.arrow)
-        values = pc.coalesce(values, rescaled)
-        bad |= rows & (wrong | lossy | ~np.asarray(words.is_valid()))
+    written = objects.column("value")
+    words, broken = text(written, given & written.of_kind(*TEXT_KINDS))
+    data, no_base64 = base64_bytes(words)
+    values, wrong = decimals_of_bytes(data, wanted.arrow, np.where(given, scales, 0))
+    bad = column.has_value & ~(objects.is_object & given & np.asarray(words.is_valid()))
+    bad |= broken | no_base64 | wrong
     plain = column.has_value & ~column.of_kind(kernels.OBJECT)
     if plain.any():
         natural = ValueType(wanted.arrow)

@@ -91,8 +91,8 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
 
 def _declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
     encoded = json_text(messages.column("primary_key_columns"))[0].fill_null("").dictionary_encode()
+    lists = [orjson.loads(text) if text.startswith("[") else [] for text in encoded.dictionary.to_pylist()]
     declared = tuple(
-        Declared(key=tuple(orjson.loads(text)) if text.startswith("[") else ())
-        for text in encoded.dictionary.to_pylist()
+        Declared(key=tuple(names) if all(isinstance(name, str) for name in names) else ()) for names in lists
     )
     return np.asarray(encoded.indices).astype(np.int32), declared

@@ -53,7 +53,11 @@ def shown(values: SpanColumn | pa.Array) -> pa.StringArray:
     else:
         is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
         nested = pa.types.is_nested(values.type) or pa.types.is_binary(values.type)
-        texts = pa.array([str(value) for value in values.to_pylist()]) if nested else cast_each(values, pa.string())[0]
+        texts = (
+            pa.array([str(value) for value in values.to_pylist()], pa.string())
+            if nested
+            else cast_each(values, pa.string())[0]
+        )
     texts = pc.fill_null(texts, "")
     cut = pc.utf8_slice_codeunits(texts, 0, MAX_SHOWN)
     ends = pc.if_else(pc.greater(pc.utf8_length(texts), MAX_SHOWN), "...", "")

@@ -6,11 +6,13 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from pipelines.formats.connect_schema import DEFAULT_VARIABLE_SCALE
+from pipelines.formats.connect_schema import DEFAULT_VARIABLE_SCALE, MAX_DIGITS
 from pipelines.formats.value_type import Encoding, ValueType
 
 _TEXT = ValueType(pa.string())
 _NAME = re.compile(r"\s*([a-z_0-9]+(?: +[a-z_0-9]+)*)\s*(?:\(([^)]*)\))?\s*([a-z ]*?)\s*", re.IGNORECASE)
+
+_DECIMAL_ARGUMENTS = re.compile(r"\d{1,9}(,-?\d{1,9})?")
 
 _MYSQL: Mapping[str, ValueType] = {
     **dict.fromkeys(
@@ -98,6 +100,9 @@ def _parsed(name: str) -> tuple[str, str, str]:
 
 
 def _decimal(arguments: str, default: str) -> ValueType:
-    parts = [int(part) for part in (arguments or default).split(",")]
-    precision, scale = parts[0], parts[1] if len(parts) > 1 else 0
-    return ValueType(pa.decimal128(min(max(precision, scale, 1), 38), min(max(scale, 0), 38)))
+    """A decimal of these arguments, of `default` where they are none; PostgreSQL has scales below 0 and up to 1,000."""
+    stated = arguments if _DECIMAL_ARGUMENTS.fullmatch(arguments) else default
+    precision, _, scale = stated.partition(",")
+    digits, held = int(precision), min(max(int(scale or 0), 0), MAX_DIGITS)
+    digits += max(-int(scale or 0), 0)
+    return ValueType(pa.decimal128(min(max(digits, held, 1), MAX_DIGITS), held))

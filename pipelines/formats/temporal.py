@@ -78,7 +78,9 @@ def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, 
     with_zone = pc.if_else(has_zone, trimmed, pc.binary_join_element_wise(trimmed, "Z", ""))
     parsed, bad = cast_each(with_zone, zoned)
     if bad.any():
-        styled = pc.strptime(trimmed, format=_POSTGRES_STYLE, unit="s", error_is_null=True).cast(zoned)
+        moments = pc.strptime(trimmed, format=_POSTGRES_STYLE, unit="s", error_is_null=True)
+        styled, _ = cast_each(moments, pa.timestamp(arrow.unit))
+        styled = styled.view(pa.int64()).view(zoned)
         parsed = pc.coalesce(parsed, styled)
         bad = np.asarray(pc.and_(pc.is_null(parsed), pc.is_valid(text)))
     if arrow.tz is None:

@@ -50,6 +50,8 @@ class ValueType:
         explicit: asked for by config: numbers may become text and the like.
         widens: an int that becomes a long if a value needs it.
         into: the type of the column that decoded values must fit as they are, where it is another.
+        scale: of a decimal's unscaled value in bytes or base64, where it is not that of the type: Iceberg's decimals
+            have scales of 0 to 38, other schemas any.
     """
 
     arrow: pa.DataType
@@ -58,6 +60,7 @@ class ValueType:
     explicit: bool = False
     widens: bool = False
     into: pa.DataType | None = None
+    scale: int | None = None
 
 
 def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
