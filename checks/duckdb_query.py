@@ -10,7 +10,7 @@ from typing import Any
 from sqlglot import exp
 
 from checks.engine_differences import difference
-from pipelines.published.sql_functions import volatile_function
+from pipelines.published.sql_functions import unrepeatable
 
 
 class NotComparableError(Exception):
@@ -57,7 +57,8 @@ def duckdb_sql(tree: exp.Query, arguments: Mapping[str, Any]) -> str:
     Raises:
         NotComparableError: something in it may mean another thing to DuckDB than to Spark.
     """
-    if (function := volatile_function(tree)) is not None:
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    if (function := unrepeatable(tree, texts)) is not None:
         raise NotComparableError(f"{function} gives no certain answer for the same rows")
     for node in tree.walk():
         if not isinstance(node, exp.Placeholder) and type(node).__name__ not in _KNOWN:

@@ -80,7 +80,7 @@ def reached_partitions(
             found = [
                 spark.sql(
                     f"select distinct cast(k0 as {spark_type}) as k0 from "
-                    f"({_renamed(reach.values, {**names, view + OF_CHANGED: changed})})"
+                    f"({trace_text(reach.values, {**names, view + OF_CHANGED: changed})})"
                 )
                 for reach in plan.reaches
                 if reach.table == view and reach.values is not None
@@ -107,8 +107,8 @@ def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
         kept.unpersist()
 
 
-def _renamed(query: exp.Select | None, names: Mapping[str, str]) -> str:
-    """The text of a query with its tables called otherwise."""
+def trace_text(query: exp.Select | None, names: Mapping[str, str]) -> str:
+    """The text of a query of a `Reach`, with its tables called otherwise."""
     if query is None:
         raise ValueError("no query")
     copy = query.copy()

@@ -6,6 +6,7 @@ and a reason. What is found may be too much, never too little. Tables are change
 others are reached through before these: so all queries but those over changed rows see the new state.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,7 @@ def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tu
     """One for every place where the tree names a table.
 
     Args:
-        tree: qualified, with types of columns, and without common table expressions.
+        tree: as `traceable` gives it.
         partition: the column of the result that names the partition, in lower case.
         partition_type: sqlglot's name of its type, which parameters have too.
     """
@@ -46,7 +47,14 @@ def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tu
         wanted = _Wanted(None, reason=f"the result has no certain column {partition}")
     else:
         wanted = _Wanted((column,))
-    return tuple(_Tracer(partition_type).of_query(tree, wanted))
+    found = tuple(_Tracer(partition_type).of_query(tree, wanted))
+    # one at least for each place: a change that no reach tells of would be lost
+    named, told = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
+    missed = sorted(table for table, count in named.items() if told[table] < count)
+    return (
+        *found,
+        *(Reach(table, None, reason="a place where the SQL names it is not understood") for table in missed),
+    )
 
 
 class _Tracer:
@@ -92,15 +100,16 @@ class _Tracer:
 
     def _of_select(self, select: exp.Select, wanted: _Wanted) -> Iterator[Reach]:
         shape = SelectShape(select)
-        if shape.obstacle is not None:
-            yield from _unreachable(select, wanted.reason or shape.obstacle)
-            return
         anchors = list(self._by_parameter(shape))
         reason = wanted.reason
         if wanted.expressions is not None:
+            names = Counter(e.alias_or_name.lower() for e in select.expressions)
             projected = {e.alias_or_name.lower(): e.unalias() for e in select.expressions}
             expressions = _substituted(wanted.expressions, projected)
-            problem = why_not_sliced(shape, expressions)
+            if any(names[c.name.lower()] != 1 for e in wanted.expressions for c in e.find_all(exp.Column)):
+                problem: str | None = "two columns of a sub-query have one name"
+            else:
+                problem = why_not_sliced(shape, expressions)
             if problem is None:
                 anchors.append(Anchor(str(owner(expressions[0])), expressions, wanted.final))
             elif keys := full_join_keys(shape, expressions):
@@ -169,7 +178,9 @@ class _Tracer:
         inner = query.unnest()
         inner_shape = SelectShape(inner) if isinstance(inner, exp.Select) else None
         why = reason or "a sub-query is not tied to the partition"
-        if inner_shape is not None and inner_shape.obstacle is None:
+        # elsewhere, names may be those of the result's columns
+        place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
+        if inner_shape is not None and isinstance(place, exp.Select):
             for outer, theirs, alias, ours in correlations(shape, inner_shape, query):
                 found = list(self._correlated(shape, inner_shape, (outer, theirs), (alias, ours), anchors))
                 if found and all(reach.values is not None for reach in found):

@@ -18,11 +18,11 @@ from sqlglot.optimizer.scope import traverse_scope
 from pipelines.errors import ConfigError
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.partition_lineage import reaches
-from pipelines.published.query_tree import DIALECT, inlined, qualified, takes_all_columns
+from pipelines.published.query_tree import DIALECT, qualified, takes_all_columns, traceable
 from pipelines.published.slice_conditions import ScanCondition, scan_condition
 from pipelines.published.slice_queries import Reach
 from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_START
-from pipelines.published.sql_functions import unknown_function, volatile_function
+from pipelines.published.sql_functions import unrepeatable
 from scan_core.schema import Schema
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
@@ -39,6 +39,7 @@ class PublishedQuery:
         partition: column of the result by which it is partitioned; None for none.
         tree: the query parsed.
         tables: names of the tables it reads, sorted.
+        texts: that its parameters stand for.
     """
 
     name: str
@@ -46,6 +47,7 @@ class PublishedQuery:
     partition: str | None
     tree: exp.Query
     tables: tuple[str, ...]
+    texts: tuple[str, ...] = ()
 
     def over_views(self, views: Mapping[str, str]) -> str:
         """The query with every table replaced by its view, named in `views`; nothing else of the text changes."""
@@ -93,16 +95,16 @@ class PublishedQuery:
 
     def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
-        if (function := self.unrepeatable) is not None:
-            return self._unknown(f"{function} gives no certain answer for the same rows")
+        if (reason := self.why_unrepeatable(schemas)) is not None:
+            return self._unknown(reason)
         return self._slices(schemas, partition)
 
     def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """What partitions are made of within one run, whatever its functions would say in another."""
         tree = self.in_full(schemas)
-        flat = None if tree is None else inlined(tree)
-        if flat is None:
-            return self._unknown("the SQL is not understood well enough")
+        flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+        if isinstance(flat, str):
+            return self._unknown(flat)
         kind = "TIMESTAMP" if partition.unit == "hour" else "DATE"
         if partition.unit == "value":
             kinds = [e.type for e in flat.selects if e.alias_or_name.lower() == partition.column.lower()]
@@ -112,10 +114,11 @@ class PublishedQuery:
     def _unknown(self, reason: str) -> tuple[Reach, ...]:
         return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
 
-    @property
-    def unrepeatable(self) -> str | None:
-        """A function in the text whose answer is not known to depend on the rows alone."""
-        return volatile_function(self.tree) or unknown_function(self.tree)
+    def why_unrepeatable(self, schemas: Mapping[str, Schema]) -> str | None:
+        """Why the same rows may give another result in another run, in words; None if they cannot."""
+        tree = self.in_full(schemas)
+        found = unrepeatable(self.tree if tree is None else tree, self.texts)
+        return None if found is None else f"{found} gives no certain answer for the same rows"
 
     def conditions(
         self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
@@ -156,7 +159,7 @@ def parse_query(
     sql: str,
     partition: str | None,
     tables: Collection[str],
-    parameters: Collection[str] = (),
+    parameters: Mapping[str, Any] | None = None,
     *,
     published: Collection[str] = (),
 ) -> PublishedQuery:
@@ -167,7 +170,7 @@ def parse_query(
         sql: of the config.
         partition: column of the result; None for a table without partitions.
         tables: that the config knows.
-        parameters: that the config gives values for.
+        parameters: their values in the config.
         published: tables that are published, and cannot be read.
 
     Raises:
@@ -189,8 +192,10 @@ def parse_query(
                 hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
         found.add(_full_name(table))
-    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)))
-    _check_parameters(query, parameters)
+    given = parameters or {}
+    texts = tuple(value for value in given.values() if isinstance(value, str))
+    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)), texts)
+    _check_parameters(query, given)
     return query
 
 

@@ -47,7 +47,7 @@ def correlations(
 ) -> Iterator[tuple[str, exp.Expression, str, exp.Expression]]:
     """(source outside, its expression, source inside, its expression) of equalities that every inner row fulfils."""
     for alias in inner.sources:
-        if alias in inner.nullable or alias in outer.sources:
+        if alias in inner.nullable:
             continue
         for condition in inner.conditions_of(alias):
             for left, right in equalities(condition):
@@ -58,7 +58,10 @@ def correlations(
     where = outer.select.args.get("where")
     is_condition = isinstance(holder, exp.In) and where is not None and any(holder is c for c in conjuncts(where.this))
     if is_condition and not inner.aggregates and inner.select.args.get("group") is None and not inner.windows:
-        if inner.select.args.get("limit") or len(inner.select.expressions) != 1:
+        if (
+            any(inner.select.args.get(part) for part in ("limit", "offset", "having"))
+            or len(inner.select.expressions) != 1
+        ):
             return
         asked, given = holder.this, inner.select.expressions[0].unalias()
         outside, alias = owner(asked), owner(given)

@@ -1,7 +1,8 @@
 """The shape of one SELECT, as far as it tells which rows can meet: sources, conditions, links between columns.
 
-Trees are qualified (every column names its source) and hold no common table expressions. What follows from a shape is
-decided in `partition_lineage.py`.
+Trees are those of `traceable` in `query_tree.py`: every column names its source, sources have one name each in the whole
+query, there are no common table expressions, and all parts are understood. What follows from a shape is decided in
+`partition_lineage.py`.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from pipelines.published.sql_functions import is_aggregate, is_row_wise
+from pipelines.published.understood_sql import join_kind
 
 Link = tuple[exp.Expression, exp.Expression]
 """Two expressions, of two sources, that are equal in every row where both sources have one."""
@@ -28,6 +30,11 @@ class Source:
         """The ON of its join."""
         return None if self.join is None else self.join.args.get("on")
 
+    @property
+    def kind(self) -> str | None:
+        """Of its join, as `join_kind` calls it; None for the first source."""
+        return None if self.join is None else join_kind(self.join)
+
 
 class SelectShape:
     """What is certain of one SELECT without running it."""
@@ -39,49 +46,41 @@ class SelectShape:
         nodes += [(join.this, join) for join in select.args.get("joins") or ()]
         self.sources = {node.alias_or_name: Source(node.alias_or_name, node, join) for node, join in nodes}
         self.nullable = self._nullable()
-        self.obstacle = self._obstacle()
 
     def _nullable(self) -> frozenset[str]:
         """Sources that an outer join can replace by NULLs."""
         found: set[str] = set()
         before: list[str] = []
         for source in self.sources.values():
-            side = "" if source.join is None else source.join.side.upper()
-            if side in {"LEFT", "FULL"} and source.join is not None and not _is_half(source.join):
+            if source.kind in {"LEFT", "FULL"}:
                 found.add(source.alias)
-            if side in {"RIGHT", "FULL"}:
+            if source.kind in {"RIGHT", "FULL"}:
                 found.update(before)
             before.append(source.alias)
         return frozenset(found)
 
-    def _obstacle(self) -> str | None:
-        """Why the shape cannot be judged at all."""
-        if self.select.args.get("sample"):
-            return "a sample"
-        for source in self.sources.values():
-            if source.join is not None and (source.join.args.get("method") or source.join.args.get("using")):
-                return "a join without ON"
-            if not isinstance(source.node, exp.Table | exp.Subquery) or source.node.args.get("pivots"):
-                return "a source that is neither table nor sub-query"
-            if source.node.find(exp.TableSample) is not None or source.node.args.get("sample"):
-                return "a sample"
-            if isinstance(source.node, exp.Table) and (source.node.args.get("when") or source.node.args.get("version")):
-                return "time travel"
-        count = len(self.select.args.get("joins") or ()) + bool(
-            self.select.args.get("from_") or self.select.args.get("from")
-        )
-        return None if count == len(self.sources) else "two sources of one name"
-
     def links(self) -> Iterator[tuple[str, str, Link]]:
-        """(source, other source, link) for every equality that two joined rows must fulfil, in both directions."""
+        """(source, other source, link) for every equality without which a row of the source takes part in nothing.
+
+        Taking part is to be in a row of the result, or to keep another row out of it. Where the other source may be
+        replaced by NULLs, the link says nothing of the rows in which it is.
+        """
         for source in self.sources.values():
-            inner = source.join is not None and not source.join.side
             for left, right in equalities(source.condition):
                 a, b = owner(left), owner(right)
                 if a is None or b is None or a == b or not {a, b} <= self.sources.keys():
                     continue
-                if source.alias in {a, b} or (inner and not {a, b} & self.nullable):
-                    yield from self._both(a, b, (left, right))
+                if source.alias not in {a, b}:
+                    if source.kind == "INNER" and not {a, b} & self.nullable:
+                        yield from self._both(a, b, (left, right))
+                    continue
+                mine, other = (left, right) if a == source.alias else (right, left)
+                before = b if a == source.alias else a
+                # rows on the kept side of an outer join are there without the other one; so are those of an anti join
+                if source.kind in {"INNER", "LEFT", "SEMI", "ANTI"}:
+                    yield source.alias, before, (mine, other)
+                if source.kind in {"INNER", "RIGHT", "SEMI"}:
+                    yield before, source.alias, (other, mine)
         where = self.select.args.get("where")
         for left, right in equalities(where.this if where else None):
             a, b = owner(left), owner(right)
@@ -95,12 +94,12 @@ class SelectShape:
 
     def conditions_of(self, alias: str) -> list[exp.Expression]:
         """Conjuncts without which a row of this source takes part in nothing; other sources may occur in them."""
-        join = self.sources[alias].join
-        found = [] if join is None or join.side.upper() in {"RIGHT", "FULL"} else conjuncts(join.args.get("on"))
+        source = self.sources[alias]
+        found = [] if source.kind in {None, "RIGHT", "FULL"} else conjuncts(source.condition)
         if alias in self.nullable:
             return found
         for other in self.sources.values():
-            if other.alias != alias and other.join is not None and not other.join.side:
+            if other.alias != alias and other.kind == "INNER":
                 found += conjuncts(other.condition)
         where = self.select.args.get("where")
         return found + conjuncts(where.this if where else None)
@@ -124,20 +123,14 @@ class SelectShape:
         return [node for node in own_nodes(self.select) if isinstance(node, exp.Query) and node is not self.select]
 
 
-def _is_half(join: exp.Join) -> bool:
-    """LEFT SEMI and LEFT ANTI: rows of the right side never become NULL, for they never appear."""
-    return join.kind.upper() in {"SEMI", "ANTI"}
-
-
 def own_nodes(select: exp.Select) -> Iterator[exp.Expression]:
     """Nodes of the expressions of a SELECT; sub-queries in them are yielded, not entered; sources are left out."""
     parts = [*select.expressions]
-    for name in ("where", "group", "having", "order", "sort", "distribute", "cluster", "limit", "qualify"):
+    for name in ("where", "group", "having", "order", "sort", "distribute", "cluster", "limit", "offset"):
         part = select.args.get(name)
         if part is not None:
             parts.append(part)
     parts += [join.args["on"] for join in select.args.get("joins") or () if join.args.get("on") is not None]
-    parts += select.args.get("laterals") or ()
     for part in parts:
         yield from part.walk(prune=lambda node: isinstance(node, exp.Query))
 

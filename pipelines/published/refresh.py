@@ -103,7 +103,8 @@ def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | Non
     if entry.incremental is not True:
         return None
     scans = scans or mirror_scans(open_catalog(config), query)
-    return query.unrepeatable or why_never_incremental(entry, query, scans)
+    schemas = {table: scan.table.schema for table, scan in scans.items()}
+    return query.why_unrepeatable(schemas) or why_never_incremental(entry, query, scans)
 
 
 class _Run:

@@ -76,8 +76,9 @@ def plan_refresh(
         return MakeAll(base.why_unknown)
     if state.query != wanted.query:
         return MakeAll("the SQL, its parameters or its settings changed")
-    if (function := query.unrepeatable) is not None:
-        return MakeAll(f"{function} gives no certain answer for the same rows")
+    schemas = {table: scan.table.schema for table, scan in scans.items()}
+    if (reason := query.why_unrepeatable(schemas)) is not None:
+        return MakeAll(reason)
     changed = [table for table in query.tables if state.sources.get(table) != wanted.sources[table]]
     if not changed and not base.made_since and state.until == wanted.until:
         return MakeNothing("no mirror changed")
@@ -109,7 +110,8 @@ def _reached(
         raise ConfigError(f"published {query.name}: nothing to start from")
     found: list[Reach] = []
     changes: dict[str, Changes] = {}
-    reaches = query.reaches({table: scan.table.schema for table, scan in scans.items()}, partition)
+    schemas = {table: scan.table.schema for table, scan in scans.items()}
+    reaches = query.reaches(schemas, partition)
     for table in changed:
         before, after = state.sources.get(table), wanted.sources[table]
         if before is None or before.uuid != after.uuid:

@@ -36,13 +36,13 @@ def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) ->
     keys = {owner(key): key for key in (merged.this.unnest(), merged.expressions[0].unnest())}
     if {*keys} != {*list(shape.sources)[:2]} or not all(is_plain(key) for key in keys.values()):
         return {}
-    first, *others = [source.join for source in shape.sources.values() if source.join is not None]
-    if first.side.upper() != "FULL" or any(join.side.upper() not in {"", "LEFT"} for join in others):
+    first, *others = [source for source in shape.sources.values() if source.join is not None]
+    if first.kind != "FULL" or any(other.kind not in {"INNER", "LEFT", "SEMI", "ANTI"} for other in others):
         return {}
     left, right = keys.values()
     if left.type is None or left.type.is_type("unknown") or left.type != right.type:
         return {}
-    links = equalities(first.args.get("on"))
+    links = equalities(first.condition)
     if not any(link in ((left, right), (right, left)) for link in links) or _why_rows_mix(shape, expressions):
         return {}
     return {str(source): key for source, key in keys.items()}

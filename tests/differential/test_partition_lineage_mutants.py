@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from pipelines.published import partition_lineage, query_links, query_shape, slice_queries, slice_rules
+from pipelines.published import partition_lineage, query_links, query_shape, query_tree, slice_queries, slice_rules
+from pipelines.published.understood_sql import join_kind
 from tests.differential.test_partition_lineage import check
 
 MOST_SEEDS = 400
@@ -74,16 +75,36 @@ def _full_joins_may_come_last(patch: pytest.MonkeyPatch) -> None:
     def of_first_two(shape: Any, expressions: Any) -> Any:
         for source in list(shape.sources.values())[2:]:
             source.join.set("side", "")
+            source.join.set("kind", "")
         return original(shape, expressions)
 
     patch.setattr(partition_lineage, "full_join_keys", of_first_two)
+
+
+def _anti_joins_are_inner_ones(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(query_shape, "join_kind", lambda join: "INNER" if join.kind.upper() == "ANTI" else join_kind(join))
+
+
+def _what_is_joined_keeps_rows_out(patch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., Any] = query_shape.SelectShape.links
+
+    def both_ways(shape: Any) -> Any:
+        for a, b, (ours, theirs) in original(shape):
+            yield a, b, (ours, theirs)
+            yield b, a, (theirs, ours)
+
+    patch.setattr(query_shape.SelectShape, "links", both_ways)
+
+
+def _names_may_be_hidden(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(query_tree, "_name_sources_apart", lambda _: True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "kinds"),
     [
-        (_no_nullable, ["join"]),
+        (_no_nullable, ["loose"]),
         (_no_window_rule, ["window"]),
         (_limits_are_fine, ["window"]),
         (_rollups_are_fine, ["group"]),
@@ -91,6 +112,9 @@ def _full_joins_may_come_last(patch: pytest.MonkeyPatch) -> None:
         (_joined_tables_reach_nothing, ["join", "half"]),
         (_not_in_counts_as_in, ["subquery"]),
         (_full_joins_may_come_last, ["full"]),
+        (_anti_joins_are_inner_ones, ["loose"]),
+        (_what_is_joined_keeps_rows_out, ["loose"]),
+        (_names_may_be_hidden, ["hidden"]),
     ],
 )
 def test_a_broken_rule_is_found(

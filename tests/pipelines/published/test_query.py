@@ -35,7 +35,7 @@ _DAYS = (_DAY - date(1970, 1, 1)).days
 
 
 def _query(sql: str) -> PublishedQuery:
-    return parse_query("shop.daily", sql, "day", _SCHEMAS, ["least"])
+    return parse_query("shop.daily", sql, "day", _SCHEMAS, {"least": 1})
 
 
 def _conditions(sql: str, partition: str = "day", *values: Any) -> dict[str, str]:
