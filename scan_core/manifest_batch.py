@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scan_core.avro.columns import NULL, Program
+from scan_core.avro.container import AvroError
 from scan_core.avro.values import Decoder
 from scan_core.manifest_columns import (
     CONTENT,
@@ -169,7 +170,9 @@ class _Builder:
         ends = np.cumsum(np.maximum(counts, 0))
         values = np.empty(int(ends[-1:].sum()), np.int64)
         data = np.frombuffer(self._block, np.uint8)
-        self._kernels["read_longs"](data, len(data), starts, counts, len(counts), values)
+        read = self._kernels["read_longs"](data, len(data), starts, counts, len(counts), values, len(values))
+        if read < len(values):
+            raise AvroError(f"{len(values)} numbers where a manifest holds {read}")
         return Longs(values, ends)
 
     def _sequences(self, is_added: Flags, inherited: Numbers) -> Numbers | None:

@@ -7,9 +7,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, Bytes, Places
+from pipelines.formats.json_kernels import COMPILE, Bytes, Places, require
 
 Mask = NDArray[np.bool_]
+
+
+@njit(**COMPILE)
+def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
+    """Refuse texts that do not lie one behind the other in `data`, and masks that are shorter."""
+    require(len(offsets) > len(valid) and len(bad) >= len(valid) and offsets[0] >= 0)
+    for row in range(len(valid)):
+        require(offsets[row] <= offsets[row + 1])
+    require(offsets[len(valid)] <= len(data))
 
 
 @njit(**COMPILE)
@@ -30,6 +39,8 @@ def _sextet(c: int) -> int:
 @njit(**COMPILE)
 def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     """Bytes of base64 texts (standard or URL-safe, padded or not), one after the other; marks what is none in `bad`."""
+    _require_rows(offsets, data, valid, bad)
+    require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
     out_offsets[0] = 0
     for row in range(len(valid)):
@@ -64,6 +75,8 @@ def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places
 @njit(**COMPILE)
 def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     r"""Bytes of hexadecimal texts, dashes and a leading `\\x` or `0x` ignored; marks what is none in `bad`."""
+    _require_rows(offsets, data, valid, bad)
+    require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
     out_offsets[0] = 0
     for row in range(len(valid)):
@@ -102,6 +115,8 @@ def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, o
 @njit(**COMPILE)
 def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     """Bytes of texts whose characters stand for one byte each; marks characters above U+00FF in `bad`."""
+    _require_rows(offsets, data, valid, bad)
+    require(len(out_offsets) > len(valid) and len(out) >= np.int64(offsets[len(valid)]) - offsets[0])
     at = np.int64(0)
     out_offsets[0] = 0
     for row in range(len(valid)):
@@ -130,6 +145,8 @@ def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places
 @njit(**COMPILE)
 def widen_integers(offsets: Places, data: Bytes, valid: Mask, out: Bytes, bad: Mask) -> None:
     """Big-endian two's complement numbers as 16 little-endian bytes each; marks empty and longer ones in `bad`."""
+    _require_rows(offsets, data, valid, bad)
+    require(out.shape[0] >= len(valid) and out.shape[1] >= 16)
     for row in range(len(valid)):
         if not valid[row]:
             continue

@@ -12,12 +12,14 @@ from pipelines.formats.json_kernels import (
     BROKEN,
     COMPILE,
     ESCAPED,
+    MAX_DEPTH,
     OK,
     ONE,
     STRING,
     Bytes,
     Kinds,
     Places,
+    require,
     skip_space,
     skip_value,
     status_of_other,
@@ -38,13 +40,22 @@ def scan_elements(
     fill: bool,
     stack: Bytes,
 ) -> None:
-    """Count (fill False) or write (fill True) the elements of one array per row, at `offsets[row]` on."""
-    for row in range(len(starts)):
+    """Count (fill False) or write (fill True) the elements of one array per row, at `offsets[row]` on.
+
+    Raises:
+        IndexError: a document or an element lies outside of its array.
+    """
+    count = len(starts)
+    require(len(ends) >= count and len(lengths) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
+    require(not fill or len(offsets) >= count)
+    capacity = min(len(out_start), len(out_end), len(out_kind))
+    for row in range(count):
         lengths[row] = 0
         if starts[row] < 0:
             status[row] = ABSENT
             continue
         end = np.uint64(ends[row])
+        require(end <= np.uint64(len(data)))
         p = skip_space(data, np.uint64(starts[row]), end)
         if p >= end or data[p] != 0x5B:
             status[row] = status_of_other(data, p, end, stack)
@@ -63,7 +74,8 @@ def scan_elements(
                 break
             if fill:
                 quote = ONE if kind == STRING or kind == ESCAPED else np.uint64(0)
-                at = offsets[row] + found
+                at = np.int64(offsets[row]) + found
+                require(0 <= at < capacity)
                 out_start[at] = value + quote
                 out_end[at] = p - quote
                 out_kind[at] = kind
@@ -89,7 +101,11 @@ def split_documents(
 
     Writes (begin, end) pairs to `out` and returns (pairs written, position reached): the end, or where a value is
     broken or unfinished, or `out` is full.
+
+    Raises:
+        IndexError: `start` or `stop` lies outside of the data.
     """
+    require(start >= 0 and stop >= 0 and stop <= len(data) and len(stack) >= MAX_DEPTH and out.shape[1] >= 2)
     found = 0
     end = np.uint64(stop)
     p = skip_space(data, np.uint64(start), end)
@@ -119,6 +135,7 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
 
     Stops when `out` is full.
     """
+    require(8 * len(words) <= len(data))
     found = 0
     for word in range(len(words)):
         # A byte is a newline iff it is zero here, and then its high bit is set below (Hacker's Delight, 6-1).
@@ -143,6 +160,7 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
 @njit(**COMPILE)
 def split_frames(data: Bytes, spans: Places) -> tuple[int, int, bool]:
     """(messages found, bytes up to the end of the last, whether all lengths are valid): begin and end, or -1 for NULL."""
+    require(spans.shape[1] >= 2)
     position = 0
     size = len(data)
     for found in range(len(spans)):

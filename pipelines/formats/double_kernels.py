@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, ONE, Bytes
+from pipelines.formats.json_kernels import COMPILE, ONE, Bytes, require
 from pipelines.formats.word_kernels import high_product, leading_zeros
 
 SMALLEST, LARGEST = -342, 308
@@ -138,9 +138,12 @@ def parse_doubles(
     slow: NDArray[np.bool_],
 ) -> None:
     """The bits of the doubles of the wanted spans; those that were not found are marked slow."""
-    for row in range(len(start)):
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count and len(bits) >= count and len(slow) >= count)
+    for row in range(count):
         bits[row] = _NO_BITS
         if wanted[row]:
+            require(end[row] >= 0 and end[row] <= len(data))
             found, certain = double_of(data, np.uint64(start[row]), np.uint64(end[row]))
             bits[row] = found
             slow[row] |= not certain

@@ -21,12 +21,13 @@ from pipelines.formats.json_kernels import (
     Bytes,
     Kinds,
     Places,
+    require,
     skip_space,
     skip_value,
     status_of_other,
 )
-from pipelines.formats.name_kernels import next_member
-from pipelines.formats.object_kernels import scan_object
+from pipelines.formats.name_kernels import next_member, require_columns, require_names
+from pipelines.formats.object_kernels import require_spans, scan_object
 
 
 @njit(**COMPILE)
@@ -58,10 +59,21 @@ def scan_nested(
 
     `bases` has per slot of `names` the first output column of its own members; 0 for members not looked into. The one
     with `origin_base` has members `origin_names`, others are row images, whose names are learned. The other arguments
-    and the result are those of `object_kernels.scan_members`; an unknown name is one of a row image.
+    and the result are those of `object_kernels.scan_members`; an unknown name is one of a row image. Rows of names that
+    are unknown are begun again, so the columns of row images need a place for all names that are known.
     """
     count = len(starts)
     nothing = np.uint64(0)
+    require_spans(starts, ends, first_row, out_start, out_end, out_kind, out_bits, out_odd, status, stack)
+    require_names(names, name_offsets)
+    require_names(row_names, row_offsets)
+    require_names(origin_names, origin_offsets)
+    require_columns(name_offsets, slots, 0, min(out_kind.shape[0], len(bases)))
+    for base in bases:
+        if base == origin_base:
+            require_columns(origin_offsets, origin_slots, base, out_kind.shape[0])
+        elif base != 0:
+            require_columns(row_offsets, row_slots, base, out_kind.shape[0])
     for row in range(first_row, count):
         if row == first_row:  # which an earlier call may have begun
             for column in range(out_kind.shape[0]):
@@ -70,6 +82,7 @@ def scan_nested(
             status[row] = ABSENT
             continue
         end = np.uint64(ends[row])
+        require(end <= np.uint64(len(data)))
         p = skip_space(data, np.uint64(starts[row]), end)
         if p >= end or data[p] != 0x7B:
             status[row] = status_of_other(data, p, end, stack)

@@ -6,7 +6,7 @@ strictly: what `json.loads` refuses is refused here. Turning spans into columns 
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR1714, SIM110 - one compiled loop per kernel; Numba inlines no generators
+# ruff: noqa: C901, PLR0912, PLR1714, SIM110, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import os
 from pathlib import Path
@@ -49,6 +49,20 @@ ONE = np.uint64(1)
 _3, _4, _5, _8 = np.uint64(3), np.uint64(4), np.uint64(5), np.uint64(8)
 BAD = np.uint64(2**64 - 1)
 """In place of a position: the value there is broken."""
+
+
+@njit(**INLINE)
+def require(holds: bool) -> None:
+    """Refuse arrays that do not hold what a kernel reads and writes in them.
+
+    Kernels index without checks. So those that Python calls prove first, once per call or row, that every index lies
+    inside; checks at every access take 25 to 50 % more time.
+
+    Raises:
+        IndexError: they do not.
+    """
+    if not holds:
+        raise IndexError("an array given to a compiled kernel is too short or points outside of another")
 
 
 @njit(**INLINE)

@@ -6,8 +6,25 @@
 import numpy as np
 from numba import njit
 
-from pipelines.formats.json_kernels import BAD, COMPILE, INLINE, ONE, Bytes, Places, skip_space, skip_string
+from pipelines.formats.json_kernels import BAD, COMPILE, INLINE, ONE, Bytes, Places, require, skip_space, skip_string
 from pipelines.formats.word_kernels import same_bytes
+
+
+@njit(**COMPILE)
+def require_names(names: Bytes, name_offsets: Places) -> None:
+    """Refuse names that do not lie, with 8 bytes of padding behind them, where their offsets say."""
+    require(len(name_offsets) > 0 and name_offsets[0] >= 0)
+    for k in range(1, len(name_offsets)):
+        require(name_offsets[k - 1] <= name_offsets[k])
+    require(np.int64(name_offsets[len(name_offsets) - 1]) + 8 <= len(names))
+
+
+@njit(**COMPILE)
+def require_columns(name_offsets: Places, slots: Places, base: int, columns: int) -> None:
+    """Refuse names one of which has no column, or one beyond `columns`."""
+    require(len(slots) == len(name_offsets) - 1 and base >= 0)
+    for k in range(len(slots)):
+        require(slots[k] >= 0 and base + np.int64(slots[k]) < columns)
 
 
 @njit(**INLINE)

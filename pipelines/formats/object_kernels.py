@@ -16,6 +16,7 @@ from pipelines.formats.json_kernels import (
     FLOAT,
     INLINE,
     INT,
+    MAX_DEPTH,
     MISSING,
     OK,
     ONE,
@@ -24,10 +25,11 @@ from pipelines.formats.json_kernels import (
     Bytes,
     Kinds,
     Places,
+    require,
     skip_space,
     status_of_other,
 )
-from pipelines.formats.name_kernels import expected_name, next_member
+from pipelines.formats.name_kernels import expected_name, next_member, require_columns, require_names
 from pipelines.formats.value_kernels import value_at
 
 
@@ -94,6 +96,30 @@ def scan_object(
 
 
 @njit(**COMPILE)
+def require_spans(
+    starts: Places,
+    ends: Places,
+    first_row: int,
+    out_start: Places,
+    out_end: Places,
+    out_kind: Kinds,
+    out_bits: NDArray[np.uint64],
+    out_odd: NDArray[np.bool_],
+    status: Kinds,
+    stack: Bytes,
+) -> None:
+    """Refuse arrays that do not have a place for each document, or for each in each column of `out_kind`."""
+    count = len(starts)
+    require(first_row >= 0 and len(ends) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
+    columns = out_kind.shape[0]
+    require(out_kind.shape[1] >= count)
+    require(out_start.shape[0] >= columns and out_start.shape[1] >= count)
+    require(out_end.shape[0] >= columns and out_end.shape[1] >= count)
+    require(out_bits.shape[0] >= columns and out_bits.shape[1] >= count)
+    require(out_odd.shape[0] >= columns and out_odd.shape[1] >= count)
+
+
+@njit(**COMPILE)
 def scan_members(
     data: Bytes,
     starts: Places,
@@ -132,8 +158,14 @@ def scan_members(
 
     Returns:
         (row, begin, end) of an unknown name, or (number of rows, 0, 0) when done.
+
+    Raises:
+        IndexError: a column or document lies outside of its array.
     """
     count = len(starts)
+    require_spans(starts, ends, first_row, out_start, out_end, out_kind, out_bits, out_odd, status, stack)
+    require_names(names, name_offsets)
+    require_columns(name_offsets, slots, 0, out_kind.shape[0])
     for row in range(first_row, count):
         if row == first_row:  # which an earlier call may have begun
             for column in range(out_kind.shape[0]):
@@ -142,6 +174,7 @@ def scan_members(
             status[row] = ABSENT
             continue
         end = np.uint64(ends[row])
+        require(end <= np.uint64(len(data)))
         p = skip_space(data, np.uint64(starts[row]), end)
         if p >= end or data[p] != 0x7B:
             status[row] = status_of_other(data, p, end, stack)
@@ -179,10 +212,13 @@ def begin_with(
     data: Bytes, starts: Places, ends: Places, names: Bytes, name_offsets: Places, out: NDArray[np.bool_]
 ) -> None:
     """Mark the documents that are objects whose first member has one of the names."""
+    require(len(ends) >= len(starts) and len(out) >= len(starts))
+    require_names(names, name_offsets)
     for row in range(len(starts)):
         if starts[row] < 0:
             continue
         end = np.uint64(ends[row])
+        require(end <= np.uint64(len(data)))
         p = skip_space(data, np.uint64(starts[row]), end)
         if p >= end or data[p] != 0x7B:
             continue

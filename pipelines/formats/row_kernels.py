@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.double_kernels import double_of
-from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, STRING, Bytes, Kinds, Places
+from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
 from pipelines.formats.text_kernels import copy_text, integer_of
 
 TEXT, INTEGER, DOUBLE = range(3)
@@ -22,10 +22,14 @@ BLOCK_ROWS = 64
 @njit(**COMPILE)
 def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
     """Number of values of each kind: [column, kind]."""
+    require(counts.shape[0] >= kind.shape[0])
+    kinds = np.uint64(counts.shape[1])
     for column in range(kind.shape[0]):
         c = np.uint64(column)
         for row in range(kind.shape[1]):
-            counts[c, np.uint64(kind[c, np.uint64(row)])] += 1
+            k = np.uint64(kind[c, np.uint64(row)])
+            require(k < kinds)
+            counts[c, k] += 1
 
 
 @njit(**COMPILE)
@@ -41,6 +45,11 @@ def find_patterns(
     found: NDArray[np.bool_],
 ) -> None:
     """Mark those of the columns `asked` in which a value of a pattern's kind is that pattern."""
+    columns, count = kind.shape
+    require(start.shape[0] >= columns and start.shape[1] >= count and end.shape[0] >= columns and end.shape[1] >= count)
+    require(len(asked) >= columns and len(found) >= columns and len(pattern_offsets) > len(pattern_kinds))
+    for k in range(len(pattern_offsets)):
+        require(0 <= pattern_offsets[k] <= len(patterns))
     longest = np.int32(0)
     for k in range(len(pattern_kinds)):
         longest = max(longest, pattern_offsets[k + 1] - pattern_offsets[k])
@@ -57,6 +66,7 @@ def find_patterns(
                 first = pattern_offsets[k]
                 if kind[c, r] != pattern_kinds[k] or length != pattern_offsets[k + 1] - first:
                     continue
+                require(start[c, r] >= 0 and start[c, r] <= end[c, r] and end[c, r] <= len(data))
                 same = True
                 for i in range(length):
                     if data[start[c, r] + i] != patterns[first + i]:
@@ -101,8 +111,20 @@ def parse_rows(
         offsets: [wanted column, row] of its text, from 0.
         numbers: [wanted column, row] integers, and the bits of doubles.
         bad: [wanted column, row] no such value, or none that the quick way finds.
+
+    Raises:
+        IndexError: a column, a value or its text lies outside of its array.
     """
     count = start.shape[1]
+    wanted = len(columns)
+    require(end.shape[1] >= count and kind.shape[1] >= count)
+    require(len(what) >= wanted and len(kinds) >= wanted and len(base) >= wanted and len(at) >= wanted)
+    require(offsets.shape[0] >= wanted and offsets.shape[1] > count)
+    require(numbers.shape[0] >= wanted and numbers.shape[1] >= count)
+    require(bad.shape[0] >= wanted and bad.shape[1] >= count)
+    given = np.uint64(min(start.shape[0], end.shape[0], kind.shape[0]))
+    for k in range(wanted):
+        require(columns[k] < given)
     for k in range(len(columns)):
         at[k] = base[k]
     for begin in range(0, count, BLOCK_ROWS):
@@ -130,6 +152,7 @@ def parse_rows(
                 if not (kinds_k >> np.uint64(kind[c, r])) & ONE:
                     continue
                 p, q = np.uint64(start[c, r]), np.uint64(end[c, r])
+                require(q <= np.uint64(len(data)))
                 if what_k == INTEGER:
                     value, fits = integer_of(data, p, q)
                     numbers[k, r] = np.uint64(value) if fits else np.uint64(0)

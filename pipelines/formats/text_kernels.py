@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, ESCAPED, INLINE, ONE, Bytes, Kinds, Places
+from pipelines.formats.json_kernels import COMPILE, ESCAPED, INLINE, ONE, Bytes, Kinds, Places, require
 from pipelines.formats.word_kernels import EIGHT, put_word, word_at
 
 Mask = NDArray[np.bool_]
@@ -25,7 +25,10 @@ def _hex4(data: Bytes, p: int) -> int:
 
 @njit(**COMPILE)
 def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
-    """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate."""
+    """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate.
+
+    It never gets longer. A broken escape, which scanning refuses, is -1 as well.
+    """
     while p < end:
         c = data[p]
         if c != 0x5C:
@@ -33,6 +36,8 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
             at += 1
             p += 1
             continue
+        if p + 2 > end:
+            return -1
         e = data[p + 1]
         p += 2
         if e != 0x75:
@@ -49,6 +54,8 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
             out[at] = e
             at += 1
             continue
+        if p + 4 > end:
+            return -1
         point = _hex4(data, p)
         p += 4
         if 0xD800 <= point <= 0xDBFF:
@@ -88,6 +95,7 @@ def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -
 
     Up to 8 bytes behind it may be overwritten.
     """
+    require(p >= 0 and p <= q <= len(data) and at >= 0 and at + (q - p) <= len(out))
     if escaped:
         return _unescape(data, p, q, out, at)
     first, to = np.uint64(p), np.uint64(at)
@@ -109,9 +117,12 @@ def gather_text(
     data: Bytes, start: Places, end: Places, kind: Kinds, wanted: Mask, offsets: Places, out: Bytes, bad: Mask
 ) -> int:
     """Copy the wanted spans one after the other, unescaping those of kind ESCAPED; marks lone surrogates in `bad`."""
+    count = len(start)
+    require(len(end) >= count and len(kind) >= count and len(wanted) >= count and len(offsets) > count)
+    require(len(bad) >= count and len(out) < 2**31)
     at = np.int64(0)
     offsets[0] = 0
-    for row in range(len(start)):
+    for row in range(count):
         if wanted[row]:
             after = copy_text(data, np.int64(start[row]), np.int64(end[row]), kind[row] == ESCAPED, out, at)
             if after < 0:
@@ -151,9 +162,12 @@ def integer_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
 @njit(**COMPILE)
 def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
     """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
-    for row in range(len(start)):
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count and len(out) >= count and len(bad) >= count)
+    for row in range(count):
         out[row] = 0
         if wanted[row]:
+            require(end[row] >= 0 and end[row] <= len(data))
             value, fits = integer_of(data, np.uint64(start[row]), np.uint64(end[row]))
             out[row] = value if fits else np.int64(0)
             bad[row] |= not fits
@@ -163,10 +177,13 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
 def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
     """Mark the wanted spans that equal `pattern`."""
     length = len(pattern)
-    for row in range(len(start)):
-        if not wanted[row] or end[row] - start[row] != length:
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count and len(out) >= count)
+    for row in range(count):
+        if not wanted[row] or np.int64(end[row]) - start[row] != length:
             continue
         p = np.int64(start[row])
+        require(p >= 0 and end[row] <= len(data))
         same = True
         for k in range(length):
             if data[p + k] != pattern[k]:
@@ -215,9 +232,13 @@ def match_affixes(
     """Mark the wanted spans that begin with `prefix` and, white space apart, end with `suffix`; write what is between."""
     a = np.uint64(len(prefix))
     b = np.uint64(len(suffix))
-    for row in range(len(start)):
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count)
+    require(len(out_start) >= count and len(out_end) >= count and len(out) >= count)
+    for row in range(count):
         if not wanted[row]:
             continue
+        require(start[row] >= 0 and start[row] <= end[row] and end[row] <= len(data))
         p = np.uint64(start[row])
         q = np.uint64(end[row])
         while q > p and (

@@ -9,6 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pipelines.formats.json_kernels import require
+
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
     for prime in (
@@ -61,6 +63,7 @@ def _rotated(value: int, bits: int) -> int:
 
 @njit(**_COMPILE)
 def _mix(words: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> None:
+    require(len(words) % 4 == 0 and len(lanes) == 4)
     a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
     for i in range(0, len(words), 4):
         k = np.uint64(i)
@@ -73,6 +76,7 @@ def _mix(words: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> None:
 
 @njit(**_COMPILE)
 def _finished(lanes: NDArray[np.uint64], words: NDArray[np.uint64], tail: NDArray[np.uint8], length: int) -> int:
+    require(len(lanes) == 4)
     if length >= np.uint64(_STRIPE):
         total = _rotated(lanes[0], 1) + _rotated(lanes[1], 7) + _rotated(lanes[2], 12) + _rotated(lanes[3], 18)
         for lane in lanes:

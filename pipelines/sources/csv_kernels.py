@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE
+from pipelines.formats.json_kernels import COMPILE, require
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
 """Of a record: as it should be, an empty line, text behind a closing quote, a quote that is never closed."""
@@ -28,6 +28,7 @@ def split_records(
 
     The last record counts without a newline only if `is_all`: otherwise it may go on.
     """
+    require(len(widths) >= len(ends) and len(status) >= len(ends))
     found = 0
     size = len(data)
     p = 0

@@ -107,16 +107,24 @@ def occupy(prefixes: Any, rows: Any, base: Any, shift: Any, occupied: Any) -> An
     return rows
 
 
+_HASH_BYTES = "u8*[data_end] u64 u64 u64 u64*[24] u64*[3] u64*[rows]"
+_SAME_BYTES = "u8*[data_end] u64 i64*[pairs] i64*[1] u8*[other_end] u64 i64*[pairs] u64 u8*[pairs]"
 SIGNATURES = {
-    "hash_words": (hash_words, "u64* u64 u64 u64 u64 u64*"),
-    "hash_codes": (hash_codes, "u64* i32* u64 u64*"),
-    "hash_bytes32": (hash_bytes, "i32* u8* u64 u64 u64 u64* u64* u64*"),
-    "hash_bytes64": (hash_bytes, "i64* u8* u64 u64 u64 u64* u64* u64*"),
-    "finish": (finish, "u64* u64 u64"),
-    "prefixes32": (prefixes, "i32* u8* u64 u64 u64*"),
-    "prefixes64": (prefixes, "i64* u8* u64 u64 u64*"),
-    "occupy": (occupy, "u64* u64 u64 u64 u8*"),
-    "same_bytes32": (same_bytes, "i32* u8* u64 i64* i64* u8* u64 i64* u64 u8*"),
-    "same_bytes64": (same_bytes, "i64* u8* u64 i64* i64* u8* u64 i64* u64 u8*"),
+    "hash_words": (hash_words, "u64*[rows] u64 u64 u64 u64 u64*[rows]"),
+    "hash_codes": (hash_codes, "u64*[0] i32*[rows] u64 u64*[rows]"),
+    "hash_bytes32": (hash_bytes, f"i32*[rows+1] {_HASH_BYTES}"),
+    "hash_bytes64": (hash_bytes, f"i64*[rows+1] {_HASH_BYTES}"),
+    "finish": (finish, "u64*[rows] u64 u64"),
+    "prefixes32": (prefixes, "i32*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
+    "prefixes64": (prefixes, "i64*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
+    "occupy": (occupy, "u64*[rows] u64 u64 u64 u8*[1]"),
+    "same_bytes32": (same_bytes, f"i32*[1] {_SAME_BYTES}"),
+    "same_bytes64": (same_bytes, f"i64*[1] {_SAME_BYTES}"),
 }
-"""By name: the function and its parameters, numbers or pointers to the values of arrays. All return a number."""
+"""By name: the function and its parameters, numbers or pointers to the values of arrays. All return a number.
+
+In brackets is how many values an array has at least, in terms of numbers that are passed with it; calls are refused
+otherwise. What values point at, the caller proves: codes lie among the values that they stand for, offsets ascend up to
+the end of the data (Arrow's arrays), rows have an offset and one behind it, buckets were counted from the lowest prefix
+to the highest.
+"""

@@ -6,14 +6,16 @@ Loading takes 0.04 s, importing Numba and its own cache 0.7 s, compiling 4 s. Th
 
 import ctypes
 import hashlib
+import inspect
 import json
 import os
 import pkgutil
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from scan_core.errors import ScanError
 from scan_core.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
 
 Kernel = Callable[..., int]
-"""Takes arrays and numbers as its signature says; releases the GIL."""
+"""Takes arrays and numbers as its signature says; releases the GIL. An array that is too short is an IndexError."""
 
 _PREFIX = "nevermore_"
 _DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8", "f64*": "f8"}
@@ -46,7 +48,7 @@ class Kernels:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self._by_name = {
-            name: _bound(self._engine.get_function_address(_PREFIX + name), signature.split())
+            name: _bound(name, self._engine.get_function_address(_PREFIX + name), signature)
             for name, signature in signatures.items()
         }
 
@@ -84,21 +86,30 @@ def load_kernels() -> Kernels:
     return Kernels(*unpacked)
 
 
-def _bound(address: int, parameters: list[str]) -> Kernel:
+def _bound(name: str, address: int, signature: str) -> Kernel:
     """Numba's functions take where to put the result and an exception, of which kernels have none, then the rest."""
-    kinds = [ctypes.c_void_p if p.endswith("*") else ctypes.c_uint64 for p in parameters]
+    parameters = [_parsed(parameter) for parameter in signature.split()]
+    places = {parameter: place for place, (parameter, _, _) in enumerate(parameters)}
+    kinds = [ctypes.c_uint64 if dtype is None else ctypes.c_void_p for _, dtype, _ in parameters]
     function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)(address)
-    dtypes = [np.dtype(_DTYPES[p]) if p.endswith("*") else None for p in parameters]
+    arrays = [
+        (place, parameter, dtype, _length(length, places))
+        for place, (parameter, dtype, length) in enumerate(parameters)
+        if dtype is not None
+    ]
 
     def call(*arguments: Any) -> int:
-        passed = []
-        for argument, dtype in zip(arguments, dtypes, strict=True):
-            if dtype is None:
-                passed.append(int(argument))
-            elif argument.dtype == dtype and argument.flags.c_contiguous:
-                passed.append(argument.ctypes.data)
-            else:
-                raise TypeError(f"a kernel takes contiguous {dtype} values, not {argument.dtype}")
+        if len(arguments) != len(parameters):
+            raise TypeError(f"the kernel {name} takes {len(parameters)} arguments, not {len(arguments)}")
+        passed = list(arguments)
+        for place, parameter, dtype, least in arrays:
+            array = arguments[place]
+            if array.dtype != dtype or not array.flags.c_contiguous:
+                raise TypeError(f"{parameter} of the kernel {name} are contiguous {dtype} values, not {array.dtype}")
+            if array.size < (wanted := least(arguments)):
+                raise IndexError(f"{parameter} of the kernel {name} are {wanted} values at least, not {array.size}")
+            passed[place] = array.ctypes.data
+        passed = [int(argument) for argument in passed]
         result = ctypes.c_uint64()
         function(ctypes.addressof(result), None, *passed)
         return result.value
@@ -106,14 +117,42 @@ def _bound(address: int, parameters: list[str]) -> Kernel:
     return call
 
 
+def _parsed(parameter: str) -> tuple[str, np.dtype[Any] | None, str]:
+    """Name, type of values (None for a number) and least length of `name:kind[length]`."""
+    name, kind = parameter.split(":")
+    kind, _, length = kind.rstrip("]").partition("[")
+    return name, np.dtype(_DTYPES[kind]) if kind.endswith("*") else None, length
+
+
+def _length(length: str, places: Mapping[str, int]) -> Callable[[Sequence[Any]], int]:
+    """How many values an array needs, out of the arguments of a call; `length` is a sum of products."""
+    terms = [[places.get(factor, factor) for factor in term.split("*")] for term in length.split("+")]
+
+    def least(arguments: Sequence[Any]) -> int:
+        return sum(prod(int(arguments[f]) if isinstance(f, int) else int(f) for f in term) for term in terms)
+
+    return least
+
+
+def signatures() -> dict[str, tuple[Callable[..., Any], str]]:
+    """By name: the function of each kernel, and its parameters as `name:kind[length]`."""
+    from scan_core.native import hashes, numbers, records, tables
+
+    return {
+        name: (
+            function,
+            " ".join(map(":".join, zip(inspect.signature(function).parameters, kinds.split(), strict=True))),
+        )
+        for module in (hashes, tables, numbers, records)
+        for name, (function, kinds) in module.SIGNATURES.items()
+    }
+
+
 def _compiled() -> tuple[bytes, dict[str, str]]:
     import llvmlite.binding as llvm
     import numba
     from numba import types
 
-    from scan_core.native import hashes, numbers, records, tables
-
-    signatures = hashes.SIGNATURES | tables.SIGNATURES | numbers.SIGNATURES | records.SIGNATURES
     kinds = {
         "u8*": types.CPointer(types.uint8),
         "u32*": types.CPointer(types.uint32),
@@ -124,8 +163,10 @@ def _compiled() -> tuple[bytes, dict[str, str]]:
         "u64": types.uint64,
     }
     whole: Any = None
-    for name, (function, parameters) in signatures.items():
-        compiled = numba.cfunc(types.uint64(*(kinds[p] for p in parameters.split())), error_model="numpy")(function)
+    kernels = signatures()
+    for name, (function, signature) in kernels.items():
+        parameters = (parameter.partition(":")[2].partition("[")[0] for parameter in signature.split())
+        compiled = numba.cfunc(types.uint64(*(kinds[p] for p in parameters)), error_model="numpy")(function)
         part = llvm.parse_assembly(compiled.inspect_llvm())
         # what is called is not the wrapper, which needs Python, but what it wraps
         part.get_function(compiled.native_name.removeprefix("cfunc.")).name = _PREFIX + name
@@ -137,7 +178,7 @@ def _compiled() -> tuple[bytes, dict[str, str]]:
     machine = llvm.Target.from_default_triple().create_target_machine(
         opt=3, cpu=llvm.get_host_cpu_name(), features=_features(), jit=True, reloc="default", codemodel="jitdefault"
     )
-    return machine.emit_object(whole), {name: parameters for name, (_, parameters) in signatures.items()}
+    return machine.emit_object(whole), {name: signature for name, (_, signature) in kernels.items()}
 
 
 def _drop_the_rest(module: Any) -> None:

@@ -59,12 +59,12 @@ def mark_close(  # noqa: PLR0917  kernels take pointers and numbers, no objects
 
 
 SIGNATURES = {
-    "sum_f64": (sum_floats, "f64* u8* u64 f64*"),
-    "sum_i64": (sum_integers, "i64* u8* u64 i64*"),
-    "sum_i32": (sum_integers, "i32* u8* u64 i64*"),
-    "extremes_i64": (extremes, "i64* u8* u64 i64*"),
-    "extremes_i32": (extremes, "i32* u8* u64 i64*"),
-    "mark_close_i64": (mark_close, "i64* u64 u64 u8* u64 u64 u8*"),
-    "mark_close_i32": (mark_close, "i32* u64 u64 u8* u64 u64 u8*"),
+    "sum_f64": (sum_floats, "f64*[count] u8*[count] u64 f64*[64]"),
+    "sum_i64": (sum_integers, "i64*[count] u8*[count] u64 i64*[2]"),
+    "sum_i32": (sum_integers, "i32*[count] u8*[count] u64 i64*[2]"),
+    "extremes_i64": (extremes, "i64*[count] u8*[count] u64 i64*[2]"),
+    "extremes_i32": (extremes, "i32*[count] u8*[count] u64 i64*[2]"),
+    "mark_close_i64": (mark_close, "i64*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
+    "mark_close_i32": (mark_close, "i32*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
 }
 """As in `hashes.py`."""

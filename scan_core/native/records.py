@@ -112,7 +112,8 @@ def find_in_pairs(  # noqa: PLR0917  kernels take no objects
 ) -> Any:
     """Of arrays of pairs that were walked: the number under `key`, or where its bytes begin, and its length.
 
-    The first pair of a key counts. Lengths are -1 where there is none, 0 for numbers; returns how many have one.
+    The first pair of a key counts. Lengths are -1 where there is none, also in an array that is cut off, and 0 for
+    numbers; returns how many have one.
     """
     hits = u(0)
     for row in range(num_rows):
@@ -120,11 +121,17 @@ def find_in_pairs(  # noqa: PLR0917  kernels take no objects
         at = u(starts[row])
         for _ in range(counts[row]):
             end = _varint_end(data, size, at)
+            if end > size:
+                break
             is_wanted = _varint(data, at, end) == key
             at = end
             end = _varint_end(data, size, at)
+            if end > size:
+                break
             number = _varint(data, at, end)
             at = end
+            if of_bytes != u(0) and number > size - at:
+                break
             if is_wanted:
                 found[row] = at if of_bytes != u(0) else number
                 lengths[row] = number if of_bytes != u(0) else u(0)
@@ -136,22 +143,29 @@ def find_in_pairs(  # noqa: PLR0917  kernels take no objects
 
 
 def read_longs(  # noqa: PLR0917  kernels take no objects
-    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, out: Any
+    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, out: Any, capacity: Any
 ) -> Any:
-    """The integers of arrays that were walked, one after the other; returns how many."""
+    """The integers of arrays that were walked, one after the other; returns how many, fewer where one is cut off."""
     place = u(0)
     for row in range(num_rows):
         at = u(starts[row])
         for _ in range(counts[row]):
             end = _varint_end(data, size, at)
+            if end > size or place >= capacity:
+                return place
             out[place] = _varint(data, at, end)
             at, place = end, place + u(1)
     return place
 
 
 SIGNATURES = {
-    "walk_records": (walk_records, "u8* u64 u64 u64* u64 i64* u64"),
-    "find_in_pairs": (find_in_pairs, "u8* u64 i64* i64* u64 u64 u64 i64* i64*"),
-    "read_longs": (read_longs, "u8* u64 i64* i64* u64 i64*"),
+    "walk_records": (walk_records, "u8*[size] u64 u64 u64*[4*num_steps] u64 i64*[num_records*width] u64"),
+    "find_in_pairs": (
+        find_in_pairs,
+        "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 u64 u64 i64*[num_rows] i64*[num_rows]",
+    ),
+    "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
 }
-"""As in `hashes.py`."""
+"""As in `hashes.py`. These read bytes of files: whatever they are, nothing outside of `data` is read. The caller proves
+that the slots of a program lie within `width`, as `compile_columns` numbers them.
+"""

@@ -223,15 +223,24 @@ def mark_words(  # noqa: PLR0917  same
     return total
 
 
+_SCRATCH = "u64*[2048] u64*[2048] u32*[8192]"
 SIGNATURES = {
-    "partition": (partition, "u64* u64 u64* u64* u32*"),
-    "set_bits": (set_bits, "u64* u64 u64 u64 u64*"),
-    "count_bits": (count_bits, "u64* u64 u64 u32*"),
-    "place": (place, "u64* u32* u64 u64 u64 u64* u32* u64* u32* u64*"),
-    "find": (find, "u64* u64 u64* u64 u64* u32* u64* u64* u64* u32* u32* u32*"),
+    "partition": (partition, "u64*[count] u64 u64*[257] u64*[count] u32*[count]"),
+    "set_bits": (set_bits, "u64*[count] u64 u64 u64 u64*[1]"),
+    "count_bits": (count_bits, "u64*[words] u64 u64 u32*[words]"),
+    "place": (
+        place,
+        "u64*[count] u32*[count] u64 u64 u64 u64*[1] u32*[1] u64*[count] u32*[count] u64*[2*count+1]",
+    ),
+    "find": (
+        find,
+        f"u64*[count] u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] {_SCRATCH} u32*[count] u32*[count]",
+    ),
     "mark_words": (
         mark_words,
-        "u64* u64 u64 u64 u64 u64* u64 u64* u32* u64* u8* u64 u64 u64* u64* u32* u8*",
+        f"u64*[count] u64 u64 u64 u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] u8*[0] u64 u64 {_SCRATCH} u8*[count]",
     ),
 }
-"""As in `hashes.py`."""
+"""As in `hashes.py`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
+entries, and ranks, as bits are set: `hash_table.build_hash_table` makes no others.
+"""
