@@ -1,0 +1,337 @@
+"""Random arguments for every kernel that takes arrays, in arrays that have exactly the room that they need."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.formats import json_kernels as kernels
+from pipelines.formats.member_names import MemberNames
+
+Arguments = list[Any]
+Random = np.random.Generator
+
+_PIECES = (
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u00e9", b"\\ud83d\\ude00", b"-", b"0", b"12345678901234567890",
+    b"1.5e-7", b"true", b"null", b"NaN", b" ", b"\n", b"\r\n", b"\t", "é".encode(), b"=", b"ab", b"0x", b"\xff",
+)  # fmt: skip
+
+
+def fixed(data: bytes) -> NDArray[np.uint8]:
+    """Bytes as callers have them: not to be written."""
+    return np.frombuffer(data, np.uint8)
+
+
+def noise(random: Random, most: int = 40) -> bytes:
+    """Bytes that kernels look for, in any order."""
+    return b"".join(_PIECES[i] for i in random.integers(0, len(_PIECES), random.integers(0, most)))
+
+
+def value(random: Random, depth: int = 0) -> Any:
+    choice = random.integers(0, 9 if depth < 3 else 7)
+    if choice == 0:
+        return None
+    if choice == 1:
+        return bool(random.integers(0, 2))
+    if choice == 2:
+        return int(random.integers(-(2**62), 2**62)) * (10 if random.random() < 0.1 else 1)
+    if choice == 3:
+        return float(random.standard_normal() * 10.0 ** random.integers(-300, 300))
+    if choice <= 6:
+        return "".join(random.choice(list('ab"\\\n\té😀 0'), random.integers(0, 20)))
+    if choice == 7:
+        return [value(random, depth + 1) for _ in range(random.integers(0, 4))]
+    return {name(random): value(random, depth + 1) for _ in range(random.integers(0, 4))}
+
+
+def name(random: Random) -> str:
+    number = int(random.integers(0, 60))
+    return "é\n" if number == 0 else f"{'long ' * (number % 4)}column {number}"
+
+
+def text(random: Random, found: Any) -> bytes:
+    """JSON of a value, one time in four damaged."""
+    data = json.dumps(found, ensure_ascii=bool(random.integers(0, 2))).encode()
+    if random.random() < 0.25:
+        at = int(random.integers(0, len(data) + 1))
+        data = data[:at] + noise(random, 3) + data[at + int(random.integers(0, 3)) :]
+    return data
+
+
+def spans(parts: Sequence[bytes | None], behind: bytes = b"") -> tuple[NDArray[np.uint8], Any, Any]:
+    """(data, starts, ends) of parts that lie one behind the other; None begins at -1."""
+    ends = np.cumsum([len(p or b"") for p in parts], dtype=np.int64).astype(np.int32)
+    starts = ends - np.array([len(p or b"") for p in parts], np.int32)
+    starts[[p is None for p in parts]] = -1
+    return fixed(b"".join(p or b"" for p in parts) + behind), starts, ends
+
+
+def documents(random: Random, make: Callable[[Random], Any]) -> tuple[NDArray[np.uint8], Any, Any]:
+    parts = [None if random.random() < 0.1 else text(random, make(random)) for _ in range(random.integers(0, 6))]
+    return spans(parts)
+
+
+def an_object(random: Random) -> Any:
+    if random.random() < 0.1:
+        return value(random)
+    return {name(random): value(random) for _ in range(random.choice([0, 1, 3, 8, 40]))}
+
+
+def stack() -> NDArray[np.uint8]:
+    return np.zeros(kernels.MAX_DEPTH, np.uint8)
+
+
+def some_names(random: Random) -> MemberNames:
+    return MemberNames([name(random) for _ in range(random.integers(0, 40))], 100)
+
+
+def outputs(columns: int, count: int) -> Arguments:
+    """Begin, end, kind, bits and oddness of each column and row, and the status of each row."""
+    shape = columns, count
+    dtypes = np.int32, np.int32, np.int8, np.uint64, np.bool_
+    return [*(np.zeros(shape, dtype) for dtype in dtypes), np.zeros(count, np.int8)]
+
+
+def scan_members(random: Random) -> Arguments:
+    data, starts, ends = documents(random, an_object)
+    known = some_names(random)
+    learn = bool(random.integers(0, 2))
+    first = int(random.integers(0, len(starts) + 1))
+    return [data, starts, ends, first, *known.tables(), learn, *outputs(len(known), len(starts)), stack()]
+
+
+def scan_nested(random: Random) -> Arguments:
+    def event(of: Random) -> Any:
+        origin = {"db": "d", "ts_ms": value(of), "other": value(of)}
+        return {"before": an_object(of), "after": an_object(of), "source": origin, "op": "c", name(of): value(of)}
+
+    data, starts, ends = documents(random, event)
+    names = ("before", "after", "source", "op")
+    top, inner, known = MemberNames(names, 4), MemberNames(("db", "ts_ms"), 2), some_names(random)
+    fixed_columns, images = len(names) + len(inner), len(known)
+    bases = np.array([fixed_columns, fixed_columns + images, len(names), 0], np.int32)
+    return [
+        data, starts, ends, int(random.integers(0, len(starts) + 1)), *top.tables(), bases, *known.tables(), len(names),
+        *inner.tables(), *outputs(fixed_columns + 2 * images, len(starts)), stack(),
+    ]  # fmt: skip
+
+
+def begin_with(random: Random) -> Arguments:
+    data, starts, ends = documents(random, an_object)
+    joined, offsets, _ = some_names(random).tables()
+    return [data, starts, ends, joined, offsets, np.zeros(len(starts), np.bool_)]
+
+
+def scan_elements(random: Random) -> Arguments:
+    def elements(of: Random) -> Any:
+        return [value(of) for _ in range(of.integers(0, 6))]
+
+    data, starts, ends = documents(random, elements)
+    count = len(starts)
+    lengths = np.zeros(count, np.int32)
+    for row in range(count):
+        if starts[row] >= 0:
+            try:
+                found = json.loads(data[starts[row] : ends[row]].tobytes())
+            except (ValueError, RecursionError):
+                found = None
+            # a broken array is written as far as it goes; callers leave such out
+            lengths[row] = len(found) if isinstance(found, list) else 0
+            starts[row] = starts[row] if isinstance(found, list) else -1
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    fill = bool(random.integers(0, 2))
+    total = int(offsets[-1]) if fill else 0
+    places = [np.zeros(total, dtype) for dtype in (np.int32, np.int32, np.int8)]
+    return [data, starts, ends, np.zeros(count, np.int32), offsets, *places, np.zeros(count, np.int8), fill, stack()]
+
+
+def split_documents(random: Random) -> Arguments:
+    parts = [text(random, value(random)) for _ in range(random.integers(0, 6))]
+    separated = bool(random.integers(0, 2))
+    data = fixed((b"," if separated else b"\n").join(parts) or b" ")
+    room = np.zeros((random.integers(0, 7), 2), np.int64)
+    return [data, int(random.integers(0, len(data) + 1)), len(data), room, stack(), separated]
+
+
+def find_newlines(random: Random) -> Arguments:
+    data = noise(random) + b"\n" * int(random.integers(0, 9))
+    words = np.frombuffer(data, np.uint64, len(data) // 8)
+    return [fixed(data), words, np.zeros(random.integers(0, data.count(b"\n") + 1), np.int32)]
+
+
+def split_frames(random: Random) -> Arguments:
+    lengths = [int(random.choice([0, 1, 7, 2**32 - 1, 2**31])) for _ in range(random.integers(0, 5))]
+    data = b"".join(n.to_bytes(4, "big") + bytes(n if n < 8 else 0) for n in lengths) + noise(random, 2)
+    return [fixed(data), np.zeros((random.integers(0, 6), 2), np.int64)]
+
+
+def string(random: Random) -> tuple[bytes, int]:
+    """A string as it stands in JSON, and its kind; surrogates may be alone."""
+    found = text_of = json.dumps(value_text(random), ensure_ascii=bool(random.integers(0, 2)))[1:-1]
+    if random.random() < 0.2:
+        found = text_of + random.choice(["\\ud83d", "\\ude00", "\\ud83dab", "\\ud83d\\u0041"])
+    return found.encode(), kernels.ESCAPED if "\\" in found else kernels.STRING
+
+
+def value_text(random: Random) -> str:
+    return "".join(random.choice(list('abcdefgh"\\\n\té😀 0'), random.integers(0, 30)))
+
+
+def number(random: Random) -> bytes:
+    choices = (
+        str(random.integers(-(2**62), 2**62)),
+        repr(float(random.standard_normal() * 10.0 ** random.integers(-300, 300))),
+        "9" * int(random.integers(1, 30)),
+        "-0",
+        "1e400",
+    )
+    return str(random.choice(choices)).encode()
+
+
+def cells(random: Random, columns: int, count: int) -> Arguments:
+    """[column, row] data, begin, end and kind of strings and numbers."""
+    kinds = np.zeros((columns, count), np.int8)
+    parts: list[bytes] = []
+    for column in range(columns):
+        for row in range(count):
+            if random.random() < 0.6:
+                part, kinds[column, row] = string(random)
+            elif random.random() < 0.8:
+                part = number(random)
+                kinds[column, row] = kernels.INT if part.lstrip(b"-").isdigit() else kernels.FLOAT
+            else:
+                part, kinds[column, row] = b"null", kernels.NULL
+            parts.append(part)
+    data, starts, ends = spans(parts, noise(random, 5))
+    return [data, starts.reshape(columns, count), ends.reshape(columns, count), kinds]
+
+
+def count_kinds(random: Random) -> Arguments:
+    kind = cells(random, int(random.integers(0, 4)), int(random.integers(0, 90)))[3]
+    return [kind, np.zeros((len(kind), kernels.ARRAY + 1), np.int64)]
+
+
+def find_patterns(random: Random) -> Arguments:
+    given = cells(random, columns := int(random.integers(0, 4)), int(random.integers(0, 9)))
+    patterns = [string(random)[0] for _ in range(random.integers(1, 4))]
+    offsets = np.cumsum([0, *map(len, patterns)], dtype=np.int32)
+    kinds = np.full(len(patterns), kernels.STRING, np.int8)
+    asked = random.integers(0, 2, columns).astype(np.bool_)
+    return [*given, asked, fixed(b"".join(patterns)), offsets, kinds, np.zeros(columns, np.bool_)]
+
+
+def parse_rows(random: Random) -> Arguments:
+    given = cells(random, total := int(random.integers(1, 5)), count := int(random.integers(0, 130)))
+    wanted = random.permutation(total)[: random.integers(0, total + 1)]
+    what = random.integers(0, 3, len(wanted)).astype(np.uint8)
+    numeric = 1 << kernels.INT | 1 << kernels.FLOAT
+    bits = np.where(what == 0, 1 << kernels.STRING | 1 << kernels.ESCAPED, numeric).astype(np.uint64)
+    sizes = [0]
+    for column, kind in zip(wanted, what, strict=True):
+        is_text = np.isin(given[3][column], [kernels.STRING, kernels.ESCAPED])
+        sizes.append(int((given[2] - given[1])[column][is_text].sum()) + 8 if kind == 0 else 0)
+    base = np.cumsum(sizes, dtype=np.int64)
+    shape = len(wanted), count
+    return [
+        *given, wanted.astype(np.uint64), what, bits, base[:-1].copy(), np.zeros(len(wanted), np.int64),
+        np.zeros(base[-1], np.uint8), np.zeros((len(wanted), count + 1), np.int32), np.zeros(shape, np.uint64),
+        np.zeros(shape, np.bool_),
+    ]  # fmt: skip
+
+
+def one_column(random: Random) -> tuple[Arguments, NDArray[np.bool_], int]:
+    data, start, end, kind = cells(random, 1, count := int(random.integers(0, 40)))
+    return [data, start[0].copy(), end[0].copy(), kind[0].copy()], random.integers(0, 2, count).astype(np.bool_), count
+
+
+def gather_text(random: Random) -> Arguments:
+    (data, start, end, kind), wanted, count = one_column(random)
+    room = np.zeros(int((end - start)[wanted].sum()), np.uint8)
+    return [data, start, end, kind, wanted, np.zeros(count + 1, np.int32), room, np.zeros(count, np.bool_)]
+
+
+def parse_integers(random: Random) -> Arguments:
+    (data, start, end, _), wanted, count = one_column(random)
+    return [data, start, end, wanted, np.zeros(count, np.int64), np.zeros(count, np.bool_)]
+
+
+def parse_doubles(random: Random) -> Arguments:
+    (data, start, end, _), wanted, count = one_column(random)
+    return [data, start, end, wanted, np.zeros(count, np.uint64), np.zeros(count, np.bool_)]
+
+
+def match_bytes(random: Random) -> Arguments:
+    (data, start, end, _), wanted, count = one_column(random)
+    row = int(random.integers(0, count)) if count else 0
+    pattern = data[start[row] : end[row]].tobytes() if count else b"x"
+    return [data, start, end, wanted, fixed(pattern), np.zeros(count, np.bool_)]
+
+
+def match_affixes(random: Random) -> Arguments:
+    prefix, suffix = noise(random, 300), noise(random, 6)
+    parts = [random.choice([prefix, prefix[:-1]]) + noise(random, 4) + suffix + b" \n"[: random.integers(0, 3)]
+             for _ in range(random.integers(0, 6))]  # fmt: skip
+    data, start, end = spans(parts)
+    count = len(parts)
+    places = [np.zeros(count, np.int32), np.zeros(count, np.int32), np.zeros(count, np.bool_)]
+    return [data, start, end, random.integers(0, 2, count).astype(np.bool_), fixed(prefix), fixed(suffix), *places]
+
+
+def binary(random: Random, *, widened: bool = False) -> Arguments:
+    alphabet = list(b"ABab01+/-_=xz\xc3\xa9\x5c")
+    parts = [bytes(random.choice(alphabet, random.integers(0, 20)).tolist()) for _ in range(random.integers(0, 9))]
+    data = fixed(b"".join(parts))
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    count = len(parts)
+    valid = random.random(count) < 0.9
+    bad = np.zeros(count, np.bool_)
+    if widened:
+        return [offsets, data, valid, np.zeros((count, 16), np.uint8), bad]
+    return [offsets, data, valid, np.zeros(count + 1, np.int32), np.zeros(len(data), np.uint8), bad]
+
+
+def split_records(random: Random) -> Arguments:
+    pieces = [b",", b'"', b"\n", b"\r", b"\r\n", b"a", b'""', b"\xff"]
+    data = b"".join(pieces[i] for i in random.integers(0, len(pieces), random.integers(0, 40)))
+    room = int(random.integers(0, data.count(b"\n") + data.count(b"\r") + 2))
+    found = [np.zeros(room, dtype) for dtype in (np.int64, np.int32, np.int8)]
+    return [fixed(data), ord(","), bool(random.integers(0, 2)), *found]
+
+
+def mix(random: Random) -> Arguments:
+    words = np.frombuffer(random.bytes(32 * int(random.integers(0, 5))), np.uint64)
+    return [words, random.integers(0, 2**63, 4).astype(np.uint64)]
+
+
+def finished(random: Random) -> Arguments:
+    rest = random.bytes(int(random.integers(0, 32)))
+    words = np.frombuffer(rest, np.uint64, len(rest) // 8)
+    tail = fixed(rest)[8 * len(words) :]
+    return [random.integers(0, 2**63, 4).astype(np.uint64), words, tail, np.uint64(random.integers(0, 99))]
+
+
+CASES: dict[str, Callable[[Random], Arguments]] = {
+    **{f"pipelines.formats.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
+    "pipelines.formats.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
+    "pipelines.formats.document_kernels.find_newlines": find_newlines,
+    "pipelines.formats.document_kernels.scan_elements": scan_elements,
+    "pipelines.formats.document_kernels.split_documents": split_documents,
+    "pipelines.formats.document_kernels.split_frames": split_frames,
+    "pipelines.formats.double_kernels.parse_doubles": parse_doubles,
+    "pipelines.formats.event_kernels.scan_nested": scan_nested,
+    "pipelines.formats.object_kernels.begin_with": begin_with,
+    "pipelines.formats.object_kernels.scan_members": scan_members,
+    "pipelines.formats.row_kernels.count_kinds": count_kinds,
+    "pipelines.formats.row_kernels.find_patterns": find_patterns,
+    "pipelines.formats.row_kernels.parse_rows": parse_rows,
+    "pipelines.formats.text_kernels.gather_text": gather_text,
+    "pipelines.formats.text_kernels.match_affixes": match_affixes,
+    "pipelines.formats.text_kernels.match_bytes": match_bytes,
+    "pipelines.formats.text_kernels.parse_integers": parse_integers,
+    "pipelines.sources.byte_hash._finished": finished,
+    "pipelines.sources.byte_hash._mix": mix,
+    "pipelines.sources.csv_kernels.split_records": split_records,
+}
+"""By kernel: how to make arguments."""

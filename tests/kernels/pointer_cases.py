@@ -1,0 +1,280 @@
+"""Random arguments for every kernel that takes pointers, in arrays that have exactly the room that they need."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scan_core.index.hash_table import BLOCK_ROWS, HashTable, build_hash_table
+from tests.kernels.array_cases import Arguments, Random
+
+U64 = NDArray[np.uint64]
+
+
+def words(random: Random, count: int) -> U64:
+    return random.integers(0, 2**64, count, np.uint64)
+
+
+def size(random: Random) -> int:
+    return int(random.choice([0, 1, 2, 63, 64, 65, 200, 2047, 2048, 2049, 5000]))
+
+
+def number(random: Random) -> int:
+    return int(random.integers(0, 2**63))
+
+
+def strings(random: Random, count: int, dtype: type) -> tuple[Any, NDArray[np.uint8], int]:
+    """(offsets, data, length of the data)."""
+    lengths = random.choice([0, 1, 7, 8, 9, 15, 16, 17, 80], count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
+    data = random.integers(0, 256, int(offsets[-1])).astype(np.uint8)
+    return offsets, data, len(data)
+
+
+def hash_words(random: Random) -> Arguments:
+    count = size(random)
+    return [words(random, count), count, number(random), number(random), number(random) | 1, words(random, count)]
+
+
+def hash_codes(random: Random) -> Arguments:
+    count, values = size(random), int(random.integers(1, 9))
+    codes = random.integers(0, values, count).astype(np.int32)
+    return [words(random, values), codes, count, words(random, count)]
+
+
+def hash_bytes(random: Random, dtype: type) -> Arguments:
+    count = min(size(random), 200)
+    offsets, data, end = strings(random, count, dtype)
+    return [offsets, data, count, end, number(random), words(random, 24), words(random, 3), words(random, count)]
+
+
+def finish(random: Random) -> Arguments:
+    count = size(random)
+    return [words(random, count), count, number(random)]
+
+
+def prefixes(random: Random, dtype: type) -> Arguments:
+    count = min(size(random), 200)
+    offsets, data, end = strings(random, count, dtype)
+    return [offsets, data, count, end, words(random, count)]
+
+
+def occupy(random: Random) -> Arguments:
+    found = words(random, max(size(random), 1)) >> np.uint64(random.integers(0, 60))
+    base, shift = int(found.min()), int(random.integers(50, 60))
+    return [found, len(found), base, shift, np.zeros(((int(found.max()) - base) >> shift) + 1, np.uint8)]
+
+
+def same_bytes(random: Random, dtype: type) -> Arguments:
+    offsets, data, end = strings(random, count := int(random.integers(1, 20)), dtype)
+    others, other_data, other_end = offsets.astype(np.int64), data.copy(), end
+    if end:
+        other_data[random.integers(0, end)] ^= 1
+    pairs = min(size(random), 200)
+    rows, other_rows = (random.integers(0, count, pairs).astype(np.int64) for _ in range(2))
+    same = np.ones(pairs, np.uint8)
+    return [offsets, data, end, rows, others, other_data, other_end, other_rows, pairs, same]
+
+
+def partition(random: Random) -> Arguments:
+    found = words(random, size(random))
+    return [found, len(found), np.zeros(257, np.uint64), np.zeros_like(found), np.zeros(len(found), np.uint32)]
+
+
+def level(random: Random) -> tuple[U64, int, int, U64, NDArray[np.uint32], U64]:
+    """(hashes, multiplier, shift, bits set, entries before each word, a place for each entry)."""
+    found = words(random, size(random))
+    found[::5] = found[:1]
+    multiplier, shift = number(random) | 1, int(random.integers(54, 59))
+    bits = np.zeros(1 << (58 - shift), np.uint64)
+    places = (found * np.uint64(multiplier)) >> np.uint64(shift)
+    np.bitwise_or.at(bits, (places >> np.uint64(6)).astype(np.int64), np.uint64(1) << (places & np.uint64(63)))
+    ones = np.bitwise_count(bits).astype(np.uint32)
+    return found, multiplier, shift, bits, np.cumsum(ones, dtype=np.uint32) - ones, np.zeros(len(found), np.uint64)
+
+
+def set_bits(random: Random) -> Arguments:
+    found, multiplier, shift, bits, _, _ = level(random)
+    return [found, len(found), multiplier, shift, np.zeros_like(bits)]
+
+
+def count_bits(random: Random) -> Arguments:
+    bits = words(random, size(random))
+    return [bits, len(bits), int(random.integers(0, 9)), np.zeros(len(bits), np.uint32)]
+
+
+def place(random: Random) -> Arguments:
+    found, multiplier, shift, bits, before, table = level(random)
+    count = len(found)
+    rows, taken = np.arange(count, dtype=np.uint32), np.full(count, 0xFFFFFFFF, np.uint32)
+    repeats = np.zeros(2 * count + 1, np.uint64)
+    return [found, rows, count, multiplier, shift, bits, before, table, taken, repeats]
+
+
+def table_and_probes(random: Random) -> tuple[HashTable, U64]:
+    hashes = words(random, size(random))
+    probes = random.permutation(np.concatenate([hashes, words(random, size(random))]))
+    return build_hash_table(hashes.copy()).table, probes
+
+
+def scratch() -> Arguments:
+    return [np.zeros(BLOCK_ROWS, np.uint64), np.zeros(BLOCK_ROWS, np.uint64), np.zeros(4 * BLOCK_ROWS, np.uint32)]
+
+
+def find(random: Random) -> Arguments:
+    table, probes = table_and_probes(random)
+    found = [np.zeros(len(probes), np.uint32), np.zeros(len(probes), np.uint32)]
+    return [probes, len(probes), *table.arguments, *scratch(), *found]
+
+
+def mark_words(random: Random) -> Arguments:
+    table, probes = table_and_probes(random)
+    width = int(random.choice([1, 2, 4]))
+    ranks = random.integers(0, 256, width * table.num_entries).astype(np.uint8)
+    key = number(random), number(random), number(random) | 1
+    # hashes of words are found only if the words are those that they are the hashes of: place those of the probes
+    hashes = _hashed(probes, *key)
+    table = build_hash_table(hashes[: len(ranks) // width].copy()).table if len(ranks) else table
+    ranks = ranks[: width * table.num_entries]
+    dead = np.zeros(len(probes), np.uint8)
+    threshold = int(random.choice([0, 1, 100]))
+    return [probes, len(probes), *key, *table.arguments, ranks, width, threshold, *scratch(), dead]
+
+
+def _hashed(found: U64, secret: int, first: int, multiplier: int) -> U64:
+    mixed = (found ^ np.uint64(secret)) * np.uint64(first)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(multiplier)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(first)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def masked(random: Random, dtype: type, results: Any) -> Arguments:
+    count = size(random)
+    found = random.integers(-(2**31), 2**31, count).astype(dtype)
+    return [found, random.integers(0, 2, count).astype(np.uint8), count, results]
+
+
+def mark_close(random: Random, dtype: type) -> Arguments:
+    count, slots = size(random), int(random.integers(1, 99))
+    lower = int(random.integers(-50, 50))
+    found = random.integers(lower - 9, lower + slots + 9, count).astype(dtype)
+    ranks = random.integers(0, 256, slots).astype(np.uint8)
+    return [found, count, lower % 2**64, ranks, slots - 1, int(random.integers(0, 256)), np.zeros(count, np.uint8)]
+
+
+def varint(given: int) -> bytes:
+    zigzag, out = (given << 1) ^ (given >> 63), bytearray()
+    zigzag &= 2**64 - 1
+    while zigzag > 127:
+        out.append(zigzag & 127 | 128)
+        zigzag >>= 7
+    return bytes([*out, zigzag])
+
+
+def damaged(random: Random, data: bytes) -> NDArray[np.uint8]:
+    """Bytes of a file, half of the time not what they should be."""
+    found = bytearray(data)
+    if random.random() < 0.5 and found:
+        for _ in range(random.integers(1, 4)):
+            found[random.integers(0, len(found))] = int(random.choice([0, 1, 127, 128, 254, 255]))
+        del found[len(found) - int(random.integers(0, 3)) :]
+    return np.frombuffer(bytes(found), np.uint8)
+
+
+def walk_records(random: Random) -> Arguments:
+    steps, parts, width = [], [], 2
+    for _ in range(random.integers(1, 6)):
+        kind, union = int(random.integers(0, 7)), int(random.integers(0, 3))
+        steps.append((kind, width if random.random() < 0.8 else 0, 0 if kind == 6 else union, 4 if kind == 2 else 0))
+        width += 2
+    records = int(random.integers(0, 6))
+    for _ in range(records):
+        for kind, _, union, _ in steps:
+            if union:
+                is_null = random.random() < 0.3
+                parts.append(bytes([(0 if is_null else 2) if union == 1 else (2 if is_null else 0)]))
+                if is_null:
+                    continue
+            parts.append(_stored(random, kind))
+    data = damaged(random, b"".join(parts))
+    out = np.zeros((records, width + 1), np.int64)
+    return [data, len(data), records, np.array(steps, np.uint64), len(steps), out, width + 1]
+
+
+def _stored(random: Random, kind: int) -> bytes:
+    if kind == 6:
+        return b""
+    if kind == 2:
+        return random.bytes(4)
+    if kind == 0:
+        return varint(int(random.integers(-(2**62), 2**62)))
+    count = int(random.integers(0, 4))
+    if kind == 1:
+        return varint(count) + random.bytes(count)
+    items = b""
+    for key in range(count):
+        items += varint(key)
+        if kind == 3:
+            items += varint(int(random.integers(-99, 99)))
+        elif kind == 4:
+            items += varint(3) + random.bytes(3)
+    return varint(count) + items + (b"\0" if count else b"")
+
+
+def arrays(random: Random, kind: int) -> tuple[NDArray[np.uint8], Any, Any]:
+    """(data, where the items of each array begin, how many they are); perhaps damaged behind."""
+    starts, counts, parts, at = [], [], [], 0
+    for _ in range(random.integers(0, 6)):
+        stored = _stored(random, kind)
+        starts.append(at + 1)
+        counts.append(stored[0] >> 1 if random.random() < 0.9 else -1)
+        parts.append(stored)
+        at += len(stored)
+    data = damaged(random, b"".join(parts))
+    return data, np.array(starts, np.int64), np.array(counts, np.int64)
+
+
+def find_in_pairs(random: Random) -> Arguments:
+    of_bytes = int(random.integers(0, 2))
+    # a schema may say that there are other pairs than those that are asked for
+    data, starts, counts = arrays(random, 4 if (random.random() < 0.8) == bool(of_bytes) else 3)
+    found, lengths = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    return [data, len(data), starts, counts, len(starts), int(random.integers(0, 5)), of_bytes, found, lengths]
+
+
+def read_longs(random: Random) -> Arguments:
+    data, starts, counts = arrays(random, int(random.choice([5, 1])))
+    room = int(np.maximum(counts, 0).sum())
+    return [data, len(data), starts, counts, len(starts), np.zeros(room, np.int64), room]
+
+
+CASES: dict[str, Callable[[Random], Arguments]] = {
+    "hash_words": hash_words,
+    "hash_codes": hash_codes,
+    "hash_bytes32": lambda random: hash_bytes(random, np.int32),
+    "hash_bytes64": lambda random: hash_bytes(random, np.int64),
+    "finish": finish,
+    "prefixes32": lambda random: prefixes(random, np.int32),
+    "prefixes64": lambda random: prefixes(random, np.int64),
+    "occupy": occupy,
+    "same_bytes32": lambda random: same_bytes(random, np.int32),
+    "same_bytes64": lambda random: same_bytes(random, np.int64),
+    "partition": partition,
+    "set_bits": set_bits,
+    "count_bits": count_bits,
+    "place": place,
+    "find": find,
+    "mark_words": mark_words,
+    "sum_f64": lambda random: masked(random, np.float64, np.zeros(64)),
+    "sum_i64": lambda random: masked(random, np.int64, np.zeros(2, np.int64)),
+    "sum_i32": lambda random: masked(random, np.int32, np.zeros(2, np.int64)),
+    "extremes_i64": lambda random: masked(random, np.int64, np.array([2**62, -(2**62)])),
+    "extremes_i32": lambda random: masked(random, np.int32, np.array([2**62, -(2**62)])),
+    "mark_close_i64": lambda random: mark_close(random, np.int64),
+    "mark_close_i32": lambda random: mark_close(random, np.int32),
+    "walk_records": walk_records,
+    "find_in_pairs": find_in_pairs,
+    "read_longs": read_longs,
+}
+"""By kernel: how to make arguments."""
