@@ -75,7 +75,9 @@ KEY = {"type": "record", "name": "Key", "namespace": "shop.t", "fields": [{"name
 
 def envelope(columns: dict[str, Any] | None = None) -> dict[str, Any]:
     """The schema of change events of a table with an `id` and these columns."""
-    fields = [{"name": n, "type": optional(t), "default": None} for n, t in (COLUMNS if columns is None else columns).items()]
+    fields = [
+        {"name": n, "type": optional(t), "default": None} for n, t in (COLUMNS if columns is None else columns).items()
+    ]
     row = {"type": "record", "name": "Value", "fields": [{"name": "id", "type": "int"}, *fields]}
     return {
         "type": "record",
