@@ -53,6 +53,7 @@ def mirror_metadata(config: Config, report: TableReport) -> dict[str, dg.Metadat
         "data files written": dg.IntMetadataValue(report.data_files),
         "delete files written": dg.IntMetadataValue(report.delete_files),
         "deleted keys written": dg.IntMetadataValue(report.delete_rows),
+        "removals that found no row": dg.IntMetadataValue(report.missed_removals),
         "bytes written": dg.IntMetadataValue(report.written_bytes),
         "commits": dg.IntMetadataValue(report.mirror_commits),
         "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),

@@ -17,6 +17,7 @@ _DESCRIPTIONS = {
     "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",
     "mirror_equals_reference": "The engine's rows are those of DuckDB over the mirror's files and over the change log.",
     "key_is_unique": "No two live rows have the same key.",
+    "removals_find_rows": "Every delete and update found the old row that it names.",
 }
 
 

@@ -18,6 +18,20 @@ def no_deleted_row_reappears(subject: Subject) -> CheckResult:
     )
 
 
+def removals_find_rows(subject: Subject) -> CheckResult:
+    """Every delete and update of a table without a key found the old row that it names."""
+    name = "removals_find_rows"
+    if subject.why_not_by_log is not None:
+        return CheckResult(name, passed=True, details=[f"not compared: rows by log: {subject.why_not_by_log}"])
+    missed = subject.folded.num_missed
+    statement = (
+        f"{missed:,} deletes or updates named an old row that was not there, so rows that the source no longer has may be "
+        "left; take a full load of it: nevermore resync TABLE --snapshot-source PATH"
+    )
+    compared = {"rows by log": subject.folded.rows.num_rows, "removals without a row": missed}
+    return CheckResult(name, not missed, compared, details=[statement] if missed else [])
+
+
 def no_rows_lost(subject: Subject) -> CheckResult:
     """Every key that the log leaves alive is among the rows that the engine returns."""
     alive = subject.folded.rows.select(list(subject.key))

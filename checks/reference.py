@@ -34,10 +34,17 @@ _METADATA_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a log of changes leads to: the rows alive, and the keys that were removed and are not alive."""
+    """What a log of changes leads to.
+
+    Attributes:
+        rows: alive.
+        deleted_keys: removed, and not alive.
+        num_missed: removals whose row was not there, of a table without a key; 0 for others.
+    """
 
     rows: pa.Table
     deleted_keys: pa.Table
+    num_missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +261,9 @@ def _folded(
     key = key_schema.names
     kept = _within(connection, within, row_schema.names)
     if not key:
-        alive = replay_rows("changes", row_schema.names, members)
+        alive, num_missed = replay_rows(connection, "changes", row_schema.names, members)
         found = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
-        return Folded(_in_types(found, row_schema), key_schema.empty_table())
+        return Folded(_in_types(found, row_schema), key_schema.empty_table(), num_missed)
     alive = replay(connection, "changes", key, row_schema.names, members)
     rows = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()

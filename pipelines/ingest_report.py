@@ -23,6 +23,8 @@ class TableReport:
         quarantined: events newly rejected.
         rejected: events rejected, those already in quarantine included.
         superseded: changes left out because they are older than a truncate that was applied.
+        missed_removals: deletes, and updates that move a row, whose old row was not in the mirror: all of them with `identity:
+            full`, otherwise as far as known without reading the table for it.
         log_commits: snapshots of the change log.
         mirror_commits: snapshots of the mirror.
         log_snapshot_id: of the change log after the run.
@@ -43,6 +45,7 @@ class TableReport:
     quarantined: int = 0
     rejected: int = 0
     superseded: int = 0
+    missed_removals: int = 0
     log_commits: int = 0
     mirror_commits: int = 0
     log_snapshot_id: int | None = None
@@ -77,6 +80,7 @@ class TableReport:
     def add_applied(self, applied: Applied) -> None:
         """Count a commit of the mirror."""
         self.mirror_commits += 1
+        self.missed_removals += applied.num_missed
         self.snapshot_id = applied.committed.snapshot_id
         for file in applied.files:
             self.written_bytes += file.file_size_bytes

@@ -64,7 +64,7 @@ class TableConfig(Section):
         inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not.
         soft_delete: keep deleted rows with `_deleted` true instead of removing them.
         global_deletes: whether a delete may be written to reach every partition of a partitioned table.
-        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row.
+        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row, as far as an event has it.
         on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
         sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
         bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
@@ -118,6 +118,10 @@ class TableConfig(Section):
     def _is_consistent(self) -> "TableConfig":
         if self.identity == "full" and self.key:
             raise placed("identity: full is for tables without a key; leave out one of the two", "identity")
+        if self.identity == "full" and self.soft_delete:
+            raise placed("soft_delete flags rows by their key, and with identity: full there is none", "soft_delete")
+        if self.identity == "full" and self.inserts == "trusted":
+            raise placed("inserts: trusted is about keys, and with identity: full there is none", "inserts")
         if both := sorted(set(self.include) & set(self.exclude)):
             raise placed(f"columns both included and excluded: {', '.join(both)}", "exclude")
         if lost := sorted(set(self.key) & set(self.exclude)):

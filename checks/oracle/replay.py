@@ -107,9 +107,8 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], m
     for i, name in enumerate(columns):
         value = members.of_after(name, "a.")
         if name in found:
-            text = name.replace("'", "''")
             joins.append(
-                f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = '{text}' "
+                f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = {_text(name)} "
                 f"LEFT JOIN replay_changes AS e{i} ON e{i}.ordinal = s{i}.source"
             )
             value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
@@ -136,26 +135,117 @@ def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
     )
 
 
-def replay_rows(log: str, columns: Sequence[str], members: Members) -> str:
+def replay_rows(
+    connection: duckdb.DuckDBPyConnection, log: str, columns: Sequence[str], members: Members
+) -> tuple[str, int]:
     """As `replay`, for a table whose rows have no key: `key` is the whole old row, and equal rows are counted.
 
-    A delete of a row that is not there removes nothing.
+    `unchanged` names the columns that an old row lacks: it removes one row that agrees in all others, of several the
+    first in the order of the columns by name, NULL before all values. A delete of a row that is not there removes nothing.
+
+    Returns:
+        SQL for the live rows, and how many removals removed nothing. Creates temporary tables.
     """
     new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
     old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
     values = ", ".join(f"v{i}" for i in range(len(columns)))
-    return f"""
+    known = ", ".join(_text(c) for c in columns)
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE replay_steps AS
         WITH kept AS (
             SELECT * FROM {log}
             WHERE op <> 't' AND ordinal > (SELECT coalesce(max(ordinal), -1) FROM {log} WHERE op = 't')
-        ), steps AS (
-            SELECT ordinal, 1 AS weight, {new} FROM kept WHERE op <> 'd'
-            UNION ALL SELECT ordinal, -1 AS weight, {old} FROM kept WHERE op IN ('u', 'd')
-        ), counted AS (
-            SELECT *, sum(weight) OVER (PARTITION BY {values} ORDER BY ordinal, weight) AS running FROM steps
-        ), copies AS (
-            SELECT {values}, CAST(sum(weight) - least(0, min(running)) AS BIGINT) AS num_copies
-            FROM counted GROUP BY {values}
         )
-        SELECT {values} FROM (SELECT *, unnest(range(num_copies)) FROM copies)
+        SELECT ordinal, 1 AS weight, CAST([] AS VARCHAR[]) AS lacking, {new} FROM kept WHERE op <> 'd'
+        UNION ALL
+        SELECT ordinal, -1, list_filter(coalesce(unchanged, []), lambda n: list_contains([{known}], n)), {old}
+        FROM kept WHERE op IN ('u', 'd')
+        """
+    )
+    lacking = {n for (n,) in connection.execute("SELECT DISTINCT unnest(lacking) FROM replay_steps").fetchall()}
+    shared = ", ".join(f"v{i}" for i, c in enumerate(columns) if c not in lacking)
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE replay_whole AS SELECT * FROM (SELECT *, bool_or(len(lacking) > 0) OVER "
+        f"({f'PARTITION BY {shared}' if shared else ''}) AS is_partial FROM replay_steps)"
+    )
+    counted = f"""
+        WITH counted AS (
+            SELECT *, sum(weight) OVER (PARTITION BY {values} ORDER BY ordinal, weight) AS running
+            FROM replay_whole WHERE NOT is_partial
+        )
+        SELECT {values}, CAST(sum(weight) AS BIGINT) AS total, CAST(-least(0, min(running)) AS BIGINT) AS missed
+        FROM counted GROUP BY {values}
     """
+    ((missed,),) = connection.execute(f"SELECT coalesce(sum(missed), 0) FROM ({counted})").fetchall()
+    alive = f"SELECT {values} FROM (SELECT *, unnest(range(total + missed)) FROM ({counted}))"
+    if lacking:
+        missed += _replay_one_by_one(connection, columns, shared)
+        alive = f"{alive} UNION ALL SELECT {values} FROM replay_left"
+    return alive, int(missed)
+
+
+def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], shared: str) -> int:
+    """Rows left where old rows lack columns, as `replay_left`; how many removals removed nothing.
+
+    Rows that agree in the `shared` columns, which no old row lacks, are replayed step by step, all such groups at once.
+    """
+    values = ", ".join(f"v{i}" for i in range(len(columns)))
+    by_name = sorted(range(len(columns)), key=lambda i: columns[i])
+    order = ", ".join(f"v{i} NULLS FIRST" for i in by_name)
+    same = " AND ".join(
+        f"(r.v{i} IS NOT DISTINCT FROM s.v{i} OR list_contains(s.lacking, {_text(c)}))" for i, c in enumerate(columns)
+    )
+    group = f"PARTITION BY {shared}" if shared else ""
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE replay_group_steps AS
+        SELECT *, {f"dense_rank() OVER (ORDER BY {shared})" if shared else "1"} AS g,
+            row_number() OVER ({group} ORDER BY ordinal, weight) AS n
+        FROM replay_whole WHERE is_partial
+        """
+    )
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE replay_rows AS
+        SELECT *, row_number() OVER (ORDER BY {order}) AS r
+        FROM (SELECT DISTINCT g, {values} FROM replay_group_steps WHERE weight = 1)
+        """
+    )
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE replay_choices AS
+        SELECT s.g, s.n, any_value(s.weight) AS weight, coalesce(list(r.r) FILTER (r.r IS NOT NULL), []) AS may_be
+        FROM replay_group_steps AS s LEFT JOIN replay_rows AS r ON r.g = s.g AND {same} GROUP BY s.g, s.n
+        """
+    )
+    connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE replay_ends AS
+        WITH RECURSIVE walk(g, n, live, missed) AS (
+            SELECT DISTINCT g, CAST(0 AS BIGINT), CAST([] AS BIGINT[]), 0 FROM replay_choices
+            UNION ALL
+            SELECT g, n, CASE
+                    WHEN weight = 1 THEN list_append(live, may_be[1])
+                    WHEN place IS NULL THEN live
+                    ELSE live[:place - 1] || live[place + 1:] END,
+                missed + CASE WHEN weight = -1 AND place IS NULL THEN 1 ELSE 0 END
+            FROM (
+                SELECT w.g, c.n, c.weight, c.may_be, w.live, w.missed,
+                    list_position(w.live, list_min(list_filter(w.live, lambda x: list_contains(c.may_be, x)))) AS place
+                FROM walk AS w JOIN replay_choices AS c ON c.g = w.g AND c.n = w.n + 1
+            )
+        )
+        SELECT g, max_by(live, n) AS live, max(missed) AS missed FROM walk GROUP BY g
+        """
+    )
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE replay_left AS SELECT {values} "
+        "FROM (SELECT unnest(live) AS r FROM replay_ends) JOIN replay_rows USING (r)"
+    )
+    ((missed,),) = connection.execute("SELECT coalesce(sum(missed), 0) FROM replay_ends").fetchall()
+    return int(missed)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -24,7 +24,10 @@ PROVENANCE: tuple[pa.Field, ...] = (
     pa.field("ingested_at", TIMESTAMP),
     pa.field("schema_version", pa.int32()),
 )
-"""What a change tells beside its rows: columns that were not sent, where it stood, when it was made and read."""
+"""What a change tells beside its rows: columns that were not sent, where it stood, when it was made and read.
+
+Columns not sent are those of the new row; where the whole old row is the key, those that the old row lacks.
+"""
 
 REJECTED_SCHEMA = pa.schema(
     [

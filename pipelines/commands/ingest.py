@@ -78,6 +78,8 @@ def _print(report: "IngestReport") -> None:
             typer.echo(
                 f"{table.table}: {counted(table.superseded, 'event')} left out, older than a truncate that was applied"
             )
+        if table.missed_removals:
+            typer.echo(f"{table.table}: {table.missed_removals:,} rows to be removed were not in the mirror", err=True)
         for column in table.unmet_columns:
             typer.echo(f"{table.table}: {column}")
         if table.quarantined:

@@ -17,13 +17,14 @@ from pipelines.formats.column_types import resolve_types, widened
 from pipelines.formats.completion import (
     filled_from_before,
     filled_from_key,
-    unchanged_columns,
+    lacking_columns,
+    names_of,
     whole_rows,
     with_sparse_updates,
 )
 from pipelines.formats.events import Declared, Events, distinct, reject
 from pipelines.formats.feed import TableFeed
-from pipelines.formats.identity import CREATE, READ, TRUNCATE, UPDATE, choose_key, old_keys
+from pipelines.formats.identity import CREATE, DELETE, READ, TRUNCATE, UPDATE, choose_key, old_keys
 from pipelines.formats.image import Columns, Image, typed
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.rejections import Rejections, reject_images
@@ -146,7 +147,11 @@ def _assemble_part(
     if not key:
         reason = "no key: the feed names none, declare it in the config (key: [...])"
         return None, reject(raw, events.raw[rows], reason, feed.name)
+    lacking: dict[str, Mask] | None = None
     if feed.identity_full:
+        columns = dict.fromkeys((*(f.name for f in row_type), *feed.known_types))
+        lacking = lacking_columns(before, (op == UPDATE) | (op == DELETE), columns)
+        nothing = np.logical_and.reduce([lacking.get(name, np.zeros(len(op), np.bool_)) for name in columns])
         after, before = whole_rows(after, before, row_type)
     row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
     rejections = Rejections(len(rows))
@@ -154,17 +159,18 @@ def _assemble_part(
     reject_images(rejections, after, (before, message_key), written)
     after, before, message_key = (_in_types(image, row_type) for image in (after, before, message_key))
     if events.sparse_updates:
-        after = with_sparse_updates(after, row_type, op == UPDATE)
+        after = with_sparse_updates(after, row_type, op == UPDATE, lacking)
     after = filled_from_before(filled_from_key(after, message_key, key, written), before)
-    if feed.identity_full:
+    if lacking is not None:
+        rejections.add(nothing, "the old row has no column of the table, so it tells no row apart")
         partial = np.any([~before.has(name) for name in key], axis=0)
         rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
     keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
     if rejections.any() and not feed.identity_full:
         row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
-    unchanged = unchanged_columns(after, written)
+    unsent = names_of(after.unavailable, written) if lacking is None else names_of(lacking, ~(op == TRUNCATE))
     table = change_table(
-        events, rows, raw, row_type, key, parts=(keys, before, after, unchanged), schema_version=feed.schema_version
+        events, rows, raw, row_type, key, parts=(keys, before, after, unsent), schema_version=feed.schema_version
     )
     if not rejections.any():
         return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent), Rejected.none()

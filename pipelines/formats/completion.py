@@ -1,6 +1,6 @@
 """Row images made as complete as a feed allows: columns it did not send, from the old row or the message key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,17 +13,31 @@ from pipelines.formats.image import Image
 Mask = NDArray[np.bool_]
 
 
-def with_sparse_updates(after: Image, row_type: pa.StructType, updates: Mask) -> Image:
-    """Columns that an update lacks were not sent."""
+def with_sparse_updates(
+    after: Image, row_type: pa.StructType, updates: Mask, dropped: Mapping[str, Mask] | None = None
+) -> Image:
+    """Columns that an update lacks were not sent, unless they are `dropped`: whole old rows lack them as well."""
     unavailable = dict(after.unavailable)
     missing = dict(after.missing)
     for i in range(row_type.num_fields):
         name = row_type.field(i).name
         lacking = updates & after.present & (missing.get(name, np.False_) if name in after.columns else np.True_)
+        if dropped is not None and name in dropped:
+            lacking &= ~dropped[name]
         if lacking.any():
             unavailable[name] = unavailable.get(name, np.False_) | lacking
             missing[name] = missing.get(name, after.present) & ~lacking
     return replace(after, unavailable=unavailable, missing=missing)
+
+
+def lacking_columns(before: Image, removes: Mask, names: Iterable[str]) -> dict[str, Mask]:
+    """Per column, the removals whose old row does not have it: the source has dropped it, or had not added it yet."""
+    lacking = {}
+    for name in names:
+        mask = removes & before.present & (before.missing.get(name, np.False_) if name in before.columns else np.True_)
+        if mask.any():
+            lacking[name] = mask
+    return lacking
 
 
 def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Image, Image]:
@@ -75,13 +89,13 @@ def filled_from_before(after: Image, before: Image) -> Image:
     return replace(after, columns=columns, unavailable=unavailable)
 
 
-def unchanged_columns(after: Image, written: Mask) -> pa.ListArray:
-    """Per change, the names of the columns that were not sent."""
-    count = len(after)
-    names = [name for name, mask in after.unavailable.items() if (mask & written).any()]
+def names_of(marked: Mapping[str, Mask], chosen: Mask) -> pa.ListArray:
+    """Per chosen change, the names of the columns that are marked for it."""
+    count = len(chosen)
+    names = [name for name, mask in marked.items() if (mask & chosen).any()]
     if not names:
         return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
-    marks = np.stack([after.unavailable[name] & written for name in names], axis=1)
+    marks = np.stack([marked[name] & chosen for name in names], axis=1)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(marks.sum(axis=1), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names).take(pa.array(np.nonzero(marks)[1])))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipelines.errors import GlobalDeleteError
 from pipelines.mirrors.live_keys import LiveKeys
@@ -33,9 +34,15 @@ class ScopedDeletes:
     keys: pa.Table
 
 
-def scope_deletes(
-    delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]
-) -> list[ScopedDeletes]:
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """The deletes of a commit by spec, and which of the keys are in the table; None where that was not looked up."""
+
+    deletes: list[ScopedDeletes]
+    is_there: NDArray[np.bool_] | None = None
+
+
+def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]) -> Scoped:
     """The deletes of a commit by spec.
 
     Args:
@@ -48,9 +55,9 @@ def scope_deletes(
         GlobalDeleteError: a delete must be global and `policy` refuses it.
     """
     if keys.num_rows == 0:
-        return []
+        return Scoped([])
     if _is_of_key(delta, keys.column_names, live):
-        return [ScopedDeletes(delta.default_spec, keys)]
+        return Scoped([ScopedDeletes(delta.default_spec, keys)])
     return _looked_up(delta, keys, policy)
 
 
@@ -76,10 +83,10 @@ def _source_columns(delta: RowDelta, spec: PartitionSpec) -> tuple[str, ...]:
     )
 
 
-def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse"]) -> list[ScopedDeletes]:
+def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse"]) -> Scoped:
     names = keys.column_names
     if policy == "allow" and not _is_affordable(delta.table, keys.num_rows):
-        return [ScopedDeletes(delta.unpartitioned_spec(), keys)]
+        return Scoped([ScopedDeletes(delta.unpartitioned_spec(), keys)])
     specs = [s for s in delta.specs.values() if _is_computable(delta, s)]
     sources = {name for s in specs for name in _source_columns(delta, s)} & set(_base_columns(delta))
     found = find_rows(delta.table, keys, (*sorted({*names, *sources}), SPEC_ID))
@@ -92,7 +99,9 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
             _refuse(delta, rows.num_rows, policy)
             spec = delta.unpartitioned_spec()
         parts.append(ScopedDeletes(spec, _distinct(rows, spec, names)))
-    return parts
+    is_there = np.zeros(keys.num_rows, np.bool_)
+    is_there[found.key_row] = True
+    return Scoped(parts, is_there)
 
 
 def _distinct(rows: pa.Table, spec: PartitionSpec, names: Sequence[str]) -> pa.Table:

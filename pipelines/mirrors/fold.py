@@ -29,6 +29,9 @@ class FoldResult:
     Attributes:
         upserts: one row per key that the batch leaves alive, in the order of the changes that wrote them.
         deletes: keys that may exist before the batch and must be removed: every key touched, upserted ones included.
+        delete_removes: per delete, whether the batch's first change of the key removes its row (a delete, or a key change
+            from it), rather than writing one.
+        num_missed: removals of a row that an earlier change of the batch had removed already, or a truncate.
         delete_is_insert: per delete, whether the batch's first change of the key is a create (op c): such a key is new
             where the source never inserts over a live key.
         needs_lookup: upserts with columns that only the mirror knows: `upsert` (row of `upserts`), `key` (struct: the
@@ -42,6 +45,8 @@ class FoldResult:
     upserts: pa.Table
     deletes: pa.Table
     delete_is_insert: Mask
+    delete_removes: Mask
+    num_missed: int
     needs_lookup: pa.Table | None
     unresolved: pa.Table
     truncated: bool
@@ -117,15 +122,29 @@ def _result(
     written = _ordered(last_touch[leaves_row & (last_touch >= 0)], len(changes))
     opening = _ordered(first_touch[first_touch >= 0], len(key))
     deletes, is_insert = _deletes(changes, key[opening], time[opening])
+    removes = ~puts[opening]
     return FoldResult(
         upserts=_upserts(changes, written, sources),
         deletes=deletes,
         delete_is_insert=is_insert,
+        delete_removes=removes,
+        num_missed=_num_repeated(key, puts) + (int(removes.sum()) if truncated else 0),
         needs_lookup=_lookups(changes, written, sources),
         unresolved=_unresolved(dropped, first),
         truncated=truncated,
         counts=counts,
     )
+
+
+def _num_repeated(key: Rows, puts: Mask) -> int:
+    """How many removals, among touches of keys in order, come next after another removal of the same key."""
+    if puts.all():
+        return 0
+    removed = np.bincount(key[~puts], minlength=int(key.max()) + 1)
+    chosen = np.flatnonzero(removed[key] > 1)
+    chosen = chosen[np.argsort(key[chosen], kind="stable")]
+    same = key[chosen[1:]] == key[chosen[:-1]]
+    return int((same & ~puts[chosen[1:]] & ~puts[chosen[:-1]]).sum())
 
 
 def _ordered(places: Rows, count: int) -> Rows:

@@ -33,13 +33,24 @@ from pipelines.tables.table_writer import WriterOptions
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One batch of changes that is now in the mirror."""
+    """One batch of changes that is now in the mirror.
+
+    Attributes:
+        committed: its snapshot.
+        files: of it.
+        rejected: changes that could not be applied.
+        num_changes: applied or rejected.
+        last_ordinal: of the change log that is in the mirror now.
+        num_missed: deletes, key changes and updates of whole rows that found no row to remove: all of them with `identity:
+            full`, otherwise those of which it is known without reading the table.
+    """
 
     committed: Committed
     files: tuple[WrittenFile, ...]
     rejected: Rejected
     num_changes: int
     last_ordinal: int
+    num_missed: int
 
     @property
     def delete_rows(self) -> int:
@@ -175,7 +186,7 @@ class Mirror:
         except PipelineError:
             delta.discard(work.files)
             raise
-        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached)
+        return Applied(committed, tuple(work.files), work.rejected, changes.num_rows, reached, work.num_missed)
 
 
 def makes_rows(changes: Changes, config: TableConfig) -> bool:

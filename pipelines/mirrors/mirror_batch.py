@@ -5,7 +5,7 @@ it, once or again after a conflict, is the business of `mirror.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,14 +21,14 @@ from pipelines.errors import SchemaConflictError
 from pipelines.mirrors.delete_scope import scope_deletes
 from pipelines.mirrors.fold import FoldResult
 from pipelines.mirrors.live_keys import LiveKeys, live_keys
-from pipelines.mirrors.mirror_lookup import find_rows
+from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, find_rows
 from pipelines.mirrors.multiset import recount, steps_by_row
 from pipelines.mirrors.soft_delete import DELETED, flagged_rows, soften
 from pipelines.mirrors.squash import squash
 from pipelines.mirrors.unsent_columns import complete
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.file_metrics import WrittenFile
-from pipelines.tables.row_shape import conform
+from pipelines.tables.row_shape import conform, without_extensions
 from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import check_key, write_deletes, write_rows
 
@@ -38,11 +38,19 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BatchFiles:
-    """The files of one commit, what had to be left out, and whether they take the place of all that is there."""
+    """What one commit consists of.
+
+    Attributes:
+        files: of it.
+        rejected: changes that had to be left out.
+        replaces_all: the files take the place of all that is there.
+        num_missed: removals of rows that are not there, as far as that is known without reading the table for it.
+    """
 
     files: tuple[WrittenFile, ...]
     rejected: Rejected
     replaces_all: bool
+    num_missed: int
 
 
 def prepare(delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: TableConfig) -> BatchFiles:
@@ -82,30 +90,37 @@ class _Writing:
         self.files: list[WrittenFile] = []
         self.rejected: list[Rejected] = []
         self.replaces_all = False
+        self.num_missed = 0
         self.key_ids: tuple[int, ...] = ()
         self.live = LiveKeys(0, frozenset(), {})
         self._deletes: list[pa.Table] = []
+        self._removes: list[Mask] = []
 
     def rows(self, rows: pa.Table, *, key_ids: Sequence[int] = ()) -> None:
         """Rows to add."""
         self.files += write_rows(rows, self.delta.target, self.delta.default_spec, key_ids=key_ids)
 
-    def deletes(self, keys: pa.Table) -> None:
-        """Keys to delete."""
+    def deletes(self, keys: pa.Table, removes: Mask | None = None) -> None:
+        """Keys to delete, and which of them changes say to be there; None if all are known to be."""
         self._deletes.append(keys)
+        self._removes.append(np.zeros(keys.num_rows, np.bool_) if removes is None else removes)
         if sum(held.nbytes for held in self._deletes) > self.limit_bytes:
             self._write_deletes()
 
     def done(self) -> BatchFiles:
         """All of it."""
         self._write_deletes()
-        return BatchFiles(tuple(self.files), Rejected.concat(self.rejected), self.replaces_all)
+        return BatchFiles(tuple(self.files), Rejected.concat(self.rejected), self.replaces_all, self.num_missed)
 
     def _write_deletes(self) -> None:
         if not self._deletes:
             return
-        keys, self._deletes = pa.concat_tables(self._deletes), []
-        for scoped in scope_deletes(self.delta, keys, self.live, self.config.global_deletes):
+        keys, removes = pa.concat_tables(self._deletes), np.concatenate(self._removes)
+        self._deletes, self._removes = [], []
+        found = scope_deletes(self.delta, keys, self.live, self.config.global_deletes)
+        if found.is_there is not None:
+            self.num_missed += int((removes & ~found.is_there).sum())
+        for scoped in found.deletes:
             self.files += write_deletes(scoped.keys, self.delta.target, scoped.spec, self.key_ids)
 
 
@@ -125,23 +140,28 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
             writing.key_ids = check_key(delta.schema, key)
             writing.live = live_keys(delta.table, delta.schema, key)
             is_first = False
-        folded, rejected = complete(delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate)
+        folded, rejected, num_ignored = complete(
+            delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate
+        )
         writing.rejected.append(rejected)
+        writing.num_missed += folded.num_missed + num_ignored
         writing.rows(folded.upserts, key_ids=writing.key_ids)
         if folded.truncated:
             writing.replaces_all = True
         else:
-            writing.deletes(_needed_deletes(delta, folded, writing.live, writing.config))
+            _delete(writing, folded)
 
 
-def _needed_deletes(delta: RowDelta, folded: FoldResult, live: LiveKeys, config: TableConfig) -> pa.Table:
-    """Keys that the table may hold before this batch (rule 26)."""
-    key_ids = tuple(delta.schema.find(name).field_id for name in folded.deletes.column_names)
-    keys = conform(folded.deletes, delta.schema.select(key_ids))
-    wanted = live.may_hold(keys)
-    if config.inserts == "trusted":
+def _delete(writing: _Writing, folded: FoldResult) -> None:
+    """The keys that the table may hold before this batch (rule 26)."""
+    schema = writing.delta.schema
+    key_ids = tuple(schema.find(name).field_id for name in folded.deletes.column_names)
+    keys = conform(folded.deletes, schema.select(key_ids))
+    wanted = writing.live.may_hold(keys)
+    writing.num_missed += int((folded.delete_removes & ~wanted).sum())
+    if writing.config.inserts == "trusted":
         wanted &= ~folded.delete_is_insert
-    return keys.filter(pa.array(wanted))
+    writing.deletes(keys.filter(pa.array(wanted)), folded.delete_removes[wanted])
 
 
 def _recount(writing: _Writing, changes: ChangeRun) -> None:
@@ -154,18 +174,30 @@ def _recount(writing: _Writing, changes: ChangeRun) -> None:
     writing.live = live_keys(delta.table, delta.schema, ())
     base = [name for name in _base_columns(delta) if name in columns]
 
-    def live(rows: pa.Table) -> Rows:
-        asked = conform(rows, key_schema)
+    def find(rows: pa.Table, returned: Sequence[str]) -> tuple[FoundRows, Rows]:
+        """Live rows that agree with some of these, and the places of these in `rows`."""
+        asked = conform(rows, key_schema).select(rows.column_names)
         # In the rows that are there, a column that comes with this batch is NULL.
-        old = np.ones(rows.num_rows, np.bool_)
-        for name in set(columns) - set(base):
+        old = np.ones(max(rows.num_rows, 1), np.bool_)
+        for name in set(rows.column_names) - set(base):
             old &= np.asarray(asked.column(name).is_null(), np.bool_)
         places = np.flatnonzero(old)
-        found = find_rows(delta.table, asked.select(base).take(pa.array(places)), ())
+        known = [name for name in base if name in rows.column_names]
+        if not known:
+            return all_rows(delta.table, tuple(returned), any_at_all=bool(len(places))), places
+        return find_rows(delta.table, asked.select(known).take(pa.array(places)), tuple(returned)), places
+
+    def count_live(rows: pa.Table) -> Rows:
+        found, places = find(rows, ())
         return np.bincount(places[found.key_row], minlength=rows.num_rows)
 
+    def in_columns(rows: pa.Table) -> pa.Table:
+        return without_extensions(conform(rows, key_schema))
+
     for part in steps_by_row(changes, columns, writing.limit_bytes):
-        counted = recount(part, live)
+        taken = replace(part, rows=in_columns(part.rows)) if part.is_partial.any() else part
+        counted = recount(taken, count_live, lambda rows: in_columns(find(rows, base)[0].rows))
+        writing.num_missed += counted.num_missed
         writing.rows(counted.upserts)
         if counted.truncated:
             writing.replaces_all = True

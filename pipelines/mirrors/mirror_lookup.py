@@ -52,6 +52,13 @@ def find_rows(table: Any, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows
     return FoundRows(rows.select(list(columns)), np.concatenate(positions) if positions else np.zeros(0, np.int64))
 
 
+def all_rows(table: Any, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
+    """Every live row, as if one key without columns had been asked for; none unless `any_at_all`."""
+    scan = open_current(table).scan().select(*columns)
+    rows = without_extensions(scan.to_table() if any_at_all else scan.arrow_schema.empty_table())
+    return FoundRows(rows, np.zeros(rows.num_rows, np.int64))
+
+
 def _predicates(keys: pa.Table) -> list[Any]:
     """What every wanted row fulfils, for pruning: the values or the range of each key column without NULL."""
     from scan_core import col

@@ -33,8 +33,10 @@ def complete(
     *,
     ignorable: Mask | None = None,
     after_truncate: bool = False,
-) -> tuple[FoldResult, Rejected]:
+) -> tuple[FoldResult, Rejected, int]:
     """The changes folded, with upserts completed from the mirror at the commit's base, and those that cannot be applied.
+
+    And how many were left out, because they mean nothing.
 
     What cannot be applied has no effect at all: it deletes no row either, and what builds on it is refused too.
     `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
@@ -50,9 +52,11 @@ def complete(
         lacking.append(missing)
         folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate)
     refused = folded.unresolved
+    num_ignored = 0
     if ignorable is not None:
-        refused = refused.filter(pa.array(~ignorable[np.asarray(refused.column("change"))]))
-    return folded, _rejected(changes, refused, ".".join(delta.table.name()))
+        ignored = ignorable[np.asarray(refused.column("change"))]
+        refused, num_ignored = refused.filter(pa.array(~ignored)), int(ignored.sum())
+    return folded, _rejected(changes, refused, ".".join(delta.table.name())), num_ignored
 
 
 def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:

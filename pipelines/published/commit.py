@@ -234,7 +234,7 @@ class Publication:
             wanted = live.may_hold(keys)
             if done is not None:
                 wanted &= ~done.live.may_hold(keys)
-            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow"):
+            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow").deletes:
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
 
 

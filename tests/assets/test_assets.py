@@ -113,6 +113,7 @@ def test_a_later_batch_writes_delete_files_and_the_mirror_counts_what_they_remov
     assert _orders(project) == _ALIVE
     assert metadata["delete files written"] == 1
     assert metadata["rows removed by deletes"] == 2
+    assert metadata["removals that found no row"] == 0
 
 
 def test_a_broken_event_goes_to_quarantine_and_the_rest_goes_on(project: ShopProject) -> None:

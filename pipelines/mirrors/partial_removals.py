@@ -1,0 +1,108 @@
+"""Removals by old rows that lack columns, one after the other: each takes the first row that is there and agrees.
+
+What a removal takes depends on what came before it, so this is one compiled loop.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-any-return"
+# ruff: noqa: PLR0917 - kernels take arrays one by one
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pipelines.formats.json_kernels import COMPILE
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Removals:
+    """Classes of rows of which a removal takes one: rows that agree in all columns that its old row has.
+
+    Attributes:
+        class_of: per step the class that it takes a row from, -1 where its row is whole.
+        members: the rows of each class, in order.
+    """
+
+    class_of: Ints
+    members: list[Ints] = field(default_factory=list)
+    _sizes: list[Ints] = field(default_factory=list)
+    _num_classes: int = 0
+
+    def add(self, steps: Ints, wanted: Ints, rows: Ints) -> None:
+        """Add the classes of removals that lack the same columns.
+
+        Args:
+            steps: the removals.
+            wanted: codes of the values that their old rows have.
+            rows: codes of the values that all rows have in those columns.
+        """
+        asked, at = np.unique(wanted, return_inverse=True)
+        self.class_of[steps] = self._num_classes + at
+        place = np.minimum(np.searchsorted(asked, rows), len(asked) - 1)
+        chosen = np.flatnonzero(asked[place] == rows)
+        self.members.append(chosen[np.argsort(place[chosen], kind="stable")])
+        self._sizes.append(np.bincount(place[chosen], minlength=len(asked)))
+        self._num_classes += len(asked)
+
+    def walk(self, signs: Ints, rows: Ints, counts: Ints) -> tuple[Ints, int]:
+        """Apply additions and removals in order.
+
+        Args:
+            signs: per step +1 or -1.
+            rows: per step the row that it adds or removes; of no meaning where the old row lacks columns.
+            counts: how many there are of each row.
+
+        Returns:
+            How many there are afterwards, and how many removals found no row.
+        """
+        members, sizes = np.concatenate(self.members), np.concatenate(self._sizes)
+        starts = np.r_[0, np.cumsum(sizes)]
+        of_row = np.argsort(members, kind="stable")
+        row_starts = np.searchsorted(members[of_row], np.arange(len(counts) + 1))
+        class_of_member = np.repeat(np.arange(len(sizes)), sizes)
+        after, first = counts.astype(np.int64), starts[:-1].copy()
+        missed = _walk(signs, rows, after, self.class_of, members, starts, of_row, row_starts, class_of_member, first)
+        return after, int(missed)
+
+
+@njit(**COMPILE)
+def _walk(
+    signs: Ints,
+    rows: Ints,
+    counts: Ints,
+    class_of: Ints,
+    members: Ints,
+    starts: Ints,
+    of_row: Ints,
+    row_starts: Ints,
+    class_of_member: Ints,
+    first: Ints,
+) -> int:
+    """Number of removals that found no row; before `first` of a class no row of it is there."""
+    missed = 0
+    for step in range(len(signs)):
+        own, row = class_of[step], rows[step]
+        if signs[step] > 0:
+            counts[row] += 1
+            for entry in range(row_starts[row], row_starts[row + 1]):
+                member = of_row[entry]
+                other = class_of_member[member]
+                first[other] = min(first[other], member)
+        elif own < 0:
+            if counts[row] > 0:
+                counts[row] -= 1
+            else:
+                missed += 1
+        else:
+            at, end = first[own], starts[own + 1]
+            while at < end and counts[members[at]] == 0:
+                at += 1
+            first[own] = at
+            if at < end:
+                counts[members[at]] -= 1
+            else:
+                missed += 1
+    return missed
