@@ -60,8 +60,8 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
 
     Raises:
         ConfigError: no such entry, or its key or partitioning is not the table's.
-        SourceError: there is no such table, it is a mirror already, of a version that is not written, or its key is
-            not unique.
+        SourceError: there is no such table, it is a mirror already, of a version that is not written, its key is not
+            unique, or without a key its rows may hold changes of the log.
     """
     settings = config.table(name)
     table = find_table(catalog, name)
@@ -73,10 +73,15 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
     key = _key(table, name, settings)
     _check_partitioning(table, name, settings)
     num_rows = _check_rows(table, name, key)
-    if table.format_version == 1:
-        upgrade(table, 2)
     log = ChangeLog(catalog, change_log_name(name))
     ordinal = log.last_ordinal if skip_log else 0
+    if settings.identity == "full" and log.last_ordinal > ordinal:
+        raise SourceError(
+            f"{name} has no key, so a change that its rows hold already would count once more: {log.name} has "
+            f"{log.last_ordinal:,}; if the rows hold them all, adopt it with --skip-log"
+        )
+    if table.format_version == 1:
+        upgrade(table, 2)
     with table.transaction() as change:
         change.set_properties(
             {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}

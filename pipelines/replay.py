@@ -4,11 +4,14 @@ Of those keys every later change is applied too, so replaying an old range never
 mirror anew is `resync.py`.
 """
 
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +26,8 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.tables.loaded_table import open_current
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +89,46 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
         nonlocal quarantined
         quarantined += quarantine(catalog, quarantine_name(name), rejected)
 
-    touched: list[pa.Table] = []
-    num_changes = commits = 0
     limit = table_config.memory_limit_bytes // BATCH_SHARE
-    for changes in read_changes(log.table, first - 1, applied, limit):
+    logged = read_changes(log.table, first - 1, applied, limit)
+    # One commit: after a part of them the mirror would show old rows again.
+    with closing(ChangeRun.of(_concerned(logged, last, mirror.key), limit)) as changes:
+        num_changes = changes.num_rows
+        if num_changes == 0:
+            raise SourceError(
+                f"{log.name} has lost changes {first} to {last}; use `nevermore resync {name} --snapshot-source`"
+            )
+        mirror.reapply(changes, log, reject=keep)
+    return Replayed(name, first, last, num_changes, 1, mirror.table.metadata.current_snapshot_id, quarantined)
+
+
+def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> Iterator[pa.Table]:
+    """The changes up to `last`, and of those that follow all that concern the same rows, whatever keys they go on to have."""
+    touched: list[pa.Table] = []
+    for changes in logged:
+        if changes.num_rows == 0:
+            continue
         within = changes.filter(pc.less_equal(changes.column(ORDINAL), last))
-        touched += [keys_touched(within, mirror.key)] if within.num_rows else []
+        touched += [keys_touched(within, key)] if within.num_rows else []
         later = changes.slice(within.num_rows)
-        chosen = pa.concat_tables([within, later.filter(_of(later, touched, mirror.key))])
-        if chosen.num_rows:
-            mirror.reapply(ChangeRun.of([chosen], limit), log, reject=keep)
-            num_changes, commits = num_changes + chosen.num_rows, commits + 1
-    return Replayed(name, first, last, num_changes, commits, mirror.table.metadata.current_snapshot_id, quarantined)
+        chosen = np.zeros(later.num_rows, np.bool_)
+        while touched and later.num_rows:
+            found = _of(later, touched, key)
+            if (found == chosen).all():
+                break
+            touched.append(keys_touched(later.filter(pa.array(found & ~chosen)), key))
+            chosen = found
+        if not touched:
+            continue
+        touched = [pa.concat_tables(touched, promote_options="permissive").group_by(list(key)).aggregate([])]
+        yield pa.concat_tables([within, later.filter(pa.array(chosen))])
 
 
-def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> pa.Array:
+def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mask:
     """Which changes are of keys touched, before or after them."""
     keys = KeySet(pa.concat_tables(touched, promote_options="permissive").columns)
-    own = keys_touched(changes, key)
-    found = keys.find(own.columns) >= 0
-    return pa.array(np.logical_or(found[: changes.num_rows], found[changes.num_rows :]))
+    found = keys.find(keys_touched(changes, key).columns) >= 0
+    return np.logical_or(found[: changes.num_rows], found[changes.num_rows :])
 
 
 def _refuse_truncates(log: ChangeLog, name: str, first: int, last: int) -> None:

@@ -120,6 +120,8 @@ def _attempt(
 ) -> tuple[int | None, int]:
     log = ChangeLog(catalog, change_log_name(name))
     key = config.key or log.key
+    # What the source sent twice is in the log twice, whatever config said of inserts when it came.
+    config = config.model_copy(update={"inserts": "checked"})
     if find_table(catalog, name) is None:
         mirror = Mirror(catalog, name, config, key)
         for _ in mirror.catch_up(log, reject=keep):

@@ -61,7 +61,8 @@ class TableConfig(Section):
         rename: new name by source column; `key`, `partition_by` and `sort_by` say the new one.
         cast: Iceberg type by source column, applied after decoding.
         encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
-        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not.
+        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not, where all rows came
+            from the feed.
         soft_delete: keep deleted rows with `_deleted` true instead of removing them.
         global_deletes: whether a delete may be written to reach every partition of a partitioned table.
         identity: `key`, or `full` for tables without a key, where the whole old row identifies a row, as far as an event has it.
@@ -122,6 +123,11 @@ class TableConfig(Section):
             raise placed("soft_delete flags rows by their key, and with identity: full there is none", "soft_delete")
         if self.identity == "full" and self.inserts == "trusted":
             raise placed("inserts: trusted is about keys, and with identity: full there is none", "inserts")
+        if self.order_by != "position" and self.inserts == "trusted":
+            raise placed(
+                "inserts: trusted cannot be with order_by: inserts that follow a late event are applied once more",
+                "inserts",
+            )
         if both := sorted(set(self.include) & set(self.exclude)):
             raise placed(f"columns both included and excluded: {', '.join(both)}", "exclude")
         if lost := sorted(set(self.key) & set(self.exclude)):

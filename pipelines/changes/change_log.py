@@ -24,6 +24,9 @@ from pipelines.tables.schema_evolution import evolve, iceberg_fields
 from pipelines.tables.table_writer import WriterOptions, write_rows
 from scan_core.schema import Schema, StructType, arrow_type
 
+LOADED = "nevermore.loaded"
+"""Table property of a log into which a full load went: what the load holds may come once more from the feed, as inserts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
@@ -181,6 +184,7 @@ class ChangeLog:
             raise PositionLostError(f"{self.name} has no position yet; ingest first")
         table = self._moved_table(self.position)
         delta = RowDelta(table, self._options)
+        delta.set_properties({LOADED: "true"})
         files: list[WrittenFile] = []
         last = self.last_ordinal
         try:

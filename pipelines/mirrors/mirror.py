@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pipelines.catalog import create_table, find_table
 from pipelines.changes.change_batch import Rejected
-from pipelines.changes.change_log import Appended, ChangeLog
+from pipelines.changes.change_log import LOADED, Appended, ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun, Changes, sliced
 from pipelines.changes.logged_changes import read_changes
 from pipelines.config import TableConfig, partition_field
@@ -27,7 +27,7 @@ from pipelines.tables.commit import Committed, RowDelta, everything, retry_confl
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.loaded_table import check_writable, refresh
 from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_shape import check_shape, shape_properties, with_declared
+from pipelines.tables.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
 from pipelines.tables.table_writer import WriterOptions
 
 
@@ -146,12 +146,29 @@ class Mirror:
         if self.table is None:
             self.table = self._create(changes, log)
         before = self.applied_ordinal
-        return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject))
+        trusts = self._trusts_inserts(log)
+        return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject, trusts_inserts=trusts))
+
+    def _trusts_inserts(self, log: ChangeLog) -> bool:
+        """Whether the key of an insert cannot be in the table: config says so of the source, and rows came from it alone.
+
+        Adopted rows and those of a full load may come once more, as inserts of the feed; with `order_by` inserts are logged
+        again behind late events.
+        """
+        if self.config.inserts != "trusted" or self.table is None:
+            return False
+        if log.property(LOADED) is not None or log.order_by is not None:
+            return False
+        properties = self.table.metadata.properties
+        return ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == ""
 
     def reapply(self, changes: ChangeRun, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
-        """Apply changes that are in the mirror already once more, in one commit; how far it has got stays."""
+        """Apply changes that are in the mirror already once more, in one commit; how far it has got stays.
+
+        No insert is trusted: its row is there.
+        """
         before = self.applied_ordinal
-        return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject))
+        return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject, trusts_inserts=False))
 
     def _create(self, changes: ChangeRun, log: ChangeLog) -> Any:
         after = next(changes.tables()).schema.field("after").type
@@ -166,7 +183,14 @@ class Mirror:
         )
 
     def _attempt(
-        self, changes: ChangeRun, log: ChangeLog, before: int, reached: int, reject: Callable[[Rejected], None]
+        self,
+        changes: ChangeRun,
+        log: ChangeLog,
+        before: int,
+        reached: int,
+        reject: Callable[[Rejected], None],
+        *,
+        trusts_inserts: bool,
     ) -> Applied:
         table = self.table
         if table is None:
@@ -175,7 +199,7 @@ class Mirror:
         if self.applied_ordinal != before:
             raise CommitConflictError(f"another ingester has written {self.name} meanwhile", may_retry=False)
         delta = RowDelta(table, self.options)
-        work = prepare(delta, changes, self.key, self.config)
+        work = prepare(delta, changes, self.key, self.config, trusts_inserts=trusts_inserts)
         properties = {positions.LOG_SNAPSHOT: str(log.snapshot_id), positions.LOG_ORDINAL: str(reached)}
         try:
             if work.rejected.num_rows:

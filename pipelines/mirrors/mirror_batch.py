@@ -53,7 +53,9 @@ class BatchFiles:
     num_missed: int
 
 
-def prepare(delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: TableConfig) -> BatchFiles:
+def prepare(
+    delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: TableConfig, *, trusts_inserts: bool
+) -> BatchFiles:
     """Write the files that bring the table from the base of `delta` to the state after `changes`.
 
     Args:
@@ -61,12 +63,13 @@ def prepare(delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: Tab
         changes: rows of the change log in order; with soft deletes a truncate comes alone.
         key: columns that identify a row.
         config: of the table.
+        trusts_inserts: the key of an insert is not in the table.
 
     Raises:
         SchemaConflictError: a column or key that the table cannot take.
         GlobalDeleteError: a delete that config refuses.
     """
-    writing = _Writing(delta, config)
+    writing = _Writing(delta, config, trusts_inserts=trusts_inserts)
     try:
         if config.identity == "full":
             _recount(writing, changes)
@@ -83,9 +86,10 @@ def prepare(delta: RowDelta, changes: ChangeRun, key: Sequence[str], config: Tab
 class _Writing:
     """Files of a commit in the making: rows as they come, keys to delete when there are enough for a file."""
 
-    def __init__(self, delta: RowDelta, config: TableConfig) -> None:
+    def __init__(self, delta: RowDelta, config: TableConfig, *, trusts_inserts: bool) -> None:
         self.delta = delta
         self.config = config
+        self.trusts_inserts = trusts_inserts
         self.limit_bytes = config.memory_limit_bytes // BATCH_SHARE
         self.files: list[WrittenFile] = []
         self.rejected: list[Rejected] = []
@@ -159,7 +163,7 @@ def _delete(writing: _Writing, folded: FoldResult) -> None:
     keys = conform(folded.deletes, schema.select(key_ids))
     wanted = writing.live.may_hold(keys)
     writing.num_missed += int((folded.delete_removes & ~wanted).sum())
-    if writing.config.inserts == "trusted":
+    if writing.trusts_inserts:
         wanted &= ~folded.delete_is_insert
     writing.deletes(keys.filter(pa.array(wanted)), folded.delete_removes[wanted])
 

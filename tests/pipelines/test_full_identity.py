@@ -63,7 +63,7 @@ def checked(project: Project) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("one_batch", [False, True])
-def test_rows_are_removed_after_the_source_dropped_a_column(one_batch: bool, tmp_path: Path) -> None:
+def test_rows_are_removed_after_the_source_dropped_a_column(*, one_batch: bool, tmp_path: Path) -> None:
     project = Project(tmp_path, {"shop.products": {"identity": "full"}})
     first = [event("c", {"a": 1, "b": "x"}), event("c", {"a": 2, "b": "y"}), event("c", {"a": 4, "b": "z"})]
     second = [event("d", {"a": 1}), event("u", {"a": 3}, before={"a": 2})]
