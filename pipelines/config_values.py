@@ -75,6 +75,12 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _refused(value: Any) -> Any:
+    raise ValueError(f"not supported yet, so that {value!r:.60} would be read by nothing; leave the key out")
+
+
+Unsupported = Annotated[None, BeforeValidator(_refused)]
+"""Of a key that is planned: any value is refused."""
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 Day = Annotated[str, BeforeValidator(_day)]

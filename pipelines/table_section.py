@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Seconds, Section, TypeName, placed
+from pipelines.config_values import Bytes, Names, Seconds, Section, TypeName, Unsupported, placed
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -75,7 +75,7 @@ class TableConfig(Section):
         commit_interval: least seconds between commits of a continuous run.
         memory_limit_bytes: what a batch may hold in memory; what is more is spilled to the disk.
         max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
-        checks: expectations on the mirror, read by the checks.
+        checks: not supported yet; refused.
     """
 
     source: FilesSource
@@ -103,7 +103,7 @@ class TableConfig(Section):
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
-    checks: dict[str, Any] = Field(default_factory=dict)
+    checks: Unsupported = None
 
     @field_validator("partition_by")
     @classmethod

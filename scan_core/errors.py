@@ -46,6 +46,10 @@ class UnsupportedError(ScanError, NotImplementedError):
     """Legal input that scan_core does not read (variant, geometry, encrypted files); the message names it."""
 
 
+class MemoryLimitError(ScanError, MemoryError):
+    """A single row, page or block that does not fit into `memory_limit_bytes` once decoded."""
+
+
 class OptionError(ScanError, ValueError):
     """An option with a value outside its range."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Day, Names, Section
+from pipelines.config_values import Bytes, Day, Names, Section, Unsupported
 from pipelines.published.partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
@@ -62,7 +62,7 @@ class PublishedConfig(Section):
         mode: what a run does with the rows of its partition: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which rows are sorted within each file.
         schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
-        checks: expectations on the table, read by the checks.
+        checks: not supported yet; refused.
         options: how files are written.
     """
 
@@ -76,7 +76,7 @@ class PublishedConfig(Section):
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
     schedule: str | None = None
-    checks: dict[str, Any] = Field(default_factory=dict)
+    checks: Unsupported = None
     options: PublishedOptions = PublishedOptions()
 
     @property

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pipelines.changes.change_batch import Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.csv_file import Records, dialect_of, read_records
-from pipelines.sources.file_chunks import MAX_LINE_BYTES, Chunks
+from pipelines.sources.file_chunks import Chunks
 from pipelines.sources.file_documents import Piece
 from pipelines.sources.file_layout import SNIFFED_BYTES, Layout
 from pipelines.sources.file_options import FileOptions
@@ -46,8 +46,11 @@ def read_csv(chunks: Chunks, head: bytes, known: ReadFile, options: FileOptions,
         if is_last and part.num_bytes in {data.size, 0}:
             break
         wanted = options.batch_bytes if part.num_bytes else 2 * wanted
-        if wanted > MAX_LINE_BYTES:
-            raise SourceError(f"a CSV record of more than {MAX_LINE_BYTES} bytes behind record {known.lines}: a quote?")
+        if wanted > options.most_event_bytes:
+            raise SourceError(
+                f"a CSV record of more than {options.most_event_bytes} bytes behind record {known.lines}: a quote? If not, "
+                "raise memory_limit_bytes"
+            )
     yield end_of(replace(known, waiting=bool(data.size - part.num_bytes)))
 
 

@@ -6,19 +6,19 @@ import pyarrow as pa
 
 from pipelines.errors import SourceError
 
-MAX_WHOLE_FILE_BYTES = 1024**3
-"""Arrays and pretty-printed documents are split in memory; larger files belong in lines."""
-MAX_LINE_BYTES = 512 * 1024**2
+_LOOKED_AT_BYTES = 64 * 1024
+"""The last line is short beside the buffer."""
 
 
 def after_last_newline(data: pa.Buffer) -> int:
     """Position behind the last newline; 0 if there is none."""
-    # The last line is short beside the buffer: look at its end first.
-    for width in (64 * 1024, data.size):
-        start = max(int(data.size) - width, 0)
-        found: int = data.slice(start).to_pybytes().rfind(b"\n")
+    end = int(data.size)
+    while end > 0:
+        start = max(end - _LOOKED_AT_BYTES, 0)
+        found: int = data.slice(start, end - start).to_pybytes().rfind(b"\n")
         if found >= 0:
             return start + found + 1
+        end = start
     return 0
 
 
@@ -72,8 +72,12 @@ class Chunks:
                 return
         self._carried = self._carried[size:]
 
-    def lines(self, size: int) -> tuple[pa.Buffer, bool]:
-        """(about `size` bytes of whole lines, whether they are the last): the last line may lack its newline."""
+    def lines(self, size: int, most_bytes: int) -> tuple[pa.Buffer, bool]:
+        """(about `size` bytes of whole lines, whether they are the last): the last line may lack its newline.
+
+        Raises:
+            SourceError: a line of more than `most_bytes`.
+        """
         wanted = size
         while True:
             data = self._read(wanted)
@@ -83,17 +87,21 @@ class Chunks:
             if whole:
                 self.give_back(data, whole)
                 return data.slice(0, whole), False
-            if data.size > MAX_LINE_BYTES:
-                raise SourceError(f"a line of more than {MAX_LINE_BYTES} bytes")
+            if data.size >= most_bytes:
+                raise SourceError(f"a line of more than {most_bytes} bytes; raise memory_limit_bytes, or shorten it")
             self.give_back(data, 0)
-            wanted *= 2
+            wanted = min(2 * wanted, most_bytes)
 
-    def whole(self) -> pa.Buffer:
-        """All bytes."""
-        data = self._read(MAX_WHOLE_FILE_BYTES + 1)
-        if data.size > MAX_WHOLE_FILE_BYTES:
+    def whole(self, most_bytes: int) -> pa.Buffer:
+        """All bytes: arrays and pretty-printed documents are split in memory.
+
+        Raises:
+            SourceError: more than `most_bytes`.
+        """
+        data = self._read(most_bytes + 1)
+        if data.size > most_bytes:
             raise SourceError(
-                f"a file of documents of more than {MAX_WHOLE_FILE_BYTES} bytes; write one event per line"
+                f"a file of documents of more than {most_bytes} bytes; write one event per line, or raise memory_limit_bytes"
             )
         return data
 

@@ -19,6 +19,8 @@ Bytes = NDArray[np.uint8]
 Spans = NDArray[np.int64]
 
 NEWLINE, TAB = 0x0A, 0x09
+_BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
+_MANY_LINES = 4_096
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,26 @@ class Piece:
     read_bytes: int
     lines: int
     skipped: dict[str, int] = field(default_factory=dict)
+
+
+def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
+    """The blank lines at the beginning, if they are very many: no line of theirs is looked at by itself."""
+    for blank, kind in _BLANK_LINES:
+        count = data.size // len(blank)
+        view = np.frombuffer(data, kind, count)
+        if (
+            count <= _MANY_LINES
+            or not (view[:_MANY_LINES] == view[0]).all()
+            or bytes(data.slice(0, len(blank))) != blank
+        ):
+            continue
+        other = np.flatnonzero(view != view[0])
+        found = int(other[0]) if len(other) else count
+        no_events = np.zeros(0, np.int64)
+        skipped = {"blank line": found}
+        documents = pa.array([], pa.binary())
+        return Piece(documents, None, no_events, found * len(blank), first_line - 1 + found, skipped)
+    return None
 
 
 def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int) -> Piece:

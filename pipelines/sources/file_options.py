@@ -9,6 +9,12 @@ from pipelines.errors import ConfigError
 DEFAULT_BATCH_ROWS = 250_000
 """Per-batch costs vanish, and the columns of a narrow batch still fit the caches of a small machine."""
 DEFAULT_BATCH_BYTES = 64 * 1024**2
+EVENT_SHARE = 4
+"""Of the memory limit for a single event or block of a file: its bytes, what is made of them, their copy."""
+_BATCHES_OF_EVENT = 4
+"""A batch may take a sixteenth of the limit, and a single event a quarter."""
+_LEAST_EVENT_BYTES = 16 * 1024**2
+"""Ordinary events are read whatever the limit."""
 
 STOP, QUARANTINE = "stop", "quarantine"
 
@@ -54,6 +60,11 @@ class FileOptions:
             raise ConfigError(f"unreadable must be stop or quarantine, not {self.unreadable!r}")
         if self.delimiter is not None and len(self.delimiter.encode()) != 1:
             raise ConfigError(f"delimiter must be a single character, not {self.delimiter!r}")
+
+    @property
+    def most_event_bytes(self) -> int:
+        """Of a single event, line, or block of a file; larger ones are refused."""
+        return max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES)
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:

@@ -11,8 +11,8 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources.csv_reader import read_csv
-from pipelines.sources.file_chunks import MAX_LINE_BYTES, Chunks, after_last_newline
-from pipelines.sources.file_documents import Piece, split_documents, split_frames, split_lines
+from pipelines.sources.file_chunks import Chunks, after_last_newline
+from pipelines.sources.file_documents import Piece, leading_blank_lines, split_documents, split_frames, split_lines
 from pipelines.sources.file_layout import SNIFFED_BYTES, Layout, comment_length, is_unfinished_start, sniff_layout
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_piece import FilePiece, behind, end_of
@@ -52,16 +52,18 @@ def _read_lines(
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
     while True:
-        data, is_last = chunks.lines(options.batch_bytes)
+        data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout)
         whole = after_last_newline(data) if pending else data.size
-        if whole:
-            piece = split_lines(data.slice(0, whole), known.lines + 1, layout, options.batch_rows)
+        begin = 0
+        while begin < whole and not 0 < options.last_line <= known.lines:
+            rest = data.slice(begin, whole - begin)
+            piece = leading_blank_lines(rest, known.lines + 1)
+            if piece is None or options.first_line > 1 or options.last_line:
+                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows)
+            begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
             yield FilePiece(_chosen(piece, options, applied), None, behind(before, applied), behind(known, applied))
-            if piece.read_bytes < whole:
-                chunks.give_back(data, piece.read_bytes)
-                continue
         if pending and options.report_incomplete:
             rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
             yield FilePiece(_chosen(rest, options, applied), None, known, known)
@@ -93,8 +95,10 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
             break
         # A message may be larger than what is read at once.
         wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
-        if wanted > MAX_LINE_BYTES:
-            raise SourceError(f"a message of more than {MAX_LINE_BYTES} bytes: the file is not framed")
+        if wanted > options.most_event_bytes:
+            raise SourceError(
+                f"a message of more than {options.most_event_bytes} bytes: raise memory_limit_bytes, if the file is framed"
+            )
         chunks.give_back(data, piece.read_bytes)
     if is_cut and options.report_incomplete:
         raise SourceError(f"the file ends within message {known.lines + 1}")
@@ -104,7 +108,7 @@ def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Itera
 def _read_documents(
     chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
 ) -> Iterator[FilePiece]:
-    data = chunks.whole().slice(skipped_bytes)
+    data = chunks.whole(options.most_event_bytes).slice(skipped_bytes)
     if options.comments:
         data = _blanked(data, options.comments)
     piece = split_documents(data, layout, known.lines)

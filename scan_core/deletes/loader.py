@@ -11,12 +11,15 @@ from itertools import pairwise
 import pyarrow as pa
 
 from scan_core.deletes.delete_keys import DeleteKeys
-from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
 from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.read.file_reader import FileReader, field_id_of
+from scan_core.read.file_reader import FileReader, RowGroup, field_id_of
+from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.name_mapping import apply_name_mapping
 from scan_core.read.open_file import open_file
+from scan_core.rows.algebra import from_ranges
 from scan_core.rows.selection import All
 from scan_core.schema import NestedField, StructType, arrow_type
 from scan_core.snapshot import DeleteFile
@@ -100,11 +103,33 @@ def _file_keys(
         sources = columns.of(reader, file.path)
         indices = sorted({index for index, _ in sources})
         for group in reader.row_groups:
-            arrays = dict(zip(indices, reader.read(group, indices, All(group.num_rows)), strict=True))
-            metrics.delete_rows_loaded += group.num_rows
-            yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
+            for found in _read_in_parts(reader, group, indices, context.options, file.path):
+                arrays = dict(zip(indices, found, strict=True))
+                metrics.delete_rows_loaded += len(found[0])
+                yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
     finally:
         reader.close()
+
+
+def _read_in_parts(
+    reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
+) -> Iterator[list[pa.Array]]:
+    """The columns of a row group, in parts where they would be too large."""
+    rows = range(group.num_rows)
+    windows = reader.windows(group, indices, rows, MemoryBudget(options).limits)
+    if windows is None:
+        yield reader.read(group, indices, All(group.num_rows))
+        return
+    num_bytes = 0
+    for window in windows:
+        found = reader.read(group, indices, from_ranges([(window.start, window.stop)], group.num_rows), window)
+        num_bytes += sum(array.nbytes for array in found)
+        if num_bytes > options.memory_limit_bytes:
+            raise MemoryLimitError(
+                f"{path}: the keys of row group {group.index} become more than {options.memory_limit_bytes} bytes; raise "
+                "memory_limit_bytes"
+            )
+        yield found
 
 
 class _KeyColumns:

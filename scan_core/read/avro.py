@@ -13,13 +13,21 @@ from typing import Any
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from scan_core.avro.codecs import MAX_EXPANSION
+from scan_core.avro.codecs import MAX_EXPANSION, BlockTooLargeError, decompress
 from scan_core.avro.container import Header
-from scan_core.errors import UnsupportedError
+from scan_core.errors import MemoryLimitError, UnsupportedError
 from scan_core.file_io import open_input
-from scan_core.read.avro_container import MAX_BLOCK_BYTES, Block, decompress, encode_long, read_block, read_header
+from scan_core.read.avro_container import (
+    MAX_BLOCK_BYTES,
+    Block,
+    encode_long,
+    read_block,
+    read_header,
+    record_bytes,
+)
 from scan_core.read.avro_schema import parse_record
 from scan_core.read.file_reader import ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.memory_budget import DecodingLimits
 from scan_core.read.whole_columns import WholeColumns
 from scan_core.rows.algebra import select_rows
 from scan_core.rows.selection import RowSelection, selected_count
@@ -28,6 +36,8 @@ from scan_core.split import FileIOConfig
 _GROUP_ROWS = 32_768
 _GROUP_BYTES = 4 * 1024**2
 _MAX_EMPTY_RECORDS = 1 << 24
+_DECODED_SHARE = 2
+"""What the records of a block may take, beside its bytes: half of the memory limit."""
 
 
 def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
@@ -48,6 +58,7 @@ class AvroFileReader(WholeColumns):
         self.path = path
         self.counts = ReadCounts()
         self._source = source
+        self._most_bytes = MAX_BLOCK_BYTES
         with refusing_malformed(path, "header"):
             self._size = source.size()
             header = read_header(source, self._size)
@@ -83,6 +94,25 @@ class AvroFileReader(WholeColumns):
         blocks = self._decode(row_group.index)
         return select_rows([self._column(blocks, i) for i in column_indices], selection)
 
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """None: a block is decoded as a whole.
+
+        Raises:
+            MemoryLimitError: one that is too large for that.
+        """
+        del column_indices, rows
+        self._most_bytes = min(limits.most_bytes, MAX_BLOCK_BYTES)
+        for block in self._groups[row_group.index]:
+            taken = max(record_bytes(block.num_rows, len(self._fields)), block.num_bytes)
+            if taken > _DECODED_SHARE * limits.most_bytes:
+                raise MemoryLimitError(
+                    f"{self.path}: the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes, "
+                    f"which take about {taken} bytes to decode; raise memory_limit_bytes"
+                )
+        return None
+
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Rows are stored as a whole: all bytes, whatever the columns."""
         return row_group.num_bytes if column_indices else 0
@@ -117,7 +147,13 @@ class AvroFileReader(WholeColumns):
     def _decode_block(self, block: Block) -> list[dict[str, Any]]:
         if block.num_rows == 0:
             return []
-        data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec)
+        try:
+            data = decompress(self._source.read_at(block.num_bytes, block.offset), self._codec, self._most_bytes)
+        except BlockTooLargeError as error:
+            raise MemoryLimitError(
+                f"{self.path}: the block at {block.offset} becomes more than {self._most_bytes} bytes; raise "
+                "memory_limit_bytes"
+            ) from error
         stream = BytesIO(encode_long(block.num_rows) + data + b"\0")
         try:
             records: list[dict[str, Any]] = schemaless_reader(stream, self._schema, None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from scan_core.avro import codecs
 from scan_core.avro.container import SYNC_BYTES, EndsEarlyError, Header, parse_header, read_long
 
 _HEADER_WINDOW_BYTES = 64 * 1024
@@ -17,6 +16,8 @@ _BLOCK_PREFIX_BYTES = 20
 """Two varints of at most ten bytes: record count and length of a block."""
 MAX_BLOCK_BYTES = 512 * 1024**2
 """Of a decompressed block; writers use 16 KB to 16 MB."""
+_RECORD_BYTES, _FIELD_BYTES = 120, 64
+"""Records are Python dicts for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,6 @@ def encode_long(number: int) -> bytes:
     return bytes(encoded)
 
 
-def decompress(data: bytes, codec: str) -> bytes:
-    """A block's plain bytes, at most MAX_BLOCK_BYTES.
-
-    Raises:
-        ValueError: broken, truncated, too large, or with a checksum that does not match.
-    """
-    return codecs.decompress(data, codec, MAX_BLOCK_BYTES)
+def record_bytes(num_rows: int, num_fields: int) -> int:
+    """About how much the records of a block take while they are decoded."""
+    return num_rows * (_RECORD_BYTES + _FIELD_BYTES * num_fields)

@@ -14,6 +14,7 @@ from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_reader import RowGroup, refusing_malformed
 from scan_core.read.parquet_layout import ParquetLayout, check_codes, open_decoder
 from scan_core.read.remote_file import RemoteFile
+from scan_core.read.struct_members import descended
 
 _LOCAL_BUFFER = 256 * 1024
 _REMOTE_BUFFER = 1024 * 1024
@@ -40,8 +41,12 @@ class ChunkStreams:
         position = stream.position if stream is not None else 0
         return position <= window.start <= position + _MOST_SKIPPED_WINDOWS * len(window)
 
-    def read(self, row_group: RowGroup, columns: Sequence[int], window: range) -> dict[int, pa.Array]:
-        """Top-level columns in the rows of a window, in the types of the file.
+    def read(
+        self, row_group: RowGroup, columns: Sequence[int], window: range, batch_rows: int | None = None
+    ) -> dict[int, pa.Array]:
+        """Columns and struct members in the rows of a window, in the types of the file.
+
+        No more than `batch_rows` rows of a column are decoded at a time, those of the first window unless given.
 
         Raises:
             MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
@@ -49,11 +54,11 @@ class ChunkStreams:
         if self._row_group != row_group.index:
             self._streams, self._row_group = {}, row_group.index
         if self._parallelism == 1 or len(columns) < 2:
-            return {column: self._read_one(row_group, column, window) for column in columns}
+            return {column: self._read_one(row_group, column, window, batch_rows) for column in columns}
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._parallelism, "scan-column")
         widest_first = sorted(columns, key=lambda i: -self._num_bytes(row_group, i))
-        arrays = self._pool.map(lambda column: self._read_one(row_group, column, window), widest_first)
+        arrays = self._pool.map(lambda column: self._read_one(row_group, column, window, batch_rows), widest_first)
         return dict(zip(widest_first, arrays, strict=True))
 
     def close(self) -> None:
@@ -66,13 +71,14 @@ class ChunkStreams:
         chunks = self._layout.footer.row_groups[row_group.index].chunks
         return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.columns.leaves[column])
 
-    def _read_one(self, row_group: RowGroup, column: int, window: range) -> pa.Array:
+    def _read_one(self, row_group: RowGroup, column: int, window: range, batch_rows: int | None) -> pa.Array:
         name = self._layout.columns.fields[column].name
         with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
             stream = self._streams.get(column)
             if stream is None or stream.position > window.start:
-                stream = self._streams[column] = _Stream(self._open(row_group, column, len(window)))
-            found = check_codes(stream.read(window))
+                stream = self._streams[column] = _Stream(self._open(row_group, column, batch_rows or len(window)))
+            steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
+            found = check_codes(descended(stream.read(window), steps))
             if window.stop == row_group.num_rows:
                 del self._streams[column]
             return found

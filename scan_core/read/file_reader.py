@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, ScanError, UnsupportedError
+from scan_core.read.memory_budget import DecodingLimits
 from scan_core.rows.selection import RowSelection
 
 FIELD_ID_KEY = b"PARQUET:field_id"
@@ -138,6 +139,15 @@ class FileReader(Protocol):
 
     def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
         """Whether the file states such a test; nothing is read to tell."""
+        ...
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """Rows of a row group cut so that each part fits when decoded; None if all of it does.
+
+        Raises MemoryLimitError where a single row does not, MalformedTableError where pages contradict the file.
+        """
         ...
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:

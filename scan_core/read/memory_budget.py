@@ -4,6 +4,8 @@ Sizes are estimated from what the file states, corrected by what earlier pieces 
 here, the rows are the same.
 """
 
+from dataclasses import dataclass
+
 from scan_core.options import ScanOptions
 from scan_core.rows.algebra import from_ranges
 from scan_core.rows.selection import RowSelection, intersect, row_count, to_indices
@@ -11,6 +13,10 @@ from scan_core.rows.selection import RowSelection, intersect, row_count, to_indi
 _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
 that wait, and the delete index."""
+_LARGEST_SHARE = 4
+"""Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
+_LEAST_LARGEST_BYTES = 64 * 1024**2
+"""Ordinary pages and rows are read whatever the limit."""
 _TOLERANCE = 2
 """Reading a piece again costs as much as it did: a little too large is let pass."""
 _LEAST_ROWS = 4_096
@@ -18,11 +24,33 @@ _LEAST_ROWS = 4_096
 _LEAST_BATCH_ROWS = 1_024
 
 
+@dataclass(frozen=True, slots=True)
+class DecodingLimits:
+    """How much may be decoded at once.
+
+    Attributes:
+        target_bytes: what a window of rows should hold.
+        most_bytes: what a single row or page must not exceed, or it is refused.
+    """
+
+    target_bytes: int
+    most_bytes: int
+
+    @classmethod
+    def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":
+        """The limits under a memory limit, of which a part is for one window."""
+        return cls(max(target_bytes, 1), max(memory_limit_bytes // _LARGEST_SHARE, _LEAST_LARGEST_BYTES))
+
+
 class MemoryBudget:
-    """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead."""
+    """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead.
+
+    `limits` are for what is decoded without knowing its size from earlier pieces.
+    """
 
     def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
         self._bytes = max((options.memory_limit_bytes - reserved_bytes) // (_SHARE * options.parallelism), 1)
+        self.limits = DecodingLimits.of(options.memory_limit_bytes, self._bytes)
         self._batch_rows = options.batch_rows
         self._growth = 1.0
         self._row_bytes = 0.0

@@ -15,6 +15,7 @@ from scan_core.file_io import fingerprint, open_input, read_small
 from scan_core.read.byte_ranges import ByteRanges, ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
 from scan_core.read.chunk_tests import ChunkTests
+from scan_core.read.decoded_size import DecodedSizes
 from scan_core.read.file_reader import (
     ColumnStatistics,
     Habits,
@@ -22,6 +23,7 @@ from scan_core.read.file_reader import (
     ReadCounts,
     RowGroup,
 )
+from scan_core.read.memory_budget import DecodingLimits
 from scan_core.read.paged_chunks import PagedChunks
 from scan_core.read.parquet_bounds import decode_bounds, stored_bounds
 from scan_core.read.parquet_layout import FOOTERS, ParquetLayout, read_layout
@@ -98,6 +100,8 @@ class ParquetFileReader:
         self._pages = PagedChunks(path, source, layout)
         self._streams = ChunkStreams(path, source, layout, parallelism)
         self._tests = ChunkTests(path, source, layout)
+        self._sizes = DecodedSizes(path, source, layout)
+        self._windows: dict[int, int] = {}
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
         self.has_field_ids = self._layout.columns.has_field_ids
@@ -131,6 +135,23 @@ class ParquetFileReader:
                 zip(whole, select_rows(self._chunks.read(row_group, whole, self.counts), selection), strict=True)
             )
         return [arrays[i] for i in column_indices]
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """Rows of a row group cut so that each part fits when decoded; None if all of it does.
+
+        A row group that was cut is read from top to bottom.
+
+        Raises:
+            MemoryLimitError: a single row or page is too large.
+            MalformedTableError: pages hold more than the footer states.
+        """
+        leaves = sorted({leaf for i in column_indices for leaf in self._leaves[i]})
+        found = self._sizes.windows(row_group, leaves, rows, limits)
+        if found:
+            self._windows[row_group.index] = min(map(len, found))
+        return found
 
     def member(self, way: tuple[int, ...]) -> int | None:
         """The number of a struct member as a column of its own."""
@@ -219,6 +240,9 @@ class ParquetFileReader:
         within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
         if selected_count(within) < num_selected:  # a diagnosis looks at all rows
             return {}
+        if (batch_rows := self._windows.get(row_group.index)) is not None:
+            found = self._streams.read(row_group, list(dict.fromkeys(column_indices)), window, batch_rows)
+            return dict(zip(found, select_rows(list(found.values()), within), strict=True))
         is_most = num_selected >= _PAGED_SHARE_OF_ROWS * len(window)
         columns = [
             i

@@ -5,7 +5,7 @@ Facts only: an entry holds no open file. Reading columns is the business of `par
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +37,8 @@ class ParquetLayout:
         columns: of its schema.
         row_groups: in file order.
         footer_bytes: as stored.
+        largest_pages: bytes of the largest page of chunks that were looked at, by row group and leaf.
+        longest_values: bytes of the longest value in their dictionaries.
     """
 
     footer: Footer
@@ -44,6 +46,8 @@ class ParquetLayout:
     columns: FileColumns
     row_groups: tuple[RowGroup, ...]
     footer_bytes: int
+    largest_pages: dict[tuple[int, int], int] = field(default_factory=dict)
+    longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """The column chunk of a primitive column; of a nested one the first."""

@@ -134,6 +134,10 @@ class TaskReader:
         """The row group as a whole, or cut into row ranges that the budget can hold."""
         group, wanted = columns.row_group, sorted(self._wanted)
         mine = self._share(group)
+        if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
+            for window in windows:
+                yield columns.anew(window), _within(window, group.num_rows)
+            return
         if not self._context.options.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
             return
@@ -169,7 +173,7 @@ class TaskReader:
         self._metrics.rows_removed_by_position_deletes += looked_at - selected_count(selection)
         selection = self._predicate.by_bitmaps(columns.row_group, selection)
         if not self._context.options.lazy_columns:
-            columns.load(sorted(self._wanted), All(num_rows))
+            columns.load(sorted(self._wanted), All(num_rows) if within is None else within)
         deletes = self._delete_pruning.that_touch(columns.row_group, self._reader.counts)
         if deletes is None:
             self._metrics.rows_removed_by_equality_deletes += selected_count(selection)

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from scan_core.read.file_reader import ColumnStatistics, PageStatistics, RowGroup
+from scan_core.read.memory_budget import DecodingLimits
 
 
 class WholeColumns:
@@ -45,6 +46,13 @@ class WholeColumns:
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """None: there is no dictionary that is read."""
         del row_group, column_index
+        return None
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """None: a row costs as much as all of them."""
+        del row_group, column_indices, rows, limits
         return None
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.read.avro import AvroFileReader, open_avro
 from scan_core.read.avro_container import encode_long
 from scan_core.read.file_reader import field_id_of
@@ -253,10 +253,10 @@ def test_hostile_schema_is_refused(tmp_path: Path, schema: Any) -> None:
 
 
 def test_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scan_core.read.avro_container.MAX_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("scan_core.read.avro.MAX_BLOCK_BYTES", 100_000)
     rows = [{"s": "x" * 1000}] * 1000
     path = write(tmp_path / "bomb.avro", record(("s", "string", 1)), rows, codec="deflate", sync_interval=10**7)
-    with pytest.raises(MalformedTableError, match="more than 100000 bytes"):
+    with pytest.raises(MemoryLimitError, match="more than 100000 bytes"):
         columns_of(opened(path))
 
 

@@ -1,0 +1,132 @@
+"""Small files that become very large when decoded, and a process of its own to read them in.
+
+Limits are set after the imports: a process maps more than a gigabyte before it has read anything.
+"""
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as po
+import pyarrow.parquet as pq
+
+MIB = 1024**2
+LONG = 20_000_000
+_PRELUDE = """
+import json, resource, sys, time
+{imports}
+pages = int(open("/proc/self/statm").read().split()[0])
+most = pages * resource.getpagesize() + {allowance}
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+try:
+    found = (lambda: {expression})()
+except BaseException as error:
+    found = f"{{type(error).__name__}}: {{error}}"
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+print(json.dumps([found, grown, time.monotonic() - started]))
+"""
+
+
+def run_limited(
+    imports: str, expression: str, allowance: int = 3 * 1024 * MIB, seconds: int = 120
+) -> tuple[Any, int, float]:
+    """What an expression gives (or its error as text), by how many bytes the process grew, and the seconds it took.
+
+    Args:
+        imports: statements, run before memory is limited.
+        expression: whose value JSON can hold.
+        allowance: bytes of address space beyond what the imports took.
+        seconds: after which it is ended.
+    """
+    code = _PRELUDE.format(imports=imports, expression=expression, allowance=allowance)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=seconds)
+    assert result.returncode == 0, (result.returncode, result.stderr[-2000:])
+    found, grown, took = json.loads(result.stdout.splitlines()[-1])
+    return found, grown, took
+
+
+def repeated(count: int, size: int = LONG, kind: pa.DataType | None = None) -> pa.DictionaryArray:
+    """One long value in every row."""
+    values = pa.array(["x" * size], pa.string()).cast(kind or pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), values)
+
+
+def _lists(values: pa.Array, per_row: int) -> pa.ListArray:
+    offsets = pa.array(np.arange(0, len(values) + 1, per_row, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, values)
+
+
+def _maps(values: pa.Array) -> pa.MapArray:
+    keys = pa.array([str(i) for i in range(len(values))])
+    return pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), keys, values)
+
+
+PARQUET_BOMBS: Mapping[str, Callable[[], tuple[pa.Array, dict[str, Any]]]] = {
+    "text": lambda: (repeated(200), {}),
+    "binary": lambda: (repeated(200, kind=pa.binary()), {}),
+    "member": lambda: (pa.StructArray.from_arrays([repeated(200), pa.array(range(200))], ["x", "y"]), {}),
+    "list": lambda: (_lists(repeated(200), 1), {}),
+    "one list": lambda: (_lists(repeated(200), 200), {}),
+    "map": lambda: (_maps(repeated(200)), {}),
+    "plain text": lambda: (pa.chunked_array([pa.array(["x" * LONG])] * 40), {"use_dictionary": False}),
+    "fixed": lambda: (pa.array([b"x" * MIB] * 400, pa.binary(MIB)), {}),
+    "equal numbers": lambda: (
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000_000, np.int8)), pa.array([7], pa.int64())),
+        {},
+    ),
+    "list of equal numbers": lambda: (
+        pa.ListArray.from_arrays(
+            pa.array([0, 40_000_000], pa.int32()),
+            pa.array(np.zeros(40_000_000, np.int8)),
+        ),
+        {"data_page_size": 1 << 30},
+    ),
+    "one large page": lambda: (pa.array(["x" * 150_000_000]), {"use_dictionary": False}),
+}
+"""Columns by what makes them large, with the options of their writer."""
+
+
+def write_parquet(path: Path, column: pa.Array, options: Mapping[str, Any]) -> int:
+    """A Parquet file of rows with a number in `id` and a column `v`, without field ids; how many rows it has."""
+    settings: dict[str, Any] = {
+        "compression": "zstd",
+        "use_dictionary": True,
+        "dictionary_pagesize_limit": 1 << 30,
+        "store_schema": False,
+        "row_group_size": len(column),
+        "write_statistics": False,
+    }
+    pq.write_table(pa.table({"id": np.arange(len(column)) // 1_000_000, "v": column}), path, **{**settings, **options})
+    return len(column)
+
+
+def write_orc(path: Path, count: int) -> int:
+    """An ORC file of numbered rows and a column `v` of one long text; how many rows it has."""
+    column = pa.chunked_array([pa.array(["x" * MIB])] * count)
+    table = pa.table({"id": np.arange(count), "v": column})
+    po.write_table(table, path, compression="zstd", dictionary_key_size_threshold=1.0, stripe_size=1 << 30)
+    return count
+
+
+def write_avro(path: Path, count: int, codec: str, *, text: str = "") -> None:
+    """An Avro file of one block of equal records."""
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "id", "type": "long", "field-id": 1},
+            {"name": "v", "type": "string", "field-id": 2},
+        ],
+    }
+    with path.open("wb") as file:
+        records = itertools.repeat({"id": 1, "v": text}, count)
+        fastavro.writer(file, schema, records, codec=codec, sync_interval=1 << 40)
