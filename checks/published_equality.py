@@ -102,7 +102,7 @@ class _Comparison:
         self._mirrors = {t: find_table(catalog, t) for t in self._query.tables}
         self._provenance: Provenance = provenance_of(table)
         self._hash = query_hash(config, self._entry)
-        opened = scan_core.open_table(str(table.metadata_location))
+        opened = scan_core.open_table(table)
         self._schema = opened.schema
         self.rows = opened.scan().to_table()
         partition = self._entry.partitioning
@@ -198,7 +198,7 @@ class _Comparison:
         for table, mirror in self._mirrors.items():
             if mirror is None:
                 raise NotComparableError(f"{table} does not exist any more")
-            opened = scan_core.open_table(str(mirror.metadata_location))
+            opened = scan_core.open_table(mirror)
             wanted = origin.snapshots.get(table)
             if wanted is not None and wanted not in opened.metadata.snapshots:
                 raise NotComparableError(f"snapshot {wanted} of {table} has expired")

@@ -42,6 +42,10 @@ class MissingFileError(ScanError, FileNotFoundError):
     """A file that the snapshot names does not exist or cannot be opened."""
 
 
+class OutsideTableError(MissingFileError):
+    """A path in the metadata of a table that leads outside of the places where its files may lie."""
+
+
 class UnsupportedError(ScanError, NotImplementedError):
     """Legal input that scan_core does not read (variant, geometry, encrypted files); the message names it."""
 

@@ -5,27 +5,49 @@ the file before anything is allocated.
 """
 
 import os
+import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError, MissingFileError
-from scan_core.location import Location, relocate
+from scan_core.errors import MalformedTableError, MissingFileError, OutsideTableError
+from scan_core.location import Location, is_within, parse_location, relocate
 from scan_core.split import FileIOConfig
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 Fingerprint = tuple[str, int, int]
 """Resolved path and, of local files, time and size."""
 
 
-def resolve(path: str, io: FileIOConfig) -> str:
-    """The path to open: relocated, with one spelling per scheme; local files without a scheme.
+def locate(path: str, io: FileIOConfig) -> Location:
+    """The place to open: relocated, with one spelling per scheme, and one where files of the table may lie.
 
     Raises:
         MalformedTableError: the path climbs out of a relocated prefix.
+        OutsideTableError: the table has no business there.
     """
     location = relocate(path, io)
-    return location.path if location.is_local else str(location)
+    if io.places is not None and not _is_allowed(location, io.places):
+        raise OutsideTableError(
+            f"cannot open {path}: the table was found in {io.places[0]}, and this lies outside of the places that may hold "
+            f"its files ({', '.join(io.places)}){_how_to_allow(location, path, io)}"
+        )
+    return location
+
+
+@lru_cache(maxsize=65_536)
+def _is_allowed(location: Location, places: tuple[str, ...]) -> bool:
+    return any(is_within(location, parse_location(place)) for place in places)
 
 
 def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
@@ -34,9 +56,10 @@ def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
     Raises:
         MissingFileError: it does not exist or cannot be opened.
     """
-    location = relocate(path, io)
+    location = locate(path, io)
     try:
         if location.is_local:
+            _require_plain(os.stat(location.path), path)  # noqa: PTH116 - opening a FIFO would wait for its other end
             return pa.OSFile(location.path, "rb")
         filesystem, inner = _remote(location, io)
         opened: pa.NativeFile = filesystem.open_input_file(inner)
@@ -47,7 +70,7 @@ def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
 
 def file_size(path: str, io: FileIOConfig) -> int:
     """Size in bytes; MissingFileError if there is no such file."""
-    location = relocate(path, io)
+    location = locate(path, io)
     try:
         if location.is_local:
             return Path(location.path).stat().st_size
@@ -66,11 +89,12 @@ def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None 
         MissingFileError: it does not exist or cannot be read.
         MalformedTableError: the range is not inside the file.
     """
-    location = relocate(path, io)
+    location = locate(path, io)
     try:
         if location.is_local:
-            descriptor = os.open(location.path, os.O_RDONLY)
+            descriptor = os.open(location.path, _READ)
             try:
+                _require_plain(os.fstat(descriptor), path)
                 length = _checked_length(path, offset, length, os.fstat(descriptor).st_size)
                 return _read_local(descriptor, offset, length)
             finally:
@@ -92,7 +116,7 @@ def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
     Raises:
         MissingFileError: it does not exist or cannot be read.
     """
-    location = relocate(path, io)
+    location = locate(path, io)
     if not location.is_local:
         return read_bytes(path, io), (str(location), 0, 0)
     found = _read_whole_local(path, location, None, io)
@@ -106,7 +130,7 @@ def read_small(path: str, io: FileIOConfig, most_bytes: int) -> tuple[bytes, Fin
     Raises:
         MissingFileError: it does not exist or cannot be read.
     """
-    location = relocate(path, io)
+    location = locate(path, io)
     return _read_whole_local(path, location, most_bytes, io) if location.is_local else None
 
 
@@ -115,7 +139,7 @@ def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
 
     Files of a table never change under one name; local ones are checked all the same, since looking is cheap.
     """
-    location = relocate(path, io)
+    location = locate(path, io)
     if not location.is_local:
         return str(location), 0, 0
     try:
@@ -127,12 +151,12 @@ def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
 
 def exists(path: str, io: FileIOConfig) -> bool:
     """True if there is a file or folder of that name."""
-    return _kind(relocate(path, io), io) is not None
+    return _kind(locate(path, io), io) is not None
 
 
 def is_folder(path: str, io: FileIOConfig) -> bool:
     """True if the path is a folder (on object stores: a prefix with something below it)."""
-    return _kind(relocate(path, io), io) == "folder"
+    return _kind(locate(path, io), io) == "folder"
 
 
 def list_folder(path: str, io: FileIOConfig) -> list[str]:
@@ -146,7 +170,7 @@ def list_folders(path: str, io: FileIOConfig) -> list[str]:
 
 
 def _list(path: str, io: FileIOConfig, *, folders: bool) -> list[str]:
-    location = relocate(path, io)
+    location = locate(path, io)
     try:
         if location.is_local:
             entries = Path(location.path).iterdir()
@@ -192,9 +216,10 @@ def _read_whole_local(
     path: str, location: Location, most_bytes: int | None, io: FileIOConfig
 ) -> tuple[bytes, Fingerprint] | None:
     try:
-        descriptor = os.open(location.path, os.O_RDONLY)
+        descriptor = os.open(location.path, _READ)
         try:
             status = os.fstat(descriptor)
+            _require_plain(status, path)
             if most_bytes is not None and status.st_size > most_bytes:
                 return None
             data = _read_local(descriptor, 0, status.st_size)
@@ -225,10 +250,23 @@ def _checked_length(path: str, offset: int, length: int | None, size: int) -> in
     return length
 
 
+def _require_plain(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _KINDS if test(status.st_mode)), "no plain file")
+        raise MissingFileError(f"cannot open {path}: it is {kind}, no file of a table")
+
+
 def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
     opened = "" if path == str(location) else f" (opened as {location})"
     reason = error.strerror or str(error)
     return MissingFileError(f"cannot open {path}{opened}: {reason}{_how_to_relocate(path, io)}")
+
+
+def _how_to_allow(location: Location, path: str, io: FileIOConfig) -> str:
+    if io.moved is not None and path.startswith(io.moved[0]):
+        return _how_to_relocate(path, io)
+    folder = str(location).rpartition("/")[0]
+    return f"; if it is a file of the table, allow its folder: --relocate {folder}={folder} (relocate={{old: new}})"
 
 
 def _how_to_relocate(path: str, io: FileIOConfig) -> str:

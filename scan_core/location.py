@@ -1,8 +1,10 @@
 """What a path in table metadata means: scheme, authority and path, relocated or not, and when two are the same file.
 
-Pure text: nothing here opens a file (that is `file_io.py`). Relocation never reaches outside the new prefix.
+Nothing here opens a file (that is `file_io.py`). Relocation never reaches outside the new prefix.
 """
 
+import os
+import posixpath
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +17,10 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 _ONE_SCHEME = {"s3a": "s3", "s3n": "s3"}
 _BUCKET_SCHEMES = frozenset({"s3", "gs", "gcs", "oss", "abfs", "abfss", "wasb", "wasbs"})
 """The authority is a bucket: a path without scheme says nothing about it, unlike that of HDFS or a local disk."""
+
+
+_ONE_STORE = {"gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "viewfs": "hdfs"}
+"""Schemes of one store, as far as it matters which files are a table's."""
 
 
 class PathMatch(Enum):
@@ -93,6 +99,29 @@ def _relocate(text: str, pairs: tuple[tuple[str, str], ...]) -> Location:
             target = parse_location(new)
             return Location(target.scheme, target.authority, _join(target.path, rest))
     return location
+
+
+def is_within(location: Location, folder: Location) -> bool:
+    """Whether a file lies in a folder or below it: by its text, and on a local disk wherever links lead to as well."""
+    one = {location.authority, folder.authority}
+    if _store(location) != _store(folder) or (len(one) > 1 and not ("" in one and _store(folder) in {"file", "hdfs"})):
+        return False
+    if _is_below(posixpath.normpath(location.path), posixpath.normpath(folder.path)):
+        return True
+    return location.is_local and _is_below(os.path.realpath(location.path), _real_folder(folder.path))
+
+
+@lru_cache(maxsize=256)
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _store(location: Location) -> str:
+    return "file" if location.is_local else _ONE_STORE.get(location.scheme, location.scheme)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def same_file(left: str, right: str, io: FileIOConfig) -> PathMatch:

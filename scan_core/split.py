@@ -33,11 +33,13 @@ class FileIOConfig:
         properties: FileIO properties of the catalog (s3.endpoint ...), empty for local files.
         moved: where the table lies by its metadata, and where the metadata was found; None if that is one place.
             Only for messages.
+        places: folders that files of the table may lie in, after relocation; None where that is not restricted.
     """
 
     relocate: tuple[tuple[str, str], ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     moved: tuple[str, str] | None = field(default=None, compare=False)
+    places: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

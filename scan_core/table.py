@@ -4,12 +4,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from scan_core.catalog import load_table, table_facts
 from scan_core.errors import MalformedTableError, TableNotFoundError
 from scan_core.file_io import is_folder
+from scan_core.location import parse_location
 from scan_core.location import relocate as relocate_path
 from scan_core.metadata import LogEntry, TableMetadata
 from scan_core.metadata_json import read_metadata
@@ -18,6 +20,8 @@ from scan_core.schema import Schema
 from scan_core.split import FileIOConfig
 
 _IDENTIFIER = re.compile(r"[^/\\:.\s]+(\.[^/\\:.\s]+)+")
+_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+"""Properties by which a table keeps files outside of its location."""
 Relocation = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
@@ -68,7 +72,8 @@ def open_table(
     Args:
         table: a metadata file of any name, a table's folder, a URI of either, `catalog.namespace.table` as PyIceberg's
             configuration knows it, or a PyIceberg `Table`.
-        relocate: old path prefix -> new path prefix, for tables that were moved; the longest old prefix wins.
+        relocate: old path prefix -> new path prefix, for tables that were moved; the longest old prefix wins. Files outside
+            of the table's folder are opened only below a new prefix: `{place: place}` allows a place as it is.
         properties: FileIO and catalog properties (`s3.endpoint`, `uri`, ...), over those of the catalog.
 
     Raises:
@@ -80,7 +85,7 @@ def open_table(
     facts = None if isinstance(table, str | os.PathLike) else table_facts(table)
     if facts is not None:
         location, inherited = facts
-        return _open(location, FileIOConfig(pairs, inherited | own))
+        return _open(location, FileIOConfig(pairs, inherited | own), is_registered=True)
     if not isinstance(table, str | os.PathLike):
         raise TableNotFoundError(f"{type(table).__name__} is no location, identifier or PyIceberg table")
     text = os.fspath(table)
@@ -96,12 +101,29 @@ def open_table(
     if facts is None:
         raise TableNotFoundError(f"catalog table {text!r} has no metadata file")
     location, inherited = facts
-    return _open(location, FileIOConfig(pairs, inherited | own))
+    return _open(location, FileIOConfig(pairs, inherited | own), is_registered=True)
 
 
-def _open(location: str, io: FileIOConfig) -> Table:
+def _open(location: str, io: FileIOConfig, *, is_registered: bool = False) -> Table:
     metadata, path = read_metadata(location, io)
-    return Table(metadata, path, replace(io, moved=_moved(metadata.location, _table_folder(path), io)))
+    moved = _moved(metadata.location, _table_folder(path), io)
+    places = places_of(metadata, path, io, is_registered=is_registered)
+    return Table(metadata, path, replace(io, moved=moved, places=places))
+
+
+def places_of(metadata: TableMetadata, path: str, io: FileIOConfig, *, is_registered: bool) -> tuple[str, ...]:
+    """Folders that files of a table may lie in: where its metadata was found, and what the caller relocates to.
+
+    Of a table that a catalog has registered, also the places that its metadata states: whoever may commit to the catalog
+    decides about them.
+    """
+    folder = _table_folder(path)
+    found = parse_location(folder) if parse_location(folder).is_local else relocate_path(folder, io)
+    places = [str(Path(found.path).absolute()) if found.is_local else str(found), *(new for _, new in io.relocate)]
+    if is_registered:
+        stated = (metadata.location, *(metadata.properties.get(name) for name in _PLACES))
+        places += [str(relocate_path(place, io)) for place in stated if place]
+    return tuple(dict.fromkeys(places))
 
 
 def _moved(stated: str, found: str, io: FileIOConfig) -> tuple[str, str] | None:

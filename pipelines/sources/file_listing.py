@@ -1,7 +1,8 @@
 """Which event files there are: names, sizes and when they arrived, in local folders and object stores."""
 
-# ruff: noqa: PTH112, PTH116, PTH118, PTH123, PTH207 - pathlib objects double the time of listing 100,000 files
+# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH207 - pathlib objects double the time of listing 100,000 files
 
+import errno
 import glob
 import os
 import re
@@ -73,13 +74,22 @@ def open_file(file: ListedFile, filesystem: Any = None) -> pa.NativeFile:
     """
     try:
         if "://" not in file.path:
-            if file.size > _SMALL_BYTES:
-                return pa.OSFile(file.path)
-            with open(file.path, "rb", buffering=0) as small:
-                return pa.BufferReader(small.read())
+            with open(file.path, "rb", buffering=0, opener=_plain) as opened:
+                if file.size <= _SMALL_BYTES:
+                    return pa.BufferReader(opened.read())
+            return pa.OSFile(file.path)
         return (filesystem or environment_files()).open_input_file(file.path)
     except OSError as error:
         raise SourceError(f"cannot open {file.path}: {error}") from error
+
+
+def _plain(path: str, flags: int) -> int:
+    """A descriptor of a plain file; what took its place since it was listed is not waited for."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file of events")
+    return descriptor
 
 
 def _is_left_out(name: str, pattern: str) -> bool:
@@ -114,6 +124,8 @@ def _fixed_folder(pattern: str) -> str:
 def _list_local(pattern: str, base: str) -> list[ListedFile]:
     if os.path.isdir(pattern):
         pattern = os.path.join(pattern, "*")
+    if "**" in pattern:
+        _refuse_loops(_fixed_folder(pattern))
     paths = glob.glob(pattern, recursive=True)
     if not paths and not _WILDCARD.search(pattern):
         raise SourceError(f"no file {pattern}")
@@ -122,16 +134,64 @@ def _list_local(pattern: str, base: str) -> list[ListedFile]:
     files = []
     prefix = os.path.join(base, "")
     for path in paths:
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            continue  # gone since the listing: as if it had never been there
-        if stat.S_ISDIR(status.st_mode):
+        if (status := _status(path)) is None:
             continue
         inner = path[len(prefix) :] if path.startswith(prefix) else os.path.relpath(path, base)
         name = inner if os.sep == "/" else inner.replace(os.sep, "/")
         files.append(ListedFile(name, path, status.st_size, max(status.st_ctime_ns, status.st_mtime_ns)))
     return files
+
+
+def _status(path: str) -> os.stat_result | None:
+    """Of a file; None of a folder, and of what is gone since the listing, as if it had never been there."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        if os.path.islink(path):
+            raise SourceError(f"{path} is a link to nothing ({os.readlink(path)}): remove it") from error
+        return None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {_reason(error)}") from error
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{path} is {_kind(status.st_mode)}, not a file of events: remove it, or name others")
+    return status
+
+
+def _refuse_loops(folder: str, above: tuple[tuple[int, int], ...] = ()) -> None:
+    """Refuse links to folders above them, by which `**` would find every file dozens of times, or without end."""
+    try:
+        status = os.stat(folder)
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            raise SourceError(f"{folder} is a link to a folder above it: remove it, or name folders without **")
+        with os.scandir(folder) as entries:
+            below = [
+                entry.path
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(entry.path))
+            ]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be listed: {_reason(error)}") from error
+    for path in below:
+        _refuse_loops(path, (*above, here))
+
+
+def _reason(error: OSError) -> str:
+    return "a loop of symbolic links" if error.errno == errno.ELOOP else error.strerror or str(error)
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((name for test, name in kinds if test(mode)), "no plain file")
 
 
 def _list_remote(pattern: str, base: str, filesystem: Any) -> list[ListedFile]:

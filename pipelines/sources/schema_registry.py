@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from pipelines.errors import ConfigError, SourceError
 
@@ -90,7 +91,7 @@ class SchemaFolder:
         if not self._path.is_dir():
             raise ConfigError(f"schemas: no folder {self._path}")
         file = self._path / f"{schema_id}.avsc"
-        if not file.is_file():
+        if not file.is_file():  # nor a FIFO, which would be waited for
             raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
         return file.read_text("utf-8")
 
@@ -146,7 +147,8 @@ class SchemaRegistry:
                 continue
             if len(found) == _MAX_REFERENCES:
                 raise SourceError(f"a schema of {self._config.url} refers to more than {_MAX_REFERENCES} others")
-            place = f"/subjects/{reference['subject']}/versions/{reference['version']}"
+            subject, version = (quote(str(reference[name]), safe="") for name in ("subject", "version"))
+            place = f"/subjects/{subject}/versions/{version}"
             answer = self._get(place, f"schema {reference['name']}")
             found[reference["name"]] = json.loads(answer["schema"])
             pending += answer.get("references") or []
@@ -171,9 +173,14 @@ class SchemaRegistry:
 
         url = self._config.url.rstrip("/") + place
         try:
-            answer = self._connection().get(url, timeout=self._config.timeout_seconds)
+            answer = self._connection().get(url, timeout=self._config.timeout_seconds, allow_redirects=False)
         except requests.exceptions.RequestException as error:
             raise SourceError(f"the schema registry cannot be asked for {what}: {url}: {error}") from error
+        if answer.is_redirect:
+            raise SourceError(
+                f"the schema registry {url} sends elsewhere (HTTP {answer.status_code}), to {answer.headers['Location']}: only "
+                "the configured address is asked; configure that one if it is right"
+            )
         if answer.status_code in {401, 403}:
             raise SourceError(
                 f"the schema registry refuses {url} (HTTP {answer.status_code}): check registry_user or registry_token"

@@ -1,6 +1,7 @@
 """A table as PyIceberg loaded it: its facts in scan_core's terms, and where its files go."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from pipelines.errors import SourceError
@@ -13,7 +14,7 @@ from scan_core.schema import Schema, Type
 from scan_core.schema_json import parse_schema
 from scan_core.snapshot import PartitionField, PartitionSpec
 from scan_core.split import FileIOConfig
-from scan_core.table import Table
+from scan_core.table import Table, places_of
 
 
 def open_current(table: Any) -> Table:
@@ -26,7 +27,8 @@ def open_current(table: Any) -> Table:
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
     text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
-    return Table(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))
+    parsed, io = parse_metadata(text.encode(), location), FileIOConfig(properties=properties)
+    return Table(parsed, location, replace(io, places=places_of(parsed, location, io, is_registered=True)))
 
 
 def refresh(table: Any) -> None:

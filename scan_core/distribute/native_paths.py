@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from scan_core.file_io import locate
 from scan_core.location import Location, relocate
 from scan_core.split import FileIOConfig, FileScanTask
 
@@ -33,7 +34,7 @@ def spark_schemes(spark: SparkSession, tasks: Sequence[FileScanTask], io: FileIO
 
 def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
     """The path of a data file as Spark opens it."""
-    location = relocate(path, io)
+    location = locate(path, io)
     if location.is_local:
         return location.path
     return f"{schemes[location.scheme]}://{location.authority}{location.path}"

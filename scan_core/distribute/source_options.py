@@ -5,13 +5,14 @@ where Spark plans; a pinned metadata file and snapshot make that the same scan.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scan_core.errors import OptionError
+from scan_core.location import Location, parse_location
 from scan_core.options import ScanOptions
 from scan_core.runtime_filter.join_text import joins_as_text, joins_from_text
 
@@ -70,7 +71,7 @@ class SourceOptions:
             as_of=None if scan.timestamp_ms is None else str(scan.timestamp_ms),
             ref=scan.ref,
             sample=None if scan.row_sample is None else f"{scan.row_sample.fraction!r},{scan.row_sample.seed}",
-            relocate=dict(scan.table.io.relocate),
+            relocate=dict(scan.table.io.relocate) | _allowed(scan.table.io.places or ()),
             properties=dict(scan.table.io.properties),
             scan_options={name: getattr(scan.options, name) for name in sorted(changed)},
             parallelism=parallelism,
@@ -139,6 +140,13 @@ class SourceOptions:
         if self.joins is not None:
             scan = replace(scan, joins=joins_from_text(self.joins))
         return scan if self.where is None else scan.where(self.where)
+
+
+def _allowed(places: Sequence[str]) -> dict[str, str]:
+    """Places of a table's files as relocations to themselves: where only its path is known, its catalog is not asked."""
+    of_files = (parse_location(place) for place in places[1:])
+    named = {str(Location("file", "", x.path)) if x.is_local else str(x) for x in of_files}
+    return {place: place for place in sorted(named)}
 
 
 def _parse_value(name: str, text: str) -> Any:

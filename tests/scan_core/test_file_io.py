@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scan_core.errors import MalformedTableError, MissingFileError
-from scan_core.file_io import exists, file_size, fingerprint, is_folder, list_folder, open_input, read_bytes, resolve
+from scan_core.file_io import exists, file_size, fingerprint, is_folder, list_folder, locate, open_input, read_bytes
 from scan_core.split import FileIOConfig
 
 IO = FileIOConfig()
@@ -57,9 +57,9 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def test_resolve_relocates_and_strips_the_local_scheme(tmp_path: Path) -> None:
-    assert resolve("s3a://bucket/x", IO) == "s3://bucket/x"
-    assert resolve("file:///a/b", IO) == "/a/b"
-    assert resolve("s3://bucket/x", FileIOConfig((("s3://bucket", str(tmp_path)),))) == f"{tmp_path}/x"
+    assert str(locate("s3a://bucket/x", IO)) == "s3://bucket/x"
+    assert locate("file:///a/b", IO).path == "/a/b"
+    assert str(locate("s3://bucket/x", FileIOConfig((("s3://bucket", str(tmp_path)),)))) == f"{tmp_path}/x"
 
 
 def test_folders_are_listed(file: Path) -> None:

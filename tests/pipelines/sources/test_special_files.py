@@ -1,0 +1,86 @@
+"""What lies in a landing folder and is no file of events: refused by its name, never waited for."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import SourceError
+from pipelines.sources.file_listing import ListedFile, open_file
+from pipelines.sources.schema_registry import SchemaFolder, UnknownSchemaError
+from tests.pipelines.sources.folder_reader import Reader, lines
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def make(kind: str, path: Path) -> None:
+    match kind:
+        case "FIFO":
+            os.mkfifo(path)
+        case "socket":
+            here = Path.cwd()
+            os.chdir(path.parent)
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(path.name)
+            os.chdir(here)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "loop of symbolic links":
+            path.symlink_to(path)
+        case "link to nothing":
+            path.symlink_to("gone")
+        case "link to a folder above":
+            path.symlink_to(path.parent)
+
+
+KINDS = ["FIFO", "socket", "device", "loop of symbolic links", "link to nothing"]
+
+
+@pytest.mark.parametrize("pattern", ["*", "b.jsonl", "**/*.jsonl"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_refused_by_name(reader: Reader, kind: str, pattern: str) -> None:
+    reader.pattern = pattern
+    reader.write("a.jsonl", lines(1))
+    make(kind, reader.folder / "b.jsonl")
+    with pytest.raises(SourceError, match=r"b\.jsonl") as caught:
+        reader.run()
+    assert kind in str(caught.value) or (kind, pattern) == ("link to nothing", "b.jsonl")
+    (reader.folder / "b.jsonl").unlink()
+    reader.pattern = "*"
+    assert len(reader.run()) == 1
+
+
+def test_links_to_folders_above_are_refused_instead_of_followed_for_ever(reader: Reader) -> None:
+    reader.pattern = "**/*.jsonl"
+    reader.write("day/a.jsonl", lines(1))
+    for name in ("one", "two"):
+        make("link to a folder above", reader.folder / "day" / name)
+    with pytest.raises(SourceError, match="link to a folder above it"):
+        reader.run()
+
+
+def test_links_to_files_and_to_other_folders_are_followed(
+    reader: Reader, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "b.jsonl").write_text(lines(2))
+    reader.write("a.jsonl", lines(1))
+    (reader.folder / "folder").symlink_to(other)
+    (reader.folder / "c.jsonl").symlink_to(other / "b.jsonl")
+    reader.pattern = "**/*.jsonl"
+    assert len(reader.run()) == 3
+
+
+def test_a_fifo_that_took_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    os.mkfifo(path)
+    for size in (10, 10**6):
+        with pytest.raises(SourceError, match=r"a\.jsonl.*FIFO"):
+            open_file(ListedFile("a.jsonl", str(path), size, 0))
+
+
+def test_a_fifo_among_schemas_is_no_schema(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "7.avsc")
+    with pytest.raises(UnknownSchemaError):
+        SchemaFolder(tmp_path).document(7)
