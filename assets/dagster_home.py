@@ -5,6 +5,8 @@ from pathlib import Path
 _SETTINGS = """\
 telemetry:
   enabled: false
+nux:
+  enabled: false  # no dialog that asks for an e-mail address
 concurrency:
   pools:
     default_limit: 1  # a pool per table: one writer at a time

@@ -5,8 +5,9 @@ Running it is here; the project's files are `demo_project.py`, what a person rea
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.keys import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, load
-from pipelines.simulate import SimulatedFile, simulate
+from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate
 
 Counts = dict[str, Counter[str]]
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
@@ -72,7 +73,9 @@ class DemoReport:
         return all(check.passed for check in self.checks.values())
 
 
-def run_demo(folder: Path, *, seed: int, rows: int, say: Callable[[str], None]) -> DemoReport:
+def run_demo(
+    folder: Path, *, seed: int, rows: int, say: Callable[[str], None], first_day: date | None = None
+) -> DemoReport:
     """Simulate the shop into `folder` unless it is there, ingest batch by batch, publish the days that need it.
 
     Args:
@@ -80,12 +83,16 @@ def run_demo(folder: Path, *, seed: int, rows: int, say: Callable[[str], None]) 
         seed: of the simulator.
         rows: events, roughly.
         say: told what begins now.
+        first_day: of the simulated orders; by default such that the last batch is of today, in UTC, where the backfill
+            dialog of Dagster's UI begins.
 
     Raises:
         dagster.DagsterError: a run failed; a failed blocking check is one.
         ValueError: too few rows.
     """
-    config_path = write_demo_config(folder).resolve()
+    if first_day is None:
+        first_day = datetime.now(UTC).date() - timedelta(days=DEFAULT_BATCHES - 1)
+    config_path = write_demo_config(folder, first_day).resolve()
     os.environ["DAGSTER_HOME"] = str(dagster_home(folder))
     os.environ["NEVERMORE_CONFIG"] = str(config_path)
     config = load(config_path)
@@ -93,8 +100,10 @@ def run_demo(folder: Path, *, seed: int, rows: int, say: Callable[[str], None]) 
 
     jobs = project_definitions(config)
     report = DemoReport(mirrors={name: Counter() for name in config.tables})
+    landing = folder / "landing"
+    feed = simulate(landing, seed=seed, rows=rows, first_day=first_day)
     with dg.DagsterInstance.get() as instance:
-        for _ in _batches(folder / "landing", seed, rows, report, say):
+        for _ in _batches(landing, feed, report, say):
             say("Dagster: ingest_job (change logs, mirrors, checks)")
             result = jobs.resolve_job_def(INGEST_JOB).execute_in_process(instance=instance, run_config=_QUIET)
             report.ingest_runs += 1
@@ -111,14 +120,14 @@ def run_demo(folder: Path, *, seed: int, rows: int, say: Callable[[str], None]) 
 
 
 def _batches(
-    landing: Path, seed: int, rows: int, report: DemoReport, say: Callable[[str], None]
+    landing: Path, feed: Iterable[list[SimulatedFile]], report: DemoReport, say: Callable[[str], None]
 ) -> Iterator[list[SimulatedFile]]:
     """One item per batch that has just landed; one without files if an earlier run landed everything."""
     if landing.exists():
         say(f"{landing} is there: nothing is simulated")
         yield []
         return
-    for landed in simulate(landing, seed=seed, rows=rows):
+    for landed in feed:
         events = sum(sum(file.events.values()) for file in landed)
         say(f"Simulated {events:,} events into {landing}/*/{landed[0].path.name}")
         for file in landed:

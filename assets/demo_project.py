@@ -1,6 +1,9 @@
 """The demo's project: a small shop whose change feed lands as files, three mirrors, one published table."""
 
+from datetime import date
 from pathlib import Path
+
+from pipelines.config_template import WORKSPACE
 
 PUBLISHED = "shop.orders_daily"
 
@@ -32,7 +35,7 @@ tables:
 published:
   shop.orders_daily:
     partition: day
-    start: "2026-01-01"
+    start: "{first_day}"
     sql: >
       select cast(o.ordered_at as date) as day,
              coalesce(c.city, 'unknown') as city,
@@ -46,10 +49,16 @@ published:
 """
 
 
-def write_demo_config(folder: Path) -> Path:
-    """The demo's nevermore.yaml in `folder`, written unless it is there; a changed one is the user's."""
+def write_demo_config(folder: Path, first_day: date) -> Path:
+    """The demo's nevermore.yaml in `folder`, written unless it is there; a changed one is the user's.
+
+    Args:
+        folder: of the project.
+        first_day: of the simulated orders, the first partition of the published table.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nevermore.yaml"
     if not path.exists():
-        path.write_text(_CONFIG, encoding="utf-8")
+        (folder / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
+        path.write_text(_CONFIG.replace("{first_day}", str(first_day)), encoding="utf-8")
     return path

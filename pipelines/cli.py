@@ -8,10 +8,12 @@ Exit codes: 0 done, 1 failed, 2 usage or config, 3 done but something was quaran
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import typer
 
@@ -51,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
-    application = _application(words)
     try:
+        application = _application(words)
         sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
     except BrokenPipeError:  # `nevermore scan ... | head` is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,8 +106,28 @@ def _application(words: Sequence[str]) -> typer.Typer:
     own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value names no command
     wanted = next((word for word in own if not word.startswith("-")), None)
     for point in [known[wanted]] if wanted in known else sorted(known.values(), key=_position):
-        application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(point.load())
+        application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(_load(point))
     return application
+
+
+def _load(point: EntryPoint) -> Callable[..., Any]:
+    """The function behind a command.
+
+    Raises:
+        PipelineError: Python finds another package under the name of one of ours.
+    """
+    try:
+        return point.load()  # type: ignore[no-any-return]
+    except ImportError as error:
+        package = point.module.partition(".")[0]
+        found = find_spec(package)
+        where = None if found is None else next(iter(found.submodule_search_locations or ()), found.origin)
+        if where is None or Path(where) == Path(__file__).parents[1] / package:
+            raise
+        raise PipelineError(
+            f"nevermore {point.name}: Python finds {where} under the name {package!r}, which is a package of Nevermore: "
+            "rename that folder, take its parent from PYTHONPATH, or uninstall the distribution that brought it"
+        ) from error
 
 
 def _position(point: EntryPoint) -> tuple[int, str]:

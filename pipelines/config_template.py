@@ -1,4 +1,10 @@
-"""The commented nevermore.yaml that `nevermore init` writes."""
+"""What `nevermore init` writes: a commented nevermore.yaml, and the workspace by which `dagster dev` finds it."""
+
+WORKSPACE = """\
+load_from:
+  - python_module: assets.definitions
+"""
+"""A workspace.yaml: Dagster loads our definitions, and they the nevermore.yaml in the working directory."""
 
 
 def config_template() -> str:

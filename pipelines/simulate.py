@@ -7,12 +7,14 @@ updates, deletes, re-inserts and key changes, so one batch holds several changes
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import duckdb
 
 from scan_core.private_files import temporary_folder
 
+FIRST_DAY = date(2026, 1, 1)
 ROUNDS_PER_BATCH = 4
 DEFAULT_BATCHES = 4
 SMALLEST_ROWS = 200
@@ -93,7 +95,7 @@ _ENTITIES = (_CUSTOMERS, _ORDERS, _ORDER_LINES)
 
 _MOMENT = """
 create macro moment(born, salt) as strftime(
-    timestamp '2026-01-01' + to_days((born - 1)::integer) + to_milliseconds((hash(born, salt) % 86400000)::bigint),
+    first_day() + to_days((born - 1)::integer) + to_milliseconds((hash(born, salt) % 86400000)::bigint),
     '%Y-%m-%dT%H:%M:%S.%fZ')
 """
 
@@ -111,8 +113,12 @@ from (
 """
 
 
-def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATCHES) -> Iterator[list[SimulatedFile]]:
+def simulate(
+    landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATCHES, first_day: date = FIRST_DAY
+) -> Iterator[list[SimulatedFile]]:
     """Write `landing/<table>/<batch>.jsonl`, about `rows` events in all; yields the files of each batch.
+
+    Batch n holds the orders of the n-th day from `first_day` on, and changes to earlier ones.
 
     Raises:
         ValueError: fewer than SMALLEST_ROWS rows or no batch.
@@ -122,6 +128,7 @@ def simulate(landing: Path, *, seed: int, rows: int, batches: int = DEFAULT_BATC
     with duckdb.connect(config={"temp_directory": str(temporary_folder())}) as database:
         database.execute("set threads = 1; set timezone = 'UTC'")  # one thread: the order of rows is part of the seed
         database.execute(f"create macro seed() as {int(seed)}")
+        database.execute(f"create macro first_day() as timestamp '{first_day}'")
         database.execute(_MOMENT)
         database.execute("create macro pick(choices, chance) as choices[1 + (chance % len(choices))::bigint]")
         for entity in _ENTITIES:
@@ -160,10 +167,10 @@ def _write_batch(
     database.execute(f"""
         copy (
             select {before} as before, {after} as after,
-                   {{version: '3.2.0.Final', connector: 'postgresql', name: 'shop', ts_ms: 1767225600000 + lsn,
+                   {{version: '3.2.0.Final', connector: 'postgresql', name: 'shop', ts_ms: epoch_ms(first_day()) + lsn,
                      snapshot: 'false', db: 'shop', schema: 'shop', "table": '{entity.name}', txId: lsn // 10,
                      lsn: lsn}} as source,
-                   op, 1767225600500 + lsn as ts_ms, null as transaction
+                   op, epoch_ms(first_day()) + 500 + lsn as ts_ms, null as transaction
             from changes order by lsn
         ) to '{partial}' (format json)""")
     partial.rename(path)  # a landing folder never shows half a file

@@ -46,6 +46,7 @@ def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small project as `nevermore demo` leaves it, made once; tests work on copies."""
     folder = tmp_path_factory.mktemp("demo") / "project"
     command = [sys.executable, "-m", "pipelines.cli", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
+    command += ["--first-day", "2026-01-01"]  # the days that the documentation names
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     (folder.parent / "summary.json").write_text(done.stdout, encoding="utf-8")

@@ -4,6 +4,7 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,15 @@ def demo(
     directory: Annotated[Path, typer.Option("--dir", help="The demo's project.")] = Path("demo"),
     rows: Annotated[int, typer.Option("--rows", help="Change events in all, roughly.")] = 100_000,
     seed: Annotated[int, typer.Option("--seed", help="The same seed simulates the same shop.")] = 42,
+    first_day: Annotated[
+        datetime | None,
+        typer.Option(
+            "--first-day",
+            formats=["%Y-%m-%d"],
+            help="Day of the first orders; by default the simulated days end today.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as an object.")] = False,
 ) -> None:
     """Simulate a shop, ingest its change feed, publish it with Spark, prove the result.
@@ -36,7 +46,13 @@ def demo(
     logging.getLogger("dagster").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")  # Dagster's notes on preview features are not the demo's subject
     began = time.monotonic()
-    report = run_demo(directory, seed=seed, rows=rows, say=lambda text: typer.echo(text, err=True))
+    report = run_demo(
+        directory,
+        seed=seed,
+        rows=rows,
+        say=lambda text: typer.echo(text, err=True),
+        first_day=None if first_day is None else first_day.date(),
+    )
     seconds = time.monotonic() - began
     if as_json:
         import orjson

@@ -194,8 +194,13 @@ def _quiet_log_config() -> Path:
 
 
 def _let_workers_import_scan_core() -> None:
-    """Python workers inherit PYTHONPATH, not the `sys.path` that a test runner or notebook may have changed."""
+    """Let Python workers find this very scan_core first.
+
+    They inherit PYTHONPATH, not the `sys.path` that a test runner or notebook may have changed. Python puts the working
+    directory first, where a folder of the user's may be called like one of our packages: here it comes last.
+    """
     root = str(Path(scan_core.__file__).resolve().parent.parent)
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    if root not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    if os.environ.setdefault("PYTHONSAFEPATH", "1"):
+        paths.append(str(Path.cwd()))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *paths]))

@@ -1,0 +1,145 @@
+"""`nevermore ui` as a process: it opens in any project, and all that it started ends with it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+_GROUP = """
+import sys
+from assets.commands.ui import _run_group
+child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " + sys.argv[1]
+sys.exit(_run_group([sys.executable, "-c", child], None))
+"""
+_LOADED = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
+    ... on PythonError { message } ... on RepositoryLocation { repositories { assetNodes { assetKey { path } } } } } } } } }"""
+
+
+def group_of(leader: int) -> set[int]:
+    """Living processes of a group, by /proc."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if group == str(leader) and state != "Z":
+            found.add(int(folder.name))
+    return found
+
+
+def wait_for(what: str, seconds: float, is_there: Any) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := is_there():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"no {what} within {seconds} s")
+
+
+def child_of(parent: int) -> int | None:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return int(text[0]) if text else None
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_whole_group(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", _GROUP, "time.sleep(600)"]
+    with subprocess.Popen(command) as process:
+        leader = wait_for("child", 60, lambda: child_of(process.pid))
+        wait_for("grandchild", 60, lambda: len(group_of(leader)) == 2)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 0
+    assert group_of(leader) == set()
+
+
+def test_a_command_that_ends_takes_its_children_and_its_code_along() -> None:
+    with subprocess.Popen([sys.executable, "-c", _GROUP, "time.sleep(1); sys.exit(7)"]) as process:
+        leader = wait_for("child", 60, lambda: child_of(process.pid))
+        assert process.wait(timeout=60) == 7
+    assert group_of(leader) == set()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A project of the user's, with folders of its own that are called like our packages."""
+    command = [sys.executable, "-m", "pipelines.cli", "init", "--dir", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for name in ("assets", "checks", "pipelines", "scan_core"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('this is the package of the user')")
+    return tmp_path
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def loaded(port: int) -> Any:
+    """What Dagster made of the code location; None while it is starting."""
+    try:
+        answer = requests.post(f"http://127.0.0.1:{port}/graphql", json={"query": _LOADED}, timeout=20)
+    except requests.RequestException:
+        return None
+    (entry,) = answer.json()["data"]["workspaceOrError"]["locationEntries"]
+    return entry["locationOrLoadError"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_ui_opens_beside_packages_of_the_user_and_ends_as_a_whole(number: signal.Signals, project: Path) -> None:
+    port = free_port()
+    environment = {k: v for k, v in os.environ.items() if k not in {"NEVERMORE_CONFIG", "PYTHONPATH"}}
+    command = [str(Path(sys.executable).parent / "nevermore"), "ui", "--port", str(port), "--json"]
+    with subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["config"] == str(project / "nevermore.yaml")
+        location = wait_for("answer", 200, lambda: loaded(port))
+        nodes = location["repositories"][0]["assetNodes"]
+        assert {tuple(n["assetKey"]["path"]) for n in nodes} == {
+            ("change_log", "shop_products"),
+            ("mirror", "shop", "products"),
+        }
+        leader = child_of(process.pid)
+        assert leader is not None
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, group_of(leader)) == (0, set())
+    assert "SupersessionWarning" not in errors
+
+
+@pytest.mark.slow
+def test_dagster_dev_loads_what_init_wrote(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "NEVERMORE_CONFIG"}
+    for command in (["pipelines.cli", "init"], ["dagster", "definitions", "validate"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_package_of_another_distribution_under_our_name_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "__init__.py").touch()
+    command = [str(Path(sys.executable).parent / "nevermore"), "ui"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: nevermore ui: Python finds {tmp_path / 'assets'} under the name 'assets'")
+    assert "Traceback" not in done.stderr
