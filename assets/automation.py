@@ -11,17 +11,22 @@ from assets.keys import published_key
 from pipelines.config import PublishedConfig
 from pipelines.published.partition import FORMATS, Unit
 
-INGEST_CRON = "*/5 * * * *"
+DEFAULT_INGEST_CRON = "*/5 * * * *"
 CHECK_CRON = "0 4 * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
 """Some time after the end of a partition, for events that arrive late: days two hours after midnight."""
 
-ingest_schedule = dg.ScheduleDefinition(
-    name="ingest_schedule",
-    job=ingest_job,
-    cron_schedule=INGEST_CRON,
-    description="Apply what is new every five minutes.",
-)
+
+def ingest_schedule(cron: str | None) -> dg.ScheduleDefinition:
+    """When what is new is applied: as the config says, else every five minutes once somebody switches it on."""
+    return dg.ScheduleDefinition(
+        name="ingest_schedule",
+        job=ingest_job,
+        cron_schedule=cron or DEFAULT_INGEST_CRON,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.STOPPED if cron is None else dg.DefaultScheduleStatus.RUNNING,
+        description="Apply what is new.",
+    )
 
 
 def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:

@@ -49,7 +49,11 @@ def project_definitions(config: Config) -> dg.Definitions:
         assets=assets,
         asset_checks=checks,
         jobs=[ingest_job, check_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
-        schedules=[ingest_schedule, check_schedule(check_all), *publish_schedules(config.published)],
+        schedules=[
+            ingest_schedule(config.ingest_schedule),
+            check_schedule(check_all),
+            *publish_schedules(config.published),
+        ],
         sensors=[publish_after_ingest(refresh)] if refresh else [],
         executor=dg.in_process_executor,  # one Spark session per run, not one per step
         resources={"project": Project(config_path=str(config.path), spark_master=os.environ.get(SPARK_VARIABLE))},

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pipelines.config_values import Section, placed
+from pipelines.config_values import Cron, Section, placed
 from pipelines.errors import ConfigError
 from pipelines.published.sections import PublishedConfig
 from pipelines.spark_section import SparkConfig
@@ -49,6 +49,7 @@ class Config(Section):
         tables: mirrors by name.
         published: tables made from them.
         spark: where and how Spark runs.
+        ingest_schedule: cron expression, in UTC, of when Dagster applies what is new, running by default; without it every five minutes, once the schedule is switched on.
         parallel_tables: so many tables of a feed are folded, written and committed at the same time.
         patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
         path: of the file.
@@ -58,6 +59,7 @@ class Config(Section):
     tables: dict[str, TableConfig]
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
+    ingest_schedule: Cron | None = None
     parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)

@@ -40,6 +40,9 @@ tables:
     # commit_interval: 60s
     # memory_limit_bytes: 1GiB
     # max_quarantine_ratio: 0.5          # more rejected events stop the batch
+    # properties: {nevermore.keep-snapshots: 100}
+
+# ingest_schedule: "*/5 * * * *"         # when Dagster applies what is new, in UTC
 
 # published:                             # re-made day by day with Spark, from mirrors
 #   shop.products_daily:

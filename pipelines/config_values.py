@@ -25,6 +25,12 @@ _TYPES_ELSEWHERE: Mapping[str, str] = {
     "timestamp_ltz": "timestamptz",
 }
 """What databases call the types of Iceberg."""
+KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
+"""Table property: how many snapshots a commit leaves."""
+_MANAGED_PROPERTIES = frozenset({"format-version"})
+_CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
+_CRON_MAX = (59, 23, 31, 12, 7)
+"""Minute, hour, day, month, day of the week."""
 _SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
@@ -71,6 +77,42 @@ def _type_name(value: str) -> str:
     return value
 
 
+def _property_texts(value: Any) -> Any:
+    """Iceberg keeps texts; YAML reads `true` and `10` as what they look like."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float) else v
+        for k, v in value.items()
+    }
+
+
+def _settable_properties(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if name == KEEP_SNAPSHOTS:
+            if not text.isascii() or not text.isdigit() or int(text) < 1:
+                raise placed(f"{text!r} is no number of snapshots; write 1 or more", name)
+        elif name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
+            raise placed(
+                f"{name} is set by Nevermore itself; of its own properties only {KEEP_SNAPSHOTS} can be set", name
+            )
+    return value
+
+
+def _cron(value: str) -> str:
+    """A cron expression of five fields, as Dagster takes it."""
+    fields = value.split()
+    fit = [
+        _CRON_FIELD.fullmatch(field) and all(int(number) <= most for number in re.findall(r"\d+", field))
+        for field, most in zip(fields, _CRON_MAX, strict=False)
+    ]
+    if not (len(fields) == len(_CRON_MAX) and all(fit)):
+        raise ValueError(
+            f"{value!r} is no cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
+        )
+    return value
+
+
 def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -85,6 +127,8 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
 Day = Annotated[str, BeforeValidator(_day)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
+Cron = Annotated[str, AfterValidator(_cron)]
+TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), AfterValidator(_settable_properties)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Names, Seconds, Section, TypeName, Unsupported, placed
+from pipelines.config_values import Bytes, Names, Seconds, Section, TableProperties, TypeName, Unsupported, placed
 
 DEFAULT_COMMIT_ROWS = 1_000_000
 """Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
@@ -75,6 +75,7 @@ class TableConfig(Section):
         commit_interval: least seconds between commits of a continuous run.
         memory_limit_bytes: what a batch may hold in memory; what is more is spilled to the disk.
         max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
+        properties: Iceberg table properties of the mirror, `nevermore.keep-snapshots` among them; set when it is made and by the next commit after a change here. One that is removed here stays on the table.
         checks: not supported yet; refused.
     """
 
@@ -103,6 +104,7 @@ class TableConfig(Section):
     commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
     memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
     max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
+    properties: TableProperties = Field(default_factory=dict)
     checks: Unsupported = None
 
     @field_validator("partition_by")

@@ -19,6 +19,7 @@ def replay(
         str | None,
         typer.Option("--to", metavar="ORDINAL|TIME", help="Last change, or when it arrived.", show_default=False),
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All changes, instead of a range.")] = False,
     config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
 ) -> None:
@@ -28,11 +29,18 @@ def replay(
     """
     from pipelines.catalog import open_existing
     from pipelines.config import load
+    from pipelines.errors import ConfigError
     from pipelines.replay import replay as apply_again
     from pipelines.table_patterns import expanded
 
     settings = load(config)
     settings.table(table)
+    if everything == (start is not None or end is not None):
+        raise ConfigError(
+            "--all and --from or --to are mutually exclusive; give one of them"
+            if everything
+            else f"nevermore replay {table} needs a range: --from and --to, one of them, or --all for the whole change log"
+        )
     catalog = open_existing(settings)
     done = apply_again(catalog, expanded(settings, catalog), table, start, end)
     if as_json:

@@ -179,7 +179,7 @@ class Mirror:
             self.name,
             with_declared(iceberg_fields(pa.schema(list(types.items()))), self.config),
             partition_by=[partition_field(text) for text in self.config.partition_by],
-            properties=shape_properties(self.key, self.config),
+            properties={**self.config.properties, **shape_properties(self.key, self.config)},
         )
 
     def _attempt(
@@ -206,6 +206,8 @@ class Mirror:
                 limit = self.config.max_quarantine_ratio
                 check_ratio(self.name, changes.num_rows, work.rejected, limit, tolerated=FEW_CHANGES)
                 reject(work.rejected)
+            if changed := dict(self.config.properties.items() - table.metadata.properties.items()):
+                delta.set_properties(changed)
             committed = delta.commit(work.files, properties, remove=everything if work.replaces_all else None)
         except PipelineError:
             delta.discard(work.files)

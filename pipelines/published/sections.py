@@ -1,22 +1,17 @@
 """The entries of `published` in a config: which tables are made of mirrors, how, and how their files are laid out."""
 
-import re
 from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Day, Names, Section, Unsupported
+from pipelines.config_values import Bytes, Cron, Day, Names, Section, Unsupported
 from pipelines.published.partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
 """Two of Iceberg's splits."""
 DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
 """What a task holds in memory while it writes."""
-
-_CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
-_CRON_MOST = (59, 23, 31, 12, 7)
-"""Minute, hour, day, month, day of the week."""
 
 
 def _mode(value: Any) -> Any:
@@ -75,7 +70,7 @@ class PublishedConfig(Section):
     key: Names = ()
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
-    schedule: str | None = None
+    schedule: Cron | None = None
     checks: Unsupported = None
     options: PublishedOptions = PublishedOptions()
 
@@ -89,20 +84,6 @@ class PublishedConfig(Section):
     def _is_partition(cls, value: str | None) -> str | None:
         if value is not None:
             PublishedPartition.parse(value)
-        return value
-
-    @field_validator("schedule")
-    @classmethod
-    def _is_cron(cls, value: str | None) -> str | None:
-        fields = [] if value is None else value.split()
-        fit = [
-            _CRON_FIELD.fullmatch(field) and all(int(number) <= most for number in re.findall(r"\d+", field))
-            for field, most in zip(fields, _CRON_MOST, strict=False)
-        ]
-        if value is not None and not (len(fields) == len(_CRON_MOST) and all(fit)):
-            raise ValueError(
-                f"{value!r} is no cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
-            )
         return value
 
     @model_validator(mode="after")

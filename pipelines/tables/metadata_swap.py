@@ -13,12 +13,11 @@ from typing import Any
 
 import orjson
 
+from pipelines.config_values import KEEP_SNAPSHOTS
 from pipelines.tables.positions import POSITION_PROPERTIES
 from pipelines.tables.sql_pointer import can_swap, swap_location
 from pipelines.tables.storage import Storage
 
-KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
-"""Table property: how many snapshots a commit leaves; without it none expires."""
 PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 DEFAULT_PREVIOUS_VERSIONS = 100
 DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"

@@ -216,3 +216,11 @@ def test_bad_sql_of_one_table_is_told_and_leaves_all_other_assets(
     assert {"published/shop/daily", "mirror/shop/orders", "mirror/shop/customers"} <= assets
     told = "shop.daily cannot be made: published shop.daily: no table shop.order; did you mean shop.orders?"
     assert told in caplog.text
+
+
+@pytest.mark.parametrize(("cron", "status"), [(None, "STOPPED"), ("*/15 * * * *", "RUNNING")])
+def test_the_config_says_when_to_ingest(cron: str | None, status: str, project: ShopProject) -> None:
+    if cron is not None:
+        project.path.write_text(f'ingest_schedule: "{cron}"\n{project.path.read_text()}')
+    schedule = project.definitions.resolve_schedule_def("ingest_schedule")
+    assert (schedule.cron_schedule, schedule.default_status.name) == (cron or "*/5 * * * *", status)

@@ -1,4 +1,5 @@
 import json
+from datetime import date
 from itertools import chain
 from pathlib import Path
 
@@ -57,3 +58,14 @@ def test_too_small_a_shop_is_refused(tmp_path: Path, rows: int, batches: int) ->
     with pytest.raises(ValueError, match=f"not {rows} and {batches}"):
         list(simulate(tmp_path, seed=1, rows=rows, batches=batches))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_days_of_the_batches_begin_where_asked(tmp_path: Path) -> None:
+    list(simulate(tmp_path, seed=1, rows=400, batches=2, first_day=date(2030, 2, 28)))
+    days = {
+        json.loads(line)["after"]["ordered_at"][:10]
+        for line in (tmp_path / "orders" / "000002.jsonl").read_text().splitlines()
+        if json.loads(line)["op"] == "c"
+    }
+    assert days <= {"2030-02-28", "2030-03-01"}
+    assert "2030-03-01" in days

@@ -192,7 +192,7 @@ def test_replay_mends_the_keys_of_a_range_and_keeps_later_changes(project: Proje
     assert code == 0, errors
     assert (done["first"], done["last"], done["num_changes"]) == (1, 2, 4)
     assert project.rows() == [product(1, "5.00")]
-    assert project.call("replay", "shop.products")[1]["num_changes"] == 7
+    assert project.call("replay", "shop.products", "--all")[1]["num_changes"] == 7
     assert project.rows() == [product(1, "5.00"), product(3, "7.00")]
     assert project.call("status")[1][0]["applied"] == 7
 
@@ -211,16 +211,16 @@ def test_replay_says_why_it_ends_with_the_code_of_a_quarantine(
     project.ingest(event("c", product(1)))
     applied = replay.replay
     monkeypatch.setattr(replay, "replay", lambda *arguments: replace(applied(*arguments), quarantined=1))
-    code, _, errors = project.run("replay", "shop.products", "--config", project.config)
+    code, _, errors = project.run("replay", "shop.products", "--all", "--config", project.config)
     assert (code, errors.strip()) == (3, "shop.products: 1 event went to quarantine")
 
 
 def test_replay_refuses_nonsense_and_truncates(project: Project) -> None:
-    assert project.call("replay", "shop.products")[0] == 1
+    assert project.call("replay", "shop.products", "--all")[0] == 1
     project.ingest(event("c", product(1)), json.dumps({"op": "t", "source": {"table": "products"}, "ts_ms": 1}) + "\n")
     code, _, errors = project.call("replay", "shop.products", "--from", "soon")
     assert (code, "neither an ordinal nor" in errors) == (2, True)
-    code, _, errors = project.call("replay", "shop.products")
+    code, _, errors = project.call("replay", "shop.products", "--all")
     assert (code, "nevermore resync" in errors) == (1, True)
 
 
@@ -308,6 +308,31 @@ def test_quarantine_replay_of_nothing_fails(project: Project) -> None:
     assert (code, "needs a table" in errors) == (2, True)
 
 
+# -- properties -----------------------------------------------------------------------------------------------------
+
+
+def test_properties_of_the_config_are_set_with_the_next_commit(project: Project) -> None:
+    def configure(properties: str) -> None:
+        project.types("decimal(10,2)")
+        project.config.write_text(project.config.read_text() + f"    properties: {properties}\n")
+
+    def found() -> dict[str, str]:
+        return project.call("describe", "shop.products")[1]["properties"]  # type: ignore[no-any-return]
+
+    configure("{owner: shop, is_public: true}")
+    project.ingest(event("c", product(1)))
+    assert (found()["owner"], found()["is_public"]) == ("shop", "true")
+    configure("{owner: bookshop, nevermore.keep-snapshots: 2}")
+    for number in range(2, 6):
+        project.ingest(event("c", product(number)), name=f"{number}.jsonl")
+    assert (found()["owner"], found()["nevermore.keep-snapshots"]) == ("bookshop", "2")
+    assert len(project.call("snapshots", "shop.products")[1]) == 2
+    for wrong in ("{nevermore.key: x}", "{format-version: 3}", "{nevermore.keep-snapshots: 0}"):
+        configure(wrong)
+        code, _, errors = project.call("status")
+        assert (code, "nevermore.yaml:8" in errors) == (2, True), errors
+
+
 # -- run ------------------------------------------------------------------------------------------------------------
 
 
@@ -356,7 +381,9 @@ def test_run_gives_a_sign_of_life_while_nothing_comes(project: Project) -> None:
         (["describe", "shop.products"], 1),
         (["quarantine", "show", "shop.products"], 1),
         (["quarantine", "replay", "shop.products"], 1),
-        (["replay", "shop.products"], 1),
+        (["replay", "shop.products", "--all"], 1),
+        (["replay", "shop.products"], 2),
+        (["replay", "shop.products", "--all", "--from", "1"], 2),
         (["resync", "shop.products"], 1),
         (["adopt", "shop.products"], 1),
         (["scan", "shop.products", "--count"], 1),

@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipelines.config_values import KEEP_SNAPSHOTS
 from pipelines.errors import CommitConflictError
 from pipelines.tables import metadata_swap
 from pipelines.tables.commit import RowDelta
@@ -105,7 +106,7 @@ def test_old_metadata_files_are_removed(table: Any) -> None:
 
 
 def test_snapshots_expire_beyond_the_number_to_keep(table: Any) -> None:
-    set_property(table, metadata_swap.KEEP_SNAPSHOTS, "3")
+    set_property(table, KEEP_SNAPSHOTS, "3")
     for key in range(7):
         append(table, key)
     assert len(document(table)["snapshots"]) == 3
@@ -123,7 +124,7 @@ def test_rule_29_expiry_keeps_tags_and_the_last_carrier_of_a_position(table: Any
     append(table, 1)
     append(table, 2, **{LOG_ORDINAL: "17"})
     carrier = table.metadata.current_snapshot_id
-    set_property(table, metadata_swap.KEEP_SNAPSHOTS, "2")
+    set_property(table, KEEP_SNAPSHOTS, "2")
     for key in range(3, 7):
         append(table, key)
     kept = [s["snapshot-id"] for s in document(table)["snapshots"]]
