@@ -128,8 +128,8 @@ class FeedRun:
             alive = pool.map(lambda table: _survives(table, step, table), tables)
             return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
 
-    def _left_out(self, reason: str) -> None:
-        self.skipped[reason] += 1
+    def _left_out(self, reason: str, count: int) -> None:
+        self.skipped[reason] += count
 
     def _fail_patterns(self, feed: Feed, error: Exception) -> None:
         """A source that cannot be read and has no table yet to say so."""

@@ -19,7 +19,7 @@ from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.event_groups import Complete
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import FileBatch, discover
+from pipelines.sources.files import FileBatch, LeftOut, discover
 from pipelines.sources.remote_files import RemoteFiles
 from pipelines.table_ingest import TableIngest
 from pipelines.table_patterns import discovered, found_source
@@ -154,7 +154,7 @@ class Feed:
         self,
         position: str | None,
         tables: Sequence[TableIngest],
-        left_out: Callable[[str], None],
+        left_out: LeftOut,
         saw_transactions: Callable[[], None] = lambda: None,
     ) -> Iterator[FileBatch]:
         """What is new since a position that all of these tables have reached.
@@ -162,7 +162,7 @@ class Feed:
         Args:
             position: to read on from.
             tables: whose change logs know how far files were read.
-            left_out: told what is not read.
+            left_out: told what is not read, and how much.
             saw_transactions: told before the first batch of a feed that marks its transactions.
         """
 

@@ -4,13 +4,16 @@ They are kept as bytes, and come in runs of one shape, in order. What becomes of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.formats.raw_rows import rows_of, schema_of
 from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
+from pipelines.sources.file_documents import split_keys
+from pipelines.sources.file_layout import Layout
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.raw_events import RawEvents
 
@@ -44,8 +47,21 @@ def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
         elif schema is not None:
             yield Run(first, _raw(rows_of(documents[first:end], schema)))
         else:
-            yield Run(first, _raw(pa.array(documents[first:end], pa.binary())))
+            yield Run(first, _messages(pa.array(documents[first:end], pa.binary()), options))
         first = end
+
+
+def _messages(documents: pa.BinaryArray, options: FileOptions) -> RawEvents:
+    """Documents; whole lines among them, which lacked their separator when they were read, with their keys."""
+    raw = _raw(documents)
+    if options.layout != Layout.KEYED_LINES.value:
+        return raw
+    values, keys, none = split_keys(pc.fill_null(documents, b""), options.separator)
+    is_document = pa.array(none)
+    nothing = pa.scalar(None, pa.binary())
+    return replace(
+        raw, documents=pc.if_else(is_document, documents, values), keys=pc.if_else(is_document, nothing, keys)
+    )
 
 
 def _shape(document: bytes | None, options: FileOptions) -> tuple[_Schema | None, pa.Table | None]:

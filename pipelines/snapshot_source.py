@@ -14,6 +14,7 @@ from pipelines.config import FilesSource, TableConfig
 from pipelines.errors import SourceError
 from pipelines.feeds import Feed
 from pipelines.formats.registry import decode, lookup
+from pipelines.sources.files import RE_DELIVERED
 from pipelines.table_ingest import TableIngest
 
 ROWS_FORMAT = "rows"
@@ -43,7 +44,7 @@ def snapshot_batches(
     feed.check()
     claims: dict[str, str] = {}
     types = table.known_types
-    for files in feed.batches(None, [], lambda _: None):
+    for files in feed.batches(None, [], _refuse_gaps):
         told = feed.config([table], claims)
         decoded = decode(files.raw, replace(told, tables=(replace(told.tables[0], known_types=types),)))
         claims = dict(decoded.claims)
@@ -57,6 +58,11 @@ def snapshot_batches(
         types |= {c.name: c.type for c in batch.row_type if not pa.types.is_null(c.type)}
         if batch.num_rows:
             yield _reads(batch)
+
+
+def _refuse_gaps(reason: str, count: int) -> None:
+    if reason != RE_DELIVERED:
+        raise SourceError(f"left out: {count:,} {reason}; a full load with a gap would delete the rows it lacks")
 
 
 def _reads(batch: ChangeBatch) -> ChangeBatch:

@@ -74,13 +74,14 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     messages = scan_objects(documents, _NAMES, learn=False)
     kinds = strings(messages.column("type"))
     op_of_message = op_codes(kinds, _OPS)
-    said = (messages.column("isDdl").kind == kernels.TRUE) & (op_of_message != ord("t"))
-    ddl = messages.is_object & (said | (op_codes(kinds, _NO_ROWS) != 0))
+    said = messages.column("isDdl").kind == kernels.TRUE
+    ddl = messages.is_object & ((said & (op_of_message == 0)) | (op_codes(kinds, _NO_ROWS) != 0))
+    contradictory = messages.is_object & said & (op_of_message != 0) & (op_of_message != ord("t"))
     data = scan_arrays(messages.column("data").documents(kernels.ARRAY))
     old = scan_arrays(messages.column("old").documents(kernels.ARRAY))
     truncate = messages.is_object & (op_of_message == ord("t"))
     count = np.where(truncate, 1, np.diff(data.offsets))
-    row_change = messages.is_object & ~ddl & (op_of_message != 0)
+    row_change = messages.is_object & ~ddl & ~contradictory & (op_of_message != 0)
     count = np.where(row_change, count, 0)
     raw_of = np.repeat(np.arange(len(count)), count)
     rows = _elements(data.values.documents(kernels.OBJECT), data.offsets, raw_of, count)
@@ -108,6 +109,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
             *refusal(
                 unknown, "no Canal change: type is none of INSERT, UPDATE, DELETE, TRUNCATE, and isDdl not true", kinds
             ),
+            *refusal(contradictory, "isDdl is true, and type is that of a change of rows", kinds),
             *refusal(empty, "a change without rows: data is missing"),
         ),
         skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),

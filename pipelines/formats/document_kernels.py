@@ -124,6 +124,40 @@ def split_documents(
     return found, np.int64(p)
 
 
+@njit(**COMPILE)
+def find_separators(
+    data: Bytes, offsets: Places, separator: Bytes, stack: Bytes, out: NDArray[np.int64], line_end: NDArray[np.int64]
+) -> None:
+    """Where in each line data[offsets[k]:offsets[k + 1]] its key ends and the separator begins; -1 if nowhere.
+
+    A key that begins like a JSON object, list or string ends where that ends: a separator inside is part of it. Writes
+    to `line_end` where the line ends without its newline. The separator must not be empty.
+    """
+    length = np.uint64(len(separator))
+    for row in range(len(offsets) - 1):
+        out[row] = -1
+        p, end = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        if end > p and data[end - ONE] == 0x0A:
+            end -= ONE
+            if end > p and data[end - ONE] == 0x0D:
+                end -= ONE
+        line_end[row] = end
+        if p >= end:
+            continue
+        last = end
+        if data[p] == 0x7B or data[p] == 0x5B or data[p] == 0x22:
+            p, _ = skip_value(data, p, end, stack)
+            last = p + length
+        while p + length <= end and p + length <= last:
+            k = np.uint64(0)
+            while k < length and data[p + k] == separator[k]:
+                k += ONE
+            if k == length:
+                out[row] = p
+                break
+            p += ONE
+
+
 _LOW_BITS = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)

@@ -32,10 +32,8 @@ def unwrapped(raw: RawEvents) -> RawEvents:
     documents = from_binary(raw.documents)
     members = scan_objects(documents, ("key", *_VALUES, *_PLACE), learn=False)
     wrapped = members.is_object & _has_value(members)
-    value = members.column("value")
-    if not value.has_value.any():
-        value = members.column("payload")
-    inner = json_text(value)[0].cast(pa.binary())
+    # Each by its own member: a message is a tombstone only if its own value is null.
+    inner = pc.coalesce(*(json_text(members.column(name))[0] for name in _VALUES)).cast(pa.binary())
     keys = json_text(members.column("key"))[0].cast(pa.binary())
     return replace(raw, documents=pc.if_else(pa.array(wrapped), inner, raw.documents), keys=keys)
 

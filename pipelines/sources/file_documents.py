@@ -8,19 +8,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
 from pipelines.errors import SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
+from pipelines.formats.documents import from_binary
+from pipelines.formats.events import MAX_RAW_BYTES, strings
+from pipelines.formats.json_scan import scan_objects
 from pipelines.sources.file_layout import SPACE, Layout, leading_document
 
 Bytes = NDArray[np.uint8]
 Spans = NDArray[np.int64]
 
+Mask = NDArray[np.bool_]
+
 NEWLINE, TAB = 0x0A, 0x09
 _BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
 _MANY_LINES = 4_096
+DEFAULT_SEPARATOR = b"\t"
+NO_KEYED_LINE = "no keyed line: it lacks a key, the separator {!r} behind it, or both (options: {{key_separator: ...}})"
+PART_OF_EVENT = "neither an object nor what psql writes around its rows"
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Piece:
         read_bytes: of the file up to the end of the last event.
         lines: read up to there.
         skipped: lines left out, by reason.
+        rejected: lines that are no events; their file is not said.
     """
 
     documents: pa.BinaryArray
@@ -42,6 +53,7 @@ class Piece:
     read_bytes: int
     lines: int
     skipped: dict[str, int] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected.none)
 
 
 def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
@@ -64,8 +76,13 @@ def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
     return None
 
 
-def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int) -> Piece:
-    """The events of the first `max_lines` whole lines; `first_line` is the number of the first."""
+def split_lines(
+    data: pa.Buffer, first_line: int, layout: Layout, max_lines: int, separator: bytes = DEFAULT_SEPARATOR
+) -> Piece:
+    """The events of the first `max_lines` whole lines; `first_line` is the number of the first.
+
+    `separator` stands between key and value where the layout has keys.
+    """
     view = np.frombuffer(data, np.uint8)
     ends = np.empty(min(max_lines, len(view)), np.int32)
     ends = ends[: document_kernels.find_newlines(view, np.frombuffer(data, np.uint64, len(view) // 8), ends)]
@@ -82,37 +99,68 @@ def split_lines(data: pa.Buffer, first_line: int, layout: Layout, max_lines: int
     skipped = {"blank line": int(blank.sum())} if blank.any() else {}
     keys = None
     keep = ~blank
+    rejected = Rejected.none()
     if layout is Layout.PSQL:
         first = _first_characters(view, offsets)
-        skipped["psql output"] = int((~blank & (first != 0x7B)).sum())
+        # What psql writes around its rows has neither braces nor double quotes; a part of an event has.
+        around = ~blank & (first != 0x7B) & ~np.asarray(pc.match_substring_regex(documents, rb'[{}"]'))
+        part = ~blank & (first != 0x7B) & ~around
+        skipped |= {"psql output": int(around.sum())} if around.any() else {}
+        rejected = _refused(documents, lines, part, PART_OF_EVENT)
         keep = first == 0x7B
     if not keep.all():
         documents, lines = documents.filter(pa.array(keep)), lines[keep]
     if layout is Layout.KEYED_LINES:
-        documents, keys = split_keys(documents)
-    return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped)
+        values, keys, none = split_keys(documents, separator)
+        if none.any():
+            none[none] = ~_are_keys(documents.filter(pa.array(none)))
+        if none.any():
+            rejected = _refused(documents, lines, none, NO_KEYED_LINE.format(separator.decode()))
+            kept = pa.array(~none)
+            values, keys, lines = values.filter(kept), keys.filter(kept), lines[~none]
+        documents = values
+    return Piece(documents, keys, lines, len(view), first_line - 1 + count, skipped, rejected)
 
 
-def split_keys(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """(values, keys) of `key TAB value` lines; a line without a TAB, or nothing behind it, is a key whose value is NULL."""
+def _refused(documents: pa.BinaryArray, lines: NDArray[np.int64], mask: Mask, reason: str) -> Rejected:
+    """Lines that are no events, as rejected; of which file is for the caller to say."""
+    if not mask.any():
+        return Rejected.none()
+    count, chosen = int(mask.sum()), pa.array(mask)
+    nothing, reasons = pa.nulls(count, pa.string()), pa.array([reason] * count, pa.string())
+    raw = pc.binary_slice(documents.filter(chosen), 0, MAX_RAW_BYTES)
+    return Rejected(pa.table([nothing, pa.array(lines[mask]), reasons, raw, nothing], schema=REJECTED_SCHEMA))
+
+
+def split_keys(lines: pa.BinaryArray, separator: bytes) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
+    """(values, keys, which lines are neither) of lines of a key, a separator and a value.
+
+    A key with nothing behind its separator is one whose value is NULL: some consumers write nothing in its place. A line
+    without the separator is neither, for all that this tells.
+    """
+    count = len(lines)
     _, offsets_buffer, data = lines.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    offsets = np.frombuffer(offsets_buffer, np.int32)[lines.offset : lines.offset + count + 1]
     view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    tabs = np.flatnonzero(view == TAB)
-    if not len(tabs):
-        return pa.nulls(len(lines), pa.binary()), lines
-    # A JSON string holds no bare TAB, so the first one of a line ends its key.
-    first = np.searchsorted(tabs, offsets[:-1])
-    tab = tabs[np.minimum(first, len(tabs) - 1)]
-    keyed = (first < len(tabs)) & (tab >= offsets[:-1]) & (tab < offsets[1:])
-    key_end = np.where(keyed, tab, offsets[1:]).astype(np.int32)
-    keys = _from_spans(data, offsets[:-1], key_end)
-    value_start = np.where(keyed, key_end + 1, offsets[1:]).astype(np.int32)
-    values = _from_spans(data, value_start, offsets[1:])
-    # Some consumers write nothing in place of a value that is null.
-    nothing = offsets[1:] - value_start <= len(b"\r\n")
-    nothing &= np.isin(view[np.minimum(value_start, len(view) - 1)], (NEWLINE, 0x0D)) | (value_start == offsets[1:])
-    return _null_where(values, ~keyed | nothing), keys
+    found, line_end = np.empty(count, np.int64), np.empty(count, np.int64)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    document_kernels.find_separators(view, offsets, np.frombuffer(separator, np.uint8), stack, found, line_end)
+    keyed = found >= 0
+    value_start = np.where(keyed, found + len(separator), line_end)
+    nothing = value_start == line_end
+    none = ~keyed | (nothing & (found == offsets[:-1]))
+    keys = _from_spans(data, offsets[:-1], np.where(keyed, found, offsets[1:]).astype(np.int32))
+    values = _from_spans(data, value_start.astype(np.int32), np.where(nothing, line_end, offsets[1:]).astype(np.int32))
+    return _null_where(values, nothing), keys, none
+
+
+def _are_keys(lines: pa.BinaryArray) -> Mask:
+    """Which lines are nothing but the key of a Connect message, as the name of its schema says: a tombstone's."""
+    parts = scan_objects(from_binary(lines), ("schema", "payload"), learn=False)
+    schema = scan_objects(parts.column("schema").documents(kernels.OBJECT), ("name",), learn=False)
+    is_key = pc.ends_with(strings(schema.column("name")), ".Key")
+    result: Mask = parts.is_object & parts.column("payload").has_value & np.asarray(pc.fill_null(is_key, False))
+    return result
 
 
 def split_frames(data: pa.Buffer, first: int, max_frames: int) -> tuple[Piece, bool]:

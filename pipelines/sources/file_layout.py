@@ -22,7 +22,7 @@ class Layout(Enum):
 
     LINES = "lines"
     KEYED_LINES = "keyed-lines"
-    """`key TAB value`; a key without a TAB is a tombstone."""
+    """A key, a separator (a TAB, unless told otherwise) and a value; nothing in place of the value is a tombstone."""
     DOCUMENTS = "documents"
     """Objects one after the other, over several lines each."""
     KEYED_DOCUMENTS = "keyed-documents"

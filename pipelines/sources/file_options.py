@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pipelines.errors import ConfigError
+from pipelines.sources.file_layout import Layout
 
 DEFAULT_BATCH_ROWS = 250_000
 """Per-batch costs vanish, and the columns of a narrow batch still fit the caches of a small machine."""
@@ -15,6 +16,15 @@ _BATCHES_OF_EVENT = 4
 """A batch may take a sixteenth of the limit, and a single event a quarter."""
 _LEAST_EVENT_BYTES = 16 * 1024**2
 """Ordinary events are read whatever the limit."""
+
+_LINES = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
+_LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
+    **dict.fromkeys(("delimiter", "header", "columns", "null_value"), (Layout.CSV,)),
+    **dict.fromkeys(("first_line", "last_line"), _LINES),
+    "comments": (*_LINES, Layout.DOCUMENTS, Layout.KEYED_DOCUMENTS, Layout.ARRAY),
+    "key_separator": (Layout.KEYED_LINES,),
+}
+"""Layouts that an option means something for, of those that do not for all."""
 
 STOP, QUARANTINE = "stop", "quarantine"
 
@@ -34,6 +44,7 @@ class FileOptions:
         header: whether the first line of CSV names the columns.
         columns: names of the columns of CSV without a header.
         null_value: text that means NULL in CSV; an empty unquoted value always does.
+        key_separator: what stands between key and value of keyed lines; None is a tab.
         report_incomplete: hand an unfinished last line on as it is at once (it is rejected, and read again once it has
             grown); otherwise leave it until the file is quiet.
         unreadable: `stop` at a file that cannot be read, so that none is applied before an earlier one; or `quarantine`
@@ -50,6 +61,7 @@ class FileOptions:
     header: bool = True
     columns: tuple[str, ...] = ()
     null_value: str | None = None
+    key_separator: str | None = None
     report_incomplete: bool = False
     unreadable: str = STOP
 
@@ -60,11 +72,44 @@ class FileOptions:
             raise ConfigError(f"unreadable must be stop or quarantine, not {self.unreadable!r}")
         if self.delimiter is not None and len(self.delimiter.encode()) != 1:
             raise ConfigError(f"delimiter must be a single character, not {self.delimiter!r}")
+        if self.key_separator is not None and (not self.key_separator or "\n" in self.key_separator):
+            raise ConfigError(f"key_separator must be one or more characters of a line, not {self.key_separator!r}")
+        if self.layout is not None:
+            try:
+                layout = Layout(self.layout)
+            except ValueError as error:
+                valid = ", ".join(layout.value for layout in Layout)
+                raise ConfigError(f"unknown layout {self.layout!r}; valid are {valid}") from error
+            self.check_for(layout)
+        elif self.key_separator is not None:
+            raise ConfigError("key_separator needs layout: keyed-lines; no other lines have keys")
 
     @property
     def most_event_bytes(self) -> int:
         """Of a single event, line, or block of a file; larger ones are refused."""
         return max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES)
+
+    @property
+    def separator(self) -> bytes:
+        """Between key and value of keyed lines."""
+        return b"\t" if self.key_separator is None else self.key_separator.encode()
+
+    def check_for(self, layout: Layout) -> None:
+        """Refuse options that mean nothing for files of a layout.
+
+        Raises:
+            ConfigError: names the first of them.
+        """
+        for option in fields(self):
+            layouts = _LAYOUTS_WITH.get(option.name)
+            given = getattr(self, option.name)
+            if layouts is None or layout in layouts or given == option.default:
+                continue
+            hint = "; key_separator is what parts keys from values" if option.name == "delimiter" else ""
+            wanted = " or ".join(known.value for known in layouts)
+            raise ConfigError(
+                f"{option.name} {given!r} means nothing for files whose layout is {layout.value}, only for {wanted}{hint}"
+            )
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:

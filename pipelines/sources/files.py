@@ -16,7 +16,7 @@ from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_piece import FilePiece
 from pipelines.sources.file_position import Digest, FilePosition, ReadFile, digest
 from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
-from pipelines.sources.raw_batching import gather
+from pipelines.sources.raw_batching import Gathered, gather
 from pipelines.sources.raw_events import RawEvents
 
 MARGIN_NS = 3600 * 1_000_000_000
@@ -28,6 +28,7 @@ DISTINCT_BYTES = 1024
 RE_DELIVERED = "re-delivered file"
 UNFINISHED = "unfinished line"
 
+LeftOut = Callable[[str, int], None]
 AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
 """Names of files to how many of their lines are in the change log; names it does not know are left out."""
 
@@ -57,7 +58,7 @@ def discover(
     *,
     applied_lines: AppliedLines | None = None,
     complete: CompleteEvents | None = None,
-    left_out: Callable[[str], None] | None = None,
+    left_out: LeftOut | None = None,
     filesystem: Any = None,
 ) -> Iterator[FileBatch]:
     """What is new in the files, in name order; nothing at all if nothing is.
@@ -68,7 +69,8 @@ def discover(
         options: limits and layout.
         applied_lines: asks the change log about files that the position's ledger no longer knows.
         complete: tells how many events need none of those that follow; others wait for the rest of their group.
-        left_out: told why something was not read: a re-delivered file, an unfinished line.
+        left_out: told why something was not read, and how much: a re-delivered file, an unfinished line, the events of
+            a transaction that is open.
         filesystem: a pyarrow filesystem for remote paths; None takes the one of their scheme.
 
     Raises:
@@ -95,7 +97,7 @@ def discover(
                 if waiting is not None and has_events:
                     yield waiting
                     waiting = None
-                now = _advanced(now, part.ends, tell)
+                now = _advanced(now, part, tell)
                 if part.raw is not None and has_events:
                     waiting = FileBatch(part.raw, now, part.is_open, part.goes_on)
         except SourceError:
@@ -112,7 +114,7 @@ def _todo(
     listed: Sequence[ListedFile],
     position: FilePosition,
     applied_lines: AppliedLines | None,
-    tell: Callable[[str], None],
+    tell: LeftOut,
     *,
     filesystem: Any,
     options: FileOptions,
@@ -163,7 +165,7 @@ def _pieces(file: ListedFile, known: ReadFile, options: FileOptions, filesystem:
 
 
 def _known(
-    file: ListedFile, position: FilePosition, names: set[str], tell: Callable[[str], None], filesystem: Any
+    file: ListedFile, position: FilePosition, names: set[str], tell: LeftOut, filesystem: Any
 ) -> ReadFile | None:
     """How far the file is read; None if there is nothing new in it."""
     same_name = position.find(file.name)
@@ -180,7 +182,7 @@ def _known(
         return _grown(own, same_name) if prints.continue_from(same_name) else own
     if own.kept_bytes and position.knows(own.fingerprint):
         if not any(f.fingerprint == own.fingerprint for f in gone):
-            tell(RE_DELIVERED)
+            tell(RE_DELIVERED, 1)
         return None
     # Of a file that was renamed more than once, the ledger holds all former names: the one that was read farthest tells.
     for earlier in sorted(gone, key=lambda f: f.kept_bytes, reverse=True):
@@ -194,15 +196,17 @@ def _grown(own: ReadFile, earlier: ReadFile) -> ReadFile:
     return replace(own, read_bytes=earlier.read_bytes, lines=earlier.lines, layout=earlier.layout)
 
 
-def _advanced(position: FilePosition, ends: Sequence[ReadFile], tell: Callable[[str], None]) -> FilePosition:
+def _advanced(position: FilePosition, part: Gathered, tell: LeftOut) -> FilePosition:
     """The position after reading files so far."""
-    for end in ends:
+    for end in part.ends:
         if end.waiting and end.finished:
-            tell(UNFINISHED)
-    return position.with_files(ends)
+            tell(UNFINISHED, 1)
+    for reason, count in part.waiting.items():
+        tell(reason, count)
+    return position.with_files(part.ends)
 
 
-def _nobody(_: str) -> None:
+def _nobody(_: str, _count: int) -> None:
     """Nobody asked."""
 
 

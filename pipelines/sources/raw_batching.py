@@ -1,6 +1,6 @@
 """Pieces of files joined or cut to batches of raw events of bounded rows and bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -14,6 +14,10 @@ from pipelines.sources.event_groups import CompleteEvents
 from pipelines.sources.file_piece import FilePiece
 from pipelines.sources.file_position import ReadFile
 from pipelines.sources.raw_events import RawEvents
+
+OPEN_TRANSACTION = "waiting for the commit of their transaction"
+OPEN_PAIR = "waiting for the new row of their update"
+"""Why events at the end of what there is are not applied: they are read again with what follows."""
 
 PIECE_BYTES = 3 * 1024
 """What a piece takes in memory beside its events; a small file makes two, its events and its end."""
@@ -44,12 +48,14 @@ class Gathered:
         ends: files as far as they are read after it.
         is_open: it ends within a transaction, of which the next batch holds more; if there is none, nothing of it counts.
         goes_on: it goes on with the transaction of the batch before.
+        waiting: number of events that wait for the rest of their group, by what that is.
     """
 
     raw: RawEvents | None
     ends: list[ReadFile]
     is_open: bool = False
     goes_on: bool = False
+    waiting: Mapping[str, int] = field(default_factory=dict)
 
 
 def gather(
@@ -95,7 +101,7 @@ def gather(
     if done.pieces:
         yield _batch(done, goes_on=goes_on)
     if files := cutting.unfinished(left):
-        yield Gathered(None, files)
+        yield Gathered(None, files, waiting=cutting.waiting(left))
 
 
 class _Cutting:
@@ -104,6 +110,7 @@ class _Cutting:
     def __init__(self, complete: CompleteEvents | None) -> None:
         self._complete = complete
         self._open: dict[str, ReadFile] = {}
+        self._num_open = 0
         self.of_transactions = False
 
     @property
@@ -115,7 +122,7 @@ class _Cutting:
         """What may be applied, and what waits for the rest of its group."""
         usable = self._usable(pending)
         if usable:
-            self._open = {}
+            self._open, self._num_open = {}, 0
         if usable == pending.rows:
             return pending, _Pending()
         done, left = _Pending(), _Pending()
@@ -152,7 +159,13 @@ class _Cutting:
         """Whether events that are handed on begin, or go on with, a transaction: its files are remembered then."""
         if self.of_transactions:
             self._open = _first_seen(self._open, pending)
+            self._num_open += pending.rows
         return self.of_transactions
+
+    def waiting(self, left: _Pending) -> dict[str, int]:
+        """Number of events that are not complete in the end, by what they wait for."""
+        count = left.rows + self._num_open
+        return {OPEN_TRANSACTION if self.of_transactions else OPEN_PAIR: count} if count else {}
 
     def unfinished(self, left: _Pending) -> list[ReadFile]:
         """The files of what is not complete in the end, as far as they were read before it."""

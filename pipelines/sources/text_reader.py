@@ -6,13 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pipelines.errors import ConfigError, SourceError
+from pipelines.changes.change_batch import Rejected
+from pipelines.errors import SourceError
 from pipelines.formats import document_kernels
 from pipelines.formats import json_kernels as kernels
 from pipelines.sources.csv_reader import read_csv
 from pipelines.sources.file_chunks import Chunks, after_last_newline
-from pipelines.sources.file_documents import Piece, leading_blank_lines, split_documents, split_frames, split_lines
+from pipelines.sources.file_documents import (
+    Piece,
+    leading_blank_lines,
+    split_documents,
+    split_frames,
+    split_keys,
+    split_lines,
+)
 from pipelines.sources.file_layout import SNIFFED_BYTES, Layout, comment_length, is_unfinished_start, sniff_layout
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_piece import FilePiece, behind, end_of
@@ -30,6 +39,8 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
         return
     comment_bytes, comment_lines = comment_length(head)
     layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
+    if layout is not None:
+        options.check_for(layout)
     if layout is None and (options.report_incomplete or not chunks.seekable):
         layout = Layout.LINES
     if layout is None:
@@ -53,25 +64,31 @@ def _read_lines(
     known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
-        pending = is_last and chunks.seekable and _is_unfinished(data, layout)
+        pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
         whole = after_last_newline(data) if pending else data.size
         begin = 0
         while begin < whole and not 0 < options.last_line <= known.lines:
             rest = data.slice(begin, whole - begin)
             piece = leading_blank_lines(rest, known.lines + 1)
             if piece is None or options.first_line > 1 or options.last_line:
-                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows)
+                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
             begin += piece.read_bytes
             before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
-            yield FilePiece(_chosen(piece, options, applied), None, behind(before, applied), behind(known, applied))
+            yield _lines_piece(_chosen(piece, options, applied), behind(before, applied), behind(known, applied))
         if pending and options.report_incomplete:
-            rest = split_lines(data.slice(whole), known.lines + 1, layout, 1)
-            yield FilePiece(_chosen(rest, options, applied), None, known, known)
+            rest = split_lines(data.slice(whole), known.lines + 1, layout, 1, options.separator)
+            yield _lines_piece(_chosen(rest, options, applied), known, known)
         if pending and not options.report_incomplete:
             known = replace(known, waiting=True)
         if is_last or 0 < options.last_line <= known.lines:
             break
     yield end_of(known)
+
+
+def _lines_piece(piece: Piece, before: ReadFile, after: ReadFile) -> FilePiece:
+    rejected = piece.rejected.table
+    names = pa.array([after.name] * rejected.num_rows, pa.string())
+    return FilePiece(piece, None, before, after, Rejected(rejected.set_column(0, rejected.schema.field(0), names)))
 
 
 def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
@@ -136,9 +153,26 @@ def _part(piece: Piece, first: int, count: int) -> Piece:
 
 def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
     """The lines that the options ask for, after the `applied` first ones."""
-    keep = (piece.offsets >= max(options.first_line, applied + 1)) & (
-        (piece.offsets <= options.last_line) | (options.last_line == 0)
-    )
+
+    def is_asked_for(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        last = (numbers <= options.last_line) | (options.last_line == 0)
+        result: NDArray[np.bool_] = (numbers >= max(options.first_line, applied + 1)) & last
+        return result
+
+    keep = is_asked_for(piece.offsets)
+    if piece.rejected.num_rows:
+        lines = np.asarray(piece.rejected.table.column("source_offset"))
+        raw = piece.rejected.table.column("raw").combine_chunks()
+        comments = np.any(
+            [np.zeros(len(lines), np.bool_), *(np.asarray(pc.starts_with(raw, p)) for p in options.comments)], axis=0
+        )
+        asked = is_asked_for(lines)
+        told = dict(piece.skipped)
+        if (comments & asked).any():
+            told["comment"] = told.get("comment", 0) + int((comments & asked).sum())
+        piece = replace(
+            piece, rejected=Rejected(piece.rejected.table.filter(pa.array(asked & ~comments))), skipped=told
+        )
     skipped = dict(piece.skipped)
     for prefix in options.comments:
         is_comment = np.asarray(pc.starts_with(piece.documents, prefix)) if len(keep) else keep
@@ -157,11 +191,7 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
 def _layout(head: bytes, options: FileOptions) -> Layout | None:
     """The layout that the options or the first bytes tell; None if these are the beginning of one document."""
     if options.layout is not None:
-        try:
-            return Layout(options.layout)
-        except ValueError as error:
-            valid = ", ".join(layout.value for layout in Layout)
-            raise ConfigError(f"unknown layout {options.layout!r}; valid are {valid}") from error
+        return Layout(options.layout)
     for prefix in options.comments:
         head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
     # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
@@ -174,14 +204,15 @@ def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
     return pa.py_buffer(b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in lines))
 
 
-def _is_unfinished(data: pa.Buffer, layout: Layout) -> bool:
+def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
     """Whether the last line may still grow: it has no newline and is no complete event."""
     rest = data.slice(after_last_newline(data)).to_pybytes()
     if not rest.strip():
         return False
     if layout is Layout.KEYED_LINES:
-        _, tab, rest = rest.partition(b"\t")
-        return not tab or not _is_complete(rest)
+        values, _, none = split_keys(pa.array([rest], pa.binary()), separator)
+        # Without a newline a value may still come behind the separator.
+        return bool(none[0]) or not values[0].is_valid or not _is_complete(values[0].as_py())
     return not _is_complete(rest)
 
 

@@ -34,9 +34,9 @@ def test_re_delivered_file_under_a_new_name_is_left_out_and_told(reader: Reader)
     reader.write("a", lines(1, 2))
     reader.run()
     reader.write("b", lines(1, 2))
-    told: list[str] = []
-    assert reader.run(left_out=told.append) == []
-    assert told == ["re-delivered file"]
+    told: list[tuple[str, int]] = []
+    assert reader.run(left_out=lambda reason, count: told.append((reason, count))) == []
+    assert told == [("re-delivered file", 1)]
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
