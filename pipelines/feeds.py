@@ -17,7 +17,7 @@ from pipelines.errors import ConfigError
 from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.event_groups import Complete
-from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, LeftOut, discover
 from pipelines.sources.remote_files import RemoteFiles
@@ -69,7 +69,8 @@ class Feed:
         options, _ = FileOptions.split(self.source.options)
         if any(settings.order_by != POSITION for settings in self.settings):
             # What is to be sorted is read at once, as far as memory allows.
-            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=self.memory_limit_bytes // ORDER_SHARE)
+            most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most)
         return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
 
     @property

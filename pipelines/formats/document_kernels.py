@@ -169,7 +169,7 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
 
     Stops when `out` is full.
     """
-    require(8 * len(words) <= len(data))
+    require(8 * len(words) <= len(data) and len(data) < 2**31)
     found = 0
     for word in range(len(words)):
         # A byte is a newline iff it is zero here, and then its high bit is set below (Hacker's Delight, 6-1).

@@ -95,7 +95,7 @@ def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -
 
     Up to 8 bytes behind it may be overwritten.
     """
-    require(p >= 0 and p <= q <= len(data) and at >= 0 and at + (q - p) <= len(out))
+    require(p >= 0 and p <= q <= len(data) and at >= 0 and q - p <= len(out) - at)
     if escaped:
         return _unescape(data, p, q, out, at)
     first, to = np.uint64(p), np.uint64(at)

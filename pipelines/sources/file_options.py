@@ -16,6 +16,9 @@ _BATCHES_OF_EVENT = 4
 """A batch may take a sixteenth of the limit, and a single event a quarter."""
 _LEAST_EVENT_BYTES = 16 * 1024**2
 """Ordinary events are read whatever the limit."""
+MAX_BATCH_BYTES = 512 * 1024**2
+"""Places in a batch are numbers of 32 bits, also where a large event is among those of a batch."""
+_MOST_EVENT_BYTES = 1024**3
 
 _LINES = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
 _LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
@@ -68,6 +71,8 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.batch_rows < 1 or self.batch_bytes < 1024:
             raise ConfigError("batch_rows must be at least 1 and batch_bytes at least 1024")
+        if self.batch_bytes > MAX_BATCH_BYTES:
+            raise ConfigError(f"batch_bytes must be at most {MAX_BATCH_BYTES}, not {self.batch_bytes}")
         if self.unreadable not in {STOP, QUARANTINE}:
             raise ConfigError(f"unreadable must be stop or quarantine, not {self.unreadable!r}")
         if self.delimiter is not None and len(self.delimiter.encode()) != 1:
@@ -87,7 +92,7 @@ class FileOptions:
     @property
     def most_event_bytes(self) -> int:
         """Of a single event, line, or block of a file; larger ones are refused."""
-        return max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES)
+        return min(max(_BATCHES_OF_EVENT * self.batch_bytes, _LEAST_EVENT_BYTES), _MOST_EVENT_BYTES)
 
     @property
     def separator(self) -> bytes:

@@ -71,6 +71,19 @@ def test_members_of_valid_objects_are_those_of_json_loads(objects: list[dict[str
         assert same(members_of(scanned, row), json.loads(json.dumps(document)))
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 400), unique=True, max_size=140), min_size=1, max_size=6), st.booleans())
+def test_names_are_learned_in_any_numbers(rows: list[list[int]], learned_first: bool) -> None:  # noqa: FBT001 - drawn
+    objects = [{f"column {n}": n for n in row} for row in rows]
+    scanned = scan(*(json.dumps(o).encode() for o in objects), names=("column 0", "x") if learned_first else ())
+    assert scanned.is_object.all()
+    given_columns, given_rows = np.nonzero(scanned.kind == kernels.INT)
+    found: list[dict[str, Any]] = [{} for _ in rows]
+    for column, row in zip(given_columns.tolist(), given_rows.tolist(), strict=True):
+        found[row][scanned.names[column]] = int(scanned.numbers.bits[column, row])
+    assert found == objects
+
+
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """An object with some bytes cut, doubled or changed."""

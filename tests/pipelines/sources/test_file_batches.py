@@ -1,14 +1,18 @@
 """How files become batches: bounded in size, transactions and pairs of rows together, full loads first."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.config import parse
+from pipelines.errors import ConfigError
+from pipelines.feeds import feeds_of
 from pipelines.formats.registry import complete_events_of
-from pipelines.sources.file_options import FileOptions
+from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
 from pipelines.sources.files import FileBatch, discover
 from pipelines.sources.raw_batching import PIECE_BYTES
@@ -152,3 +156,12 @@ def test_many_small_files_are_batches_of_bounded_memory(reader: Reader) -> None:
         reader.write(f"{n:02}", lines(n))
     batches = list(discover([str(reader.folder / "*")], None, FileOptions(batch_bytes=8 * PIECE_BYTES)))
     assert [batch.raw.num_events for batch in batches] == [4] * 5
+
+
+def test_batches_are_never_larger_than_places_of_32_bits_reach() -> None:
+    with pytest.raises(ConfigError, match="batch_bytes must be at most 536870912, not 4294967296"):
+        FileOptions(batch_bytes=2**32)
+    table = {"source": {"path": "landing/*"}, "key": ["id"], "order_by": ["source.ts_ms"], "memory_limit_bytes": 2**40}
+    config = parse(json.dumps({"tables": {"shop.t": table}}), Path("nevermore.yaml"))
+    (feed,) = feeds_of(config, ["shop.t"])
+    assert feed.file_options.batch_bytes == MAX_BATCH_BYTES
