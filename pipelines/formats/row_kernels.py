@@ -126,7 +126,7 @@ def parse_rows(
     require(bad.shape[0] >= wanted and bad.shape[1] >= count)
     given = np.uint64(min(start.shape[0], end.shape[0], kind.shape[0]))
     for k in range(wanted):
-        require(columns[k] < given)
+        require(columns[k] < given and 0 <= base[k] <= len(out))
     for k in range(len(columns)):
         at[k] = base[k]
     for begin in range(0, count, BLOCK_ROWS):
