@@ -11,6 +11,10 @@ import yaml
 
 from pipelines.errors import ConfigError
 
+MAX_CHARACTERS = 1_000_000
+MAX_VALUES = 100_000
+MAX_DEPTH = 50
+"""Far beyond any config; YAML of a few lines can stand for more than memory holds."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
@@ -28,9 +32,10 @@ class ConfigDocument:
         """The document in a text.
 
         Raises:
-            ConfigError: not YAML, not a mapping, a key given twice or one that is no text.
+            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key given twice or one that is no text.
         """
         try:
+            _check_shape(text, path)
             root = yaml.compose(text, Loader=_Loader)
             raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
         except yaml.YAMLError as error:
@@ -124,6 +129,49 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
+
+
+def _check_shape(text: str, path: str | Path) -> None:
+    """Refuse a text that takes very long to build, before anything is built of it."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{path}: a config of {len(text)} characters; more than {MAX_CHARACTERS} are refused")
+    count = _Counting()
+    for event in yaml.parse(text, Loader=_Loader):
+        fault = count.fault_with(event)
+        if fault is not None:
+            line = 0 if event.start_mark is None else event.start_mark.line
+            raise ConfigError(f"{path}:{line + 1}: {fault}")
+
+
+class _Counting:
+    """Values of a text so far, those behind aliases counted each time."""
+
+    def __init__(self) -> None:
+        self._behind: dict[str, int] = {}
+        self._open: list[tuple[str | None, int]] = []
+        self._total = 0
+
+    def fault_with(self, event: yaml.Event) -> str | None:
+        """What is wrong with a text that goes on with this event, if anything is."""
+        anchor: str | None = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
+            return f"*{anchor} stands within what it stands for"
+        if isinstance(event, yaml.CollectionEndEvent):
+            name, before = self._open.pop()
+            if name is not None:
+                self._behind[name] = self._total - before
+        elif isinstance(event, yaml.NodeEvent):
+            is_alias = isinstance(event, yaml.AliasEvent)
+            if isinstance(event, yaml.CollectionStartEvent):
+                self._open.append((anchor, self._total))
+            elif anchor is not None and not is_alias:
+                self._behind[anchor] = 1
+            self._total += self._behind.get(anchor or "", 1) if is_alias else 1
+        if len(self._open) > MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
+        if self._total > MAX_VALUES:
+            return f"more than {MAX_VALUES} values, those behind aliases counted each time"
+        return None
 
 
 def _not_yaml(error: yaml.YAMLError, path: str | Path) -> str:

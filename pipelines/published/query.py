@@ -181,6 +181,8 @@ def parse_query(
     except SqlglotError as error:
         template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
         raise ConfigError(f"published {name}: {_in_words(error)}{template}") from error
+    except RecursionError as error:
+        raise ConfigError(f"published {name}: sql nests too deeply") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise ConfigError(f"published {name}: sql must be one query (select ...)")
     found = set()

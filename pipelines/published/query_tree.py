@@ -47,7 +47,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
         _name_expressions(parsed)
         tree = qualify(parsed, schema=shapes, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=shapes, dialect=DIALECT)
-    except SqlglotError:
+    except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None
 

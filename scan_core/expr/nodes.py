@@ -10,12 +10,18 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import NoReturn
 
+from scan_core.errors import PredicateError
 from scan_core.expr.bound import BoundExpr, Column, Member, children, walk
 from scan_core.expr.literals import from_python, literal_text
 from scan_core.schema import Type
 
+MAX_DEPTH = 200
+"""Below what Python's own stack takes, so that every expression can be bound, printed and pickled."""
+MAX_IN_VALUES = 200_000
+"""Each is an object that is bound one by one; longer lists of keys are columns."""
 Constantish = bool | int | float | str | bytes | decimal.Decimal | dt.date | dt.time | uuid.UUID | None
 """Python values that stand for constants wherever an expression is expected."""
 
@@ -29,6 +35,8 @@ class Expr:
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
+    depth: int = 0
+    """Operations and casts below one another; no more than `MAX_DEPTH`."""
 
     def __eq__(self, other: object) -> "Expr":  # type: ignore[override]
         return Operation("=", (self, lift(other)))
@@ -116,8 +124,17 @@ class Expr:
         return Operation("not", (self.is_null(),))
 
     def is_in(self, values: Iterable[object]) -> "Expr":
-        """`in (...)`."""
-        return Operation("in", (self, *map(lift, values)))
+        """`in (...)`.
+
+        Raises:
+            PredicateError: more than `MAX_IN_VALUES`.
+        """
+        found = tuple(islice(values, MAX_IN_VALUES + 1))
+        if len(found) > MAX_IN_VALUES:
+            raise PredicateError(
+                f"in (...) takes at most {MAX_IN_VALUES} values; Scan.semi_join takes any number of keys"
+            )
+        return Operation("in", (self, *map(lift, found)))
 
     def between(self, lower: object, upper: object) -> "Expr":
         """`between lower and upper`, both included."""
@@ -182,6 +199,10 @@ class Operation(Expr):
     name: str
     arguments: tuple[Expr, ...]
     span: Span | None = None
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", _depth_above(self.arguments))
 
     def __str__(self) -> str:
         from scan_core.expr.text import operation_text  # text.py needs this module's classes
@@ -197,9 +218,20 @@ class CastTo(Expr):
     type: Type | str
     safe: bool
     span: Span | None = None
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", _depth_above((self.operand,)))
 
     def __str__(self) -> str:
         return f"{'try_cast' if self.safe else 'cast'}({self.operand} as {self.type})"
+
+
+def _depth_above(arguments: Iterable[Expr]) -> int:
+    depth = 1 + max((argument.depth for argument in arguments), default=0)
+    if depth > MAX_DEPTH:
+        raise PredicateError(f"the filter nests too deeply: more than {MAX_DEPTH} levels")
+    return depth
 
 
 def col(name: str) -> Expr:
