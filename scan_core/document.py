@@ -31,21 +31,21 @@ class Document:
         return self._content
 
     def optional_integer(self, name: str) -> int | None:
-        """A 64-bit integer, or None if absent or null."""
+        """A signed 64-bit integer, or None if absent or null."""
         value = self._content.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_LONG:
-            raise self.malformed(name, "a 64-bit integer")
+        if isinstance(value, bool) or not isinstance(value, int) or not -MAX_LONG - 1 <= value <= MAX_LONG:
+            raise self.malformed(name, "a signed 64-bit integer")
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """A 64-bit integer; malformed if it is absent and there is no default."""
+        """A signed 64-bit integer; malformed if it is absent and there is no default."""
         value = self.optional_integer(name)
         if value is None:
             value = default
         if value is None:
-            raise self.malformed(name, "a 64-bit integer")
+            raise self.malformed(name, "a signed 64-bit integer")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -100,6 +100,12 @@ class Document:
     def objects(self, name: str) -> list["Document"]:
         """A list of objects; empty if absent."""
         return [Document(self._file, item, f"{self._place(name)}[{i}]") for i, item in enumerate(self._list(name))]
+
+    def required_objects(self, name: str) -> list["Document"]:
+        """A list of objects, perhaps of none; malformed if absent or null."""
+        if name not in self:
+            raise self.malformed(name, "a list")
+        return self.objects(name)
 
     def named_objects(self, name: str) -> dict[str, "Document"]:
         """An object of objects; empty if absent."""

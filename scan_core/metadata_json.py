@@ -111,9 +111,11 @@ def _schemas(document: Document, file: str) -> dict[int, Schema]:
 def _specs(document: Document) -> dict[int, PartitionSpec]:
     listed = document.objects("partition-specs")
     if not listed:
+        if "partition-spec" not in document:
+            raise document.malformed("partition-specs", "a list of partition specs")
         return {0: PartitionSpec(0, _partition_fields(document.objects("partition-spec")))}
     return {
-        spec_id: PartitionSpec(spec_id, _partition_fields(spec.objects("fields")))
+        spec_id: PartitionSpec(spec_id, _partition_fields(spec.required_objects("fields")))
         for spec in listed
         for spec_id in [spec.integer("spec-id")]
     }
@@ -128,7 +130,7 @@ def _partition_field(document: Document, index: int) -> PartitionField:
     source_id = document.optional_integer("source-id")
     if source_id is None:
         if not source_ids:
-            raise document.malformed("source-id", "a 64-bit integer")
+            raise document.malformed("source-id", "a signed 64-bit integer")
         source_id = source_ids[0]
     return PartitionField(
         field_id=document.integer("field-id", default=1000 + index),  # v1 numbers them by position

@@ -47,14 +47,14 @@ def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...
     """A decoder of the `partition` field of entries of this schema.
 
     Raises:
-        AvroError: the schema's partition struct does not have the fields of the spec, in types that fit.
+        AvroError: the schema's partition struct is missing or does not have the fields of the spec, in types that fit.
     """
     named = NamedTypes(document)
     struct = field_schema(document, (_DATA_FILE, _PARTITION), ("data_file", "partition"))
     if struct is None:
         if spec.fields:
             raise AvroError(f"its schema lacks the field partition (102), but spec {spec.spec_id} has fields")
-        raise AvroError("its schema lacks the field partition (102)")
+        return lambda _, position: ((), position)  # some writers leave it out where nothing would be in it
     stored = struct.get("fields") if isinstance(struct, Mapping) else None
     if not isinstance(stored, list) or not all(isinstance(f, Mapping) and "type" in f for f in stored):
         raise AvroError("partition (102): expected a record")

@@ -1,7 +1,7 @@
 """Schemas and types from the JSON form that metadata and manifests have."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scan_core.errors import MalformedTableError
@@ -34,7 +34,9 @@ def parse_schema(document: Mapping[str, Any], default_id: int = 0) -> Schema:
     if not isinstance(document, Mapping) or document.get("type", "struct") != "struct":
         raise MalformedTableError(f"a schema must be a struct, not {document!r:.80}")
     schema_id = document.get("schema-id", default_id)
-    fields = tuple(_parse_field(f, 1) for f in document.get("fields", ()))
+    if not isinstance(document.get("fields"), Sequence):
+        raise MalformedTableError(f"a schema without a list of fields: {document!r:.80}")
+    fields = tuple(_parse_field(f, 1) for f in document["fields"])
     return Schema(schema_id, fields, tuple(document.get("identifier-field-ids", ())))
 
 

@@ -150,7 +150,7 @@ class TableFacts:
                 path=file["file_path"],
                 format=file["file_format"].lower(),
                 spec_id=spec_id,
-                partition=tuple(_identity((file["partition"] or {}).get(name)) for name in order),
+                partition=tuple(_identity((file.get("partition") or {}).get(name)) for name in order),
                 record_count=file["record_count"],
                 sequence_number=_sequence_number(row, manifest_sequence, path),
                 first_row_id=first_row_id,
@@ -177,6 +177,8 @@ class TableFacts:
     def _partition_order(self, schema: Mapping[str, Any], spec_id: int) -> list[str | None]:
         """Names of the partition record's members, in the order of the spec's fields; None where one is missing."""
         data_file = next(f for f in schema["fields"] if f["name"] == "data_file")["type"]
+        if not self.specs[spec_id]:
+            return []
         record = next(f for f in data_file["fields"] if f["name"] == "partition")["type"]
         members = next(b for b in record if b != "null")["fields"] if isinstance(record, list) else record["fields"]
         by_id = {m["field-id"]: m["name"] for m in members if "field-id" in m}

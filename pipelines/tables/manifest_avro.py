@@ -203,7 +203,9 @@ def encoded_partition(values: Record, layout: PartitionLayout) -> Record:
 
 
 def decoded_partition(values: Record, writer_schema: Any, layout: PartitionLayout) -> Record:
-    """Values as fastavro read them, found by field id, in physical form."""
+    """Values as fastavro read them, found by field id, in physical form; unpartitioned manifests may have none."""
+    if not layout.spec.fields:
+        return {}
     written = member(member(writer_schema, 2), 102)
     names = {f["field-id"]: f["name"] for f in written["fields"] if "field-id" in f}
     return {f.name: _physical(values.get(names.get(f.field_id, f.name))) for f in layout.spec.fields}

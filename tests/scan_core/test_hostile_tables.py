@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import scan_core
@@ -77,6 +79,22 @@ def test_hostile_two_deletion_vectors_for_one_file(build: Build) -> None:
     assert data.path in refusal(table)
     assert "two deletion vectors" in refusal(table)
     _refused_by_the_reference_too(table)
+
+
+@pytest.mark.parametrize("hole", [(None, 0), ("path", None)])
+def test_hostile_null_in_a_position_delete(build: Build, hole: tuple[str | None, int | None]) -> None:
+    table = build()
+    data = three_rows(table)
+    table.commit(data)
+    delete = table.position_delete([(data, 0), (data, 1)])
+    names = pq.read_schema(delete.local)
+    nullable = pa.schema([f.with_nullable(True) for f in names])
+    rows = {"file_path": [data.path, data.path if hole[0] else None], "pos": [0, hole[1]]}
+    pq.write_table(pa.table(rows, schema=nullable), delete.local, store_schema=False)
+    delete.record["file_size_in_bytes"] = delete.local.stat().st_size
+    table.commit(delete)
+    assert delete.path in refusal(table)
+    assert "NULL in file_path or pos" in refusal(table)
 
 
 def _vector_frame(blob: bytes) -> bytes:

@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from scan_core import manifest_cache, manifests
+from pipelines.tables.manifest_avro import PartitionLayout
+from pipelines.tables.manifest_writer import read_manifest
+from scan_core import MalformedTableError, manifest_cache, manifests
 from scan_core.manifests import read_data_manifests
 from scan_core.native import compiled
-from scan_core.snapshot import DeleteContent, FileFormat
+from scan_core.snapshot import DeleteContent, FileFormat, PartitionSpec
 from tests.agreed_rows import rows_of
 from tests.avro_edit import rewrite_avro
 from tests.iceberg_json import Column, Partition
@@ -252,3 +254,31 @@ def test_the_cache_is_bounded_and_forgets_the_least_used(monkeypatch: pytest.Mon
     get("huge", 1000)
     assert manifest_cache.total_bytes() <= 100
     manifest_cache.clear()
+
+
+def _without_partition(_: list[Any], schema: dict[str, Any]) -> None:
+    file = next(f for f in schema["fields"] if f["name"] == "data_file")["type"]
+    file["fields"] = [f for f in file["fields"] if f["name"] != "partition"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_manifests_of_unpartitioned_tables_need_no_partition_struct(tmp_path: Path, version: int) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, version=version)
+    table.commit(table.data(rows(3)))
+    if version > 1:
+        table.commit(table.equality_delete(rows(1), ids=[1]))
+    for manifest in current(table)[1]:
+        rewrite_avro(manifest.path, _without_partition)
+        layout = PartitionLayout(PartitionSpec(0, ()), ())
+        record = {"manifest_path": manifest.path, "sequence_number": 1, "added_snapshot_id": 1}
+        (entry,) = read_manifest(Path(manifest.path).read_bytes(), record, layout)
+        assert entry.data_file["partition"] == {}
+    assert [row[0] for row in rows_of(table)] == ([0, 1, 2] if version == 1 else [1, 2])
+
+
+def test_manifests_of_partitioned_tables_need_one(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path, COLUMNS, partitions=[Partition("name", 2)])
+    table.commit(table.data(rows(1), partition={"name": "n0"}))
+    rewrite_avro(current(table)[1][0].path, _without_partition)
+    with pytest.raises(MalformedTableError, match=r"lacks the field partition \(102\), but spec 0 has fields"):
+        data_files(table)
