@@ -55,6 +55,8 @@ class ScanOptions:
             from the whole row group before.
         adaptive_order: re-order conjuncts by measured cost.
         use_numba: compiled key kernels where they pay; False uses NumPy only.
+        verify_checksums: compare data pages, page indexes and Bloom filters with their checksums, where a file has them;
+            those of footers, delete files and manifests are compared in any case.
         trust_record_counts: let `count()` believe manifest record counts (rule 19).
         normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out, as long as that makes
             few clauses: each of them may prune where the whole does not.
@@ -86,6 +88,7 @@ class ScanOptions:
     drop_rows_by_batch: bool = True
     adaptive_order: bool = True
     use_numba: bool = True
+    verify_checksums: bool = True
     trust_record_counts: bool = False
     case_sensitive: bool = True
     normalize: Literal["compact", "cnf"] = "compact"
@@ -116,4 +119,4 @@ class ScanOptions:
         return cls(parallelism=1, read_ahead_bytes=0, **switches)
 
 
-_MEANING_SWITCHES = frozenset({"trust_record_counts", "case_sensitive", "keep_order"})
+_MEANING_SWITCHES = frozenset({"verify_checksums", "trust_record_counts", "case_sensitive", "keep_order"})

@@ -97,7 +97,7 @@ def _write_csv(source: RowSource, sink: IO[bytes]) -> None:
 def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(sink, source.arrow_schema, compression="zstd") as writer:
+    with pq.ParquetWriter(sink, source.arrow_schema, compression="zstd", write_page_checksum=True) as writer:
         for batch in source.to_batches():
             writer.write_batch(batch)
 

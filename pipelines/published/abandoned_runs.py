@@ -173,7 +173,7 @@ def _named_files(table: Any, storage: Storage, prefixes: tuple[str, ...]) -> Ite
     specs = specs_of(table)
     seen: set[str] = set()
     for snapshot in table.metadata.snapshots:
-        for manifest in read_manifest_list(storage.read(snapshot.manifest_list)):
+        for manifest in read_manifest_list(storage.read(snapshot.manifest_list), snapshot.manifest_list):
             if manifest["manifest_path"] in seen:
                 continue
             seen.add(manifest["manifest_path"])

@@ -72,7 +72,8 @@ class SnapshotManifests:
         """Manifests of a snapshot: as they are, merged where there are many small ones, or without removed files."""
         if base is None:
             return Carried()
-        live = [m for m in read_manifest_list(self.storage.read(base.manifest_list)) if _has_live_files(m)]
+        listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
+        live = [m for m in listed if _has_live_files(m)]
         if remove is None:
             return Carried(tuple(self._merged(live)))
         kept: list[Record] = []

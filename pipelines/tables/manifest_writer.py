@@ -27,6 +27,7 @@ from pipelines.tables.manifest_avro import (
     parsed,
     renamed,
 )
+from scan_core.avro.container import BLANK_SYNC, AvroError, malformed_avro, read_header, with_checksum
 from scan_core.schema import Type
 
 
@@ -98,7 +99,6 @@ def manifest_bytes(
     entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, header: ManifestHeader
 ) -> bytes:
     """A manifest file."""
-    sink = io.BytesIO()
     schema = parsed(entry_schema(layout))
     rows = (
         {
@@ -118,8 +118,7 @@ def manifest_bytes(
         "format-version": "2",
         "content": "deletes" if content is ManifestContent.DELETES else "data",
     }
-    fastavro.writer(sink, schema, rows, codec="deflate", metadata=metadata)
-    return sink.getvalue()
+    return _avro(schema, rows, metadata)
 
 
 def manifest_record(
@@ -165,28 +164,34 @@ def manifest_list_bytes(
     records: Sequence[Record], snapshot_id: int, parent_id: int | None, sequence_number: int
 ) -> bytes:
     """A manifest list file."""
-    sink = io.BytesIO()
     metadata = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_id is None else str(parent_id),
         "sequence-number": str(sequence_number),
         "format-version": "2",
     }
-    fastavro.writer(sink, parsed(MANIFEST_FILE), records, codec="deflate", metadata=metadata)
-    return sink.getvalue()
+    return _avro(parsed(MANIFEST_FILE), records, metadata)
 
 
-def read_manifest_list(data: bytes) -> list[Record]:
-    """The entries of a manifest list by any writer, by the names of format version 2."""
-    reader = fastavro.reader(io.BytesIO(data))
+def read_manifest_list(data: bytes, path: str) -> list[Record]:
+    """The entries of a manifest list by any writer, by the names of format version 2.
+
+    Raises:
+        MalformedTableError: its checksum is wrong.
+    """
+    reader = _reader(data, path)
     names = names_by_id(reader.writer_schema, MANIFEST_FILE)
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
     return [{**defaults, **renamed(row, names)} for row in reader]
 
 
 def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
-    """All entries of a manifest by any writer, with sequence numbers inherited where they were null."""
-    reader = fastavro.reader(io.BytesIO(data))
+    """All entries of a manifest by any writer, with sequence numbers inherited where they were null.
+
+    Raises:
+        MalformedTableError: its checksum is wrong.
+    """
+    reader = _reader(data, manifest["manifest_path"])
     wanted = entry_schema(layout)
     names = names_by_id(reader.writer_schema, wanted)
     file_names = names_by_id(member(reader.writer_schema, 2), member(wanted, 2))
@@ -195,7 +200,7 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
     for row in reader:
         entry = renamed(row, names)
         data_file = {"content": 0, **renamed(entry["data_file"], file_names)}
-        data_file["partition"] = decoded_partition(data_file["partition"], reader.writer_schema, layout)
+        data_file["partition"] = decoded_partition(data_file.get("partition") or {}, reader.writer_schema, layout)
         status = EntryStatus(entry["status"])
         inherits = status is EntryStatus.ADDED or inherited == 0
         sequence = entry.get("sequence_number")
@@ -210,6 +215,22 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
             )
         )
     return entries
+
+
+def _avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
+    """An Avro file with a checksum, in the codec that every engine reads."""
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
+    return with_checksum(sink.getvalue())
+
+
+def _reader(data: bytes, path: str) -> Any:
+    """The records of an Avro file, whose checksum is compared first: fastavro knows none."""
+    try:
+        read_header(data)
+    except AvroError as error:
+        raise malformed_avro(path, error) from error
+    return fastavro.reader(io.BytesIO(data))
 
 
 def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:

@@ -3,13 +3,28 @@
 Which rows and keys go into which file is decided by `table_writer.py`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.tables.storage import Storage
+from scan_core.read.checksums import (
+    BLOOM_FILTER,
+    COLUMN_INDEX,
+    HEADER_BYTES,
+    NUM_PARTS,
+    OFFSET_INDEX,
+    PAGE_HEADERS,
+    blank_entries,
+    sealed,
+)
+from scan_core.read.footer import parse_footer
+from scan_core.read.page_index import page_places, parse_offset_index
 from scan_core.schema import NestedField, PrimitiveType
 
 DEFAULT_FILE_BYTES = 256 * 1024**2
@@ -17,6 +32,8 @@ DEFAULT_FILE_BYTES = 256 * 1024**2
 DEFAULT_ROW_GROUP_ROWS = 1_000_000
 DEFAULT_PAGE_ROWS = 10_000
 """Small pages let readers skip what no filter and no delete touches."""
+_TRAILER_BYTES = 8
+"""Behind the footer: its length, and the magic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +115,155 @@ def write_parquet(
     bloom_filter_options: dict[str, dict[str, float]] | None,
 ) -> tuple[pq.FileMetaData, int]:
     """Write a file; its footer and size."""
-    with storage.open_output(path) as sink:
-        with pq.ParquetWriter(
-            sink,
-            rows.schema,
-            compression=options.compression,
-            use_dictionary=use_dictionary,
-            column_encoding=column_encoding,
-            write_page_index=True,
-            max_rows_per_page=options.page_rows,
-            store_schema=False,
-            bloom_filter_options=bloom_filter_options,
-        ) as writer:
-            writer.write_table(rows, row_group_size=options.row_group_rows)
-        footer = writer.writer.metadata
-        return footer, sink.tell()
+    output = ParquetOutput(
+        storage.open_output(path),
+        rows.schema,
+        compression=options.compression,
+        use_dictionary=use_dictionary,
+        column_encoding=column_encoding,
+        max_rows_per_page=options.page_rows,
+        bloom_filter_options=bloom_filter_options,
+    )
+    try:
+        output.write(rows, options.row_group_rows)
+    except BaseException:
+        output.abandon()
+        raise
+    return output.finish()
+
+
+class ParquetOutput:
+    """A Parquet file in the making. All its bytes get checksums: pages by Parquet, the rest by entries of our own.
+
+    Args:
+        sink: where it goes; closed by `finish` and `abandon`.
+        schema: of the rows.
+        options: of `pyarrow.parquet.ParquetWriter`.
+    """
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, **options: Any) -> None:
+        self._sink = _WatchedSink(sink)
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, write_page_index=True, write_page_checksum=True, store_schema=False, **options
+        )
+        self._num_leaves = sum(_num_leaves(field.type) for field in schema)
+        self._num_row_groups = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Written so far."""
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table, row_group_rows: int) -> None:
+        """Write rows, in row groups of at most so many."""
+        self._writer.write_table(rows, row_group_size=row_group_rows)
+        self._num_row_groups += max(-(-rows.num_rows // row_group_rows), 1)
+
+    def finish(self) -> tuple[pq.FileMetaData, int]:
+        """Complete the file; its footer and size."""
+        self._sink.hold()
+        self._writer.add_key_value_metadata(blank_entries(self._num_row_groups * self._num_leaves))
+        self._writer.close()
+        self._sink.release(_sealed)
+        size = self.num_bytes
+        self._sink.close()
+        return self._writer.writer.metadata, size
+
+    def abandon(self) -> None:
+        """Close the sink; the file is of no use."""
+        try:
+            self._writer.close()
+        finally:
+            self._sink.close()
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    """Columns of the file that a column of this type becomes."""
+    if pa.types.is_map(kind):
+        return _num_leaves(kind.key_type) + _num_leaves(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _num_leaves(kind.value_type)
+    return sum(_num_leaves(member.type) for member in kind) if pa.types.is_struct(kind) else 1
+
+
+def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> bytes:
+    """What stands behind the last page with checksums in its footer.
+
+    Args:
+        ending: page index, Bloom filters, footer; it begins at byte `begin` of the file.
+        begin: see above.
+        page_beginnings: the first bytes of every page, by its place in the file.
+    """
+    size = begin + len(ending)
+    footer_begin = len(ending) - _TRAILER_BYTES - int.from_bytes(ending[-_TRAILER_BYTES:-4], "little")
+    encoded = ending[footer_begin:-_TRAILER_BYTES]
+    footer = parse_footer(encoded, size)
+    checksums = np.zeros((len(footer.row_groups), len(footer.leaves), NUM_PARTS), np.uint32)
+
+    def held(place: tuple[int, int | None] | None) -> bytes:
+        return b"" if place is None or place[1] is None else ending[place[0] - begin : place[0] - begin + place[1]]
+
+    for number, group in enumerate(footer.row_groups):
+        for leaf, chunk in enumerate(group.chunks):
+            parts = {
+                OFFSET_INDEX: held(chunk.offset_index),
+                COLUMN_INDEX: held(chunk.column_index),
+                BLOOM_FILTER: held(chunk.bloom_filter),
+            }
+            locations = parse_offset_index(parts[OFFSET_INDEX], chunk, group.num_rows) if group.num_rows else None
+            for part, data in parts.items():
+                checksums[number, leaf, part] = crc32(data)
+            if locations is not None:
+                pages = page_places(chunk, locations)
+                checksums[number, leaf, PAGE_HEADERS] = crc32(b"".join(page_beginnings[at] for at, _ in pages))
+    return ending[:footer_begin] + sealed(encoded, checksums, size) + ending[-_TRAILER_BYTES:]
+
+
+class _WatchedSink:
+    """A file that pyarrow writes to: it remembers how pages begin, and holds the end of the file back."""
+
+    closed = False
+
+    def __init__(self, sink: pa.NativeFile) -> None:
+        self._sink = sink
+        self._position = 0
+        self._beginnings: dict[int, bytes] = {}
+        self._last = b""
+        self._held: list[bytes] | None = None
+
+    def write(self, data: bytes) -> int:
+        """The next bytes: pyarrow writes the header of a page, then its body."""
+        if self._held is not None:
+            self._held.append(bytes(data))
+        else:
+            self._sink.write(data)
+            begin = bytes(data[:HEADER_BYTES])
+            previous = self._position - len(self._last)
+            if len(self._last) < HEADER_BYTES:
+                self._beginnings[previous] = (self._last + begin)[:HEADER_BYTES]
+            self._beginnings[self._position] = begin
+            self._last = begin if len(data) <= HEADER_BYTES else b""
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Bytes written."""
+        return self._position
+
+    def flush(self) -> None:
+        """The sink does so when it is closed."""
+
+    def hold(self) -> None:
+        """Keep what follows until `release`."""
+        self._held = []
+
+    def release(self, change: Callable[[bytes, int, Mapping[int, bytes]], bytes]) -> None:
+        """Write what was held, after a change that leaves its length."""
+        ending = b"".join(self._held or ())
+        self._sink.write(change(ending, self._position - len(ending), self._beginnings))
+        self._held = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._sink.close()
+        self.closed = True

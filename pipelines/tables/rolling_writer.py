@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines.tables.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
+from pipelines.tables.parquet_output import ParquetOutput
 from pipelines.tables.partitioning import PartitionedRows, split_by_partition
 from pipelines.tables.row_shape import conform
 from pipelines.tables.table_writer import WriteTarget
@@ -54,8 +54,7 @@ class _OpenFile:
 
     path: str
     partition: tuple[Any, ...]
-    sink: pa.NativeFile
-    writer: pq.ParquetWriter
+    output: ParquetOutput
     num_rows: int = 0
     nans: Counter[int] = field(default_factory=Counter)
 
@@ -96,8 +95,7 @@ class RollingWriter:
             return
         for file in self._open.values():
             with suppress(OSError, pa.ArrowException):
-                file.writer.close()
-                file.sink.close()
+                file.output.abandon()
         self._target.storage.remove(self._paths)
 
     def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
@@ -129,10 +127,10 @@ class RollingWriter:
     def _add(self, part: PartitionedRows) -> None:
         file = self._open.pop(part.values, None) or self._begin(part)
         self._open[part.values] = file  # the newest last
-        file.writer.write_table(part.rows, row_group_size=self._layout.row_group_rows)
+        file.output.write(part.rows, self._layout.row_group_rows)
         file.num_rows += part.rows.num_rows
         file.nans.update(nan_counts(part.rows, self._target.schema))
-        if file.sink.tell() >= self._layout.target_file_bytes:
+        if file.output.num_bytes >= self._layout.target_file_bytes:
             self._finish(file)
 
     def _begin(self, part: PartitionedRows) -> _OpenFile:
@@ -141,18 +139,15 @@ class RollingWriter:
         name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
         path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
         self._paths.append(path)
-        sink = self._target.storage.open_output(path)
-        writer = pq.ParquetWriter(
-            sink,
+        output = ParquetOutput(
+            self._target.storage.open_output(path),
             part.rows.schema,
             compression=self._layout.compression,
             use_dictionary=True,
-            write_page_index=True,
             max_rows_per_page=self._layout.page_rows,
-            store_schema=False,
             bloom_filter_options=self._bloom_filters(min(part.rows.num_rows, self._layout.row_group_rows)),
         )
-        return _OpenFile(path, part.values, sink, writer)
+        return _OpenFile(path, part.values, output)
 
     def _bloom_filters(self, group_rows: int) -> dict[str, dict[str, float]] | None:
         """Per row group; Parquet has none of booleans."""
@@ -162,10 +157,7 @@ class RollingWriter:
 
     def _finish(self, file: _OpenFile) -> None:
         del self._open[file.partition]
-        file.writer.close()
-        footer = file.writer.writer.metadata
-        size = file.sink.tell()
-        file.sink.close()
+        footer, size = file.output.finish()
         self.files.append(
             WrittenFile(
                 path=file.path,

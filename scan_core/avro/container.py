@@ -6,6 +6,7 @@ Those that are read in parts are read by `read/avro_container.py`; what the reco
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 from scan_core.avro.codecs import MAX_EXPANSION, BlockTooLargeError, decompress
 from scan_core.errors import MalformedTableError
@@ -14,11 +15,16 @@ MAGIC = b"Obj\x01"
 MAX_BLOCK_BYTES = 1 << 28
 """Of one decompressed block: writers flush at 64 kB to a few MB."""
 SYNC_BYTES = 16
+_CHECKED_SYNC = b"NEVRMORE"
+"""How the sync markers of files of our writers begin. Any 16 bytes will do for a marker, so these end in the CRC-32 of
+the file, taken with zeros in their place, and its size: Avro has checksums at most in blocks, in a codec that not every
+engine reads."""
+BLANK_SYNC = _CHECKED_SYNC.ljust(SYNC_BYTES, b"\0")
 _REMEMBERED_HEADERS = 8
 _MOST_REMEMBERED_BYTES = 1 << 20
 
-_recent: tuple[tuple[bytes, Mapping[str, bytes]], ...] = ()
-"""Beginnings of files and their metadata, the latest first."""
+_recent: tuple[tuple[bytes, Mapping[str, bytes], int], ...] = ()
+"""Beginnings of files, their metadata and CRC-32, the latest first."""
 
 
 class AvroError(ValueError):
@@ -84,7 +90,7 @@ def read_slice(buffer: bytes, position: int) -> tuple[bytes, int]:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a container file.
+    """The header of a container file, all of whose bytes are compared with their checksum, if it has one.
 
     Manifests of one writer begin alike up to their sync marker: what was parsed lately is recognised.
 
@@ -92,15 +98,30 @@ def read_header(data: bytes) -> Header:
         AvroError: not an Avro file, or a damaged one.
     """
     global _recent  # noqa: PLW0603 - replaced as a whole, so that threads see one state or the other
-    for beginning, metadata in _recent:
-        if data.startswith(beginning) and len(data) >= len(beginning) + SYNC_BYTES:
-            end = len(beginning) + SYNC_BYTES
-            return Header(metadata, data[len(beginning) : end], end)
-    header = parse_header(data)
-    position = header.end - SYNC_BYTES
-    if position <= _MOST_REMEMBERED_BYTES:
-        _recent = ((data[:position], header.metadata), *_recent[: _REMEMBERED_HEADERS - 1])
+    known = next((k for k in _recent if data.startswith(k[0]) and len(data) >= len(k[0]) + SYNC_BYTES), None)
+    if known is None:
+        parsed = parse_header(data)
+        known = data[: parsed.end - SYNC_BYTES], parsed.metadata, crc32(data[: parsed.end - SYNC_BYTES])
+        if len(known[0]) <= _MOST_REMEMBERED_BYTES:
+            _recent = (known, *_recent[: _REMEMBERED_HEADERS - 1])
+    beginning, metadata, checksum = known
+    end = len(beginning) + SYNC_BYTES
+    header = Header(metadata, data[len(beginning) : end], end)
+    if header.sync.startswith(_CHECKED_SYNC) and header.sync != _sync(
+        data[len(beginning) :].replace(header.sync, BLANK_SYNC), checksum, len(data)
+    ):
+        raise AvroError("the checksum is wrong: the bytes are damaged")
     return header
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A container file written with `BLANK_SYNC`, with the checksum in its sync markers."""
+    return data.replace(BLANK_SYNC, _sync(data, 0, len(data)))
+
+
+def _sync(data: bytes, checksum: int, size: int) -> bytes:
+    """The sync marker of a file of so many bytes that goes on with `data` behind bytes of this CRC-32."""
+    return _CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def parse_header(data: bytes) -> Header:

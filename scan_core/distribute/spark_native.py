@@ -30,6 +30,7 @@ _READ_OPTIONS = {
     "int96RebaseMode": "CORRECTED",
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",
 }
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 """What Spark expands in paths; names of partition folders may hold it."""

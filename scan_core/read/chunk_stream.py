@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_reader import RowGroup, refusing_malformed
+from scan_core.read.page_headers import PageHeaders
 from scan_core.read.parquet_layout import ParquetLayout, check_codes, open_decoder
 from scan_core.read.remote_file import RemoteFile
 from scan_core.read.struct_members import descended
@@ -30,6 +31,7 @@ class ChunkStreams:
         self._path = path
         self._source = source
         self._layout = layout
+        self._headers = PageHeaders(source, layout.footer)
         self._parallelism = parallelism
         self._pool: ThreadPoolExecutor | None = None
         self._row_group = -1
@@ -87,11 +89,14 @@ class ChunkStreams:
         is_local = not isinstance(self._source, RemoteFile)
         leaves = self._layout.columns.leaves[column]
         dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
+        if is_local:  # on an object store that would fetch the chunk twice
+            self._headers.check(row_group.index, leaves)
         reader = open_decoder(
             self._source.for_arrow(),
             self._layout.metadata,
             dictionary,
             buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
+            verifies=self._layout.verifies,
         )
         batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
         return batches

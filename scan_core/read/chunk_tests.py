@@ -7,6 +7,7 @@ import pyarrow.types as pt
 
 from scan_core.read.bloom_filter import BloomFilter, BloomTest, read_bloom_filter
 from scan_core.read.byte_ranges import ByteSource
+from scan_core.read.checksums import BLOOM_FILTER, check_part
 from scan_core.read.dictionary_test import dictionary_range, dictionary_test
 from scan_core.read.file_reader import ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.parquet_layout import ParquetLayout
@@ -33,7 +34,7 @@ class ChunkTests:
         if key not in self._bloom_filters:
             with refusing_malformed(self._path, "Bloom filter"):
                 found = read_bloom_filter(
-                    lambda offset, length: self._source.read_at(length, offset), place, row_group.num_bytes
+                    lambda offset, length: self._read_filter(key, offset, length), place, row_group.num_bytes
                 )
             counts.bloom_filters_read += 1
             counts.bloom_bytes_read += 0 if found is None else found[1]
@@ -43,6 +44,11 @@ class ChunkTests:
         if filter_ is None:
             return None
         return BloomTest(filter_, field_type, self._layout.footer.leaves[leaf].physical_type)
+
+    def _read_filter(self, key: tuple[int, int], offset: int, length: int) -> bytes:
+        data = self._source.read_at(length, offset)
+        check_part(self._layout.footer.checksums, *key, BLOOM_FILTER, data)
+        return data
 
     def by_dictionary(self, row_group: RowGroup, column_index: int, counts: ReadCounts) -> Callable[[Any], bool] | None:
         """By the dictionary page of a column chunk in which every page is encoded by it."""

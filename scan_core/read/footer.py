@@ -10,6 +10,7 @@ from typing import Any
 
 from scan_core.errors import MalformedTableError, UnsupportedError
 from scan_core.read.byte_ranges import ByteSource
+from scan_core.read.checksums import Checksums, verified_parts, without_entries
 from scan_core.read.footer_fields import read_encoded, row_groups_reader
 from scan_core.read.footer_schema import FooterSchema, Leaf, read_schema
 from scan_core.read.thrift import Struct, ThriftError, read_struct
@@ -84,13 +85,18 @@ class RowGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The facts of one file; `schema_identity` is equal where schema and key-value metadata are, byte for byte."""
+    """The facts of one file.
+
+    `schema_identity` is equal where schema and key-value metadata are, byte for byte; `checksums` are of the parts that
+    Parquet gives none, in files of our writers.
+    """
 
     num_rows: int
     leaves: tuple[Leaf, ...]
     row_groups: tuple[RowGroupFacts, ...]
     has_column_orders: bool
     schema_identity: bytes
+    checksums: Checksums | None = None
 
 
 def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> tuple[Footer, bytes]:
@@ -111,15 +117,17 @@ def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
         raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
     try:
-        document, _ = read_struct(data, readers={2: read_schema, 4: row_groups_reader(), 5: read_encoded})
-        return _footer(document, size), bytes(data)
+        return parse_footer(bytes(data), size), bytes(data)
     except UnsupportedError as error:
         raise UnsupportedError(f"{path}: footer: {error}") from error
     except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
         raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
 
 
-def _footer(document: Struct, size: int) -> Footer:
+def parse_footer(data: bytes, size: int) -> Footer:
+    """The facts of a footer's bytes, in a file of so many bytes; raises what malformed bytes lead to."""
+    parts = verified_parts(data, size)
+    document, _ = read_struct(data, readers={2: read_schema, 4: row_groups_reader(), 5: read_encoded})
     if 8 in document:
         raise UnsupportedError("encrypted Parquet files are not supported")
     schema: FooterSchema = document[2]
@@ -128,8 +136,9 @@ def _footer(document: Struct, size: int) -> Footer:
     num_rows = document[3]
     if num_rows != sum(g.num_rows for g in groups):
         raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
-    identity = schema.encoded + document.get(5, b"")
-    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves), identity)
+    identity = schema.encoded + without_entries(document.get(5, b""))
+    checksums = None if parts is None else parts(len(groups), len(leaves))
+    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves), identity, checksums)
 
 
 def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:

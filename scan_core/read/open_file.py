@@ -17,6 +17,7 @@ def open_file(
     reads_pages: bool = True,
     parallelism: int = 1,
     whole: bool = False,
+    verifies: bool = True,
 ) -> FileReader:
     """Open a data or delete file by its format.
 
@@ -28,6 +29,7 @@ def open_file(
         reads_pages: decode only the pages that hold selected rows, where the file tells which do.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
+        verifies: compare checksums where the file has them, those of Avro and ORC in any case.
 
     Raises:
         MissingFileError: no such file.
@@ -38,7 +40,9 @@ def open_file(
         case FileFormat.PARQUET:
             from scan_core.read.parquet import open_parquet
 
-            return open_parquet(path, io, reads_pages=reads_pages, parallelism=parallelism, whole=whole)
+            return open_parquet(
+                path, io, reads_pages=reads_pages, parallelism=parallelism, whole=whole, verifies=verifies
+            )
         case FileFormat.ORC:
             from scan_core.read.orc import open_orc
 

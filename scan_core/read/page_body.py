@@ -38,8 +38,8 @@ def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | N
     return None
 
 
-def plain_value_count(page: Raw) -> int | None:
-    """Values of a data page of the first version whose header has its fields in order; None of others.
+def plain_page_facts(page: Raw) -> tuple[int, int] | None:
+    """Values and encoding of a data page of the first version whose header has its fields in order; None of others.
 
     Most pages do, and reading all of a header takes three times as long.
     """
@@ -58,10 +58,13 @@ def plain_value_count(page: Raw) -> int | None:
         while (byte := page[position]) & 0x80:
             raw |= (byte & 0x7F) << shift
             position, shift = position + 1, shift + 7
+        encoding = page[position + 2]
+        if page[position + 1] != _I32_FIELD or encoding & 0x81:
+            return None
     except IndexError:
         return None
     raw |= byte << shift
-    return None if shift > _LONGEST_SHIFT or raw & 1 else raw >> 1
+    return None if shift > _LONGEST_SHIFT or raw & 1 else (raw >> 1, encoding >> 1)
 
 
 def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
@@ -70,8 +73,11 @@ def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
     if found is None or found[0].get(1) != DICTIONARY_PAGE:
         return None
     header, begin = found
-    body, details = data[begin : begin + header.get(3, 0)], header.get(7)
-    if not isinstance(details, dict) or len(body) != header.get(3) or not _is_intact(header, body):
+    size, details = header.get(3), header.get(7)
+    if not isinstance(size, int) or not isinstance(details, dict):
+        return None
+    body = data[begin : begin + max(size, 0)]
+    if len(body) != size or not _is_intact(header, body):
         return None
     content, count = _decompressed(body, header.get(2), codec), details.get(1)
     return None if content is None or not isinstance(count, int) or count < 0 else (content, count)

@@ -55,6 +55,13 @@ class PageLocations:
         return pages, np.repeat(pages, counts[pages])
 
 
+def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]:
+    """Offset and length of every page of a chunk, the dictionary page first, if it has one."""
+    pages = list(zip(locations.offsets.tolist(), locations.lengths.tolist(), strict=True))
+    before = pages[0][0] - chunk.start
+    return [(chunk.start, before), *pages] if before else pages
+
+
 def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
     """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
     try:

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.read.byte_ranges import ByteSource, Range
+from scan_core.read.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
 from scan_core.read.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
 from scan_core.read.footer import Chunk
 from scan_core.read.footer_schema import Leaf
+from scan_core.read.page_headers import page_encodings
 from scan_core.read.page_index import PageLocations, Positions, parse_column_index, parse_offset_index
 from scan_core.read.page_reader import decode_pages, pick_rows
 from scan_core.read.parquet_layout import ParquetLayout
@@ -149,12 +151,19 @@ class PagedChunks:
         pages: Sequence[memoryview],
     ) -> pa.Array | None:
         """The rows of a column; None if its pages do not hold the rows that the index states."""
+        encodings: list[int] | None = None
+        if self._layout.footer.checksums is not None and (
+            stated := page_encodings(item.chunk, item.locations.num_pages)
+        ):
+            encodings = [stated[page] for page in item.pages.tolist()]
         found = decode_pages(
             item.chunk,
             item.leaf,
             (dictionary or b"", pages),
             item.locations.counts_of(item.pages),
+            encodings,
             as_dictionary=item.keeps_dictionary,
+            verifies=self._layout.verifies,
         )
         if found is None:
             return None
@@ -178,6 +187,7 @@ class PagedChunks:
         }
         with refusing_malformed(self._path, "offset index"):
             for leaf, data in zip(places, self._ranges.read(list(places.values())), strict=True):
+                check_part(self._layout.footer.checksums, row_group.index, leaf, OFFSET_INDEX, data)
                 locations = parse_offset_index(bytes(data), chunks[leaf], row_group.num_rows)
                 counts.fallbacks += locations is None
                 self._locations[row_group.index, leaf] = locations
@@ -191,6 +201,7 @@ class PagedChunks:
             return None
         with refusing_malformed(self._path, "column index"):
             data = bytes(self._ranges.read([place])[0])
+            check_part(self._layout.footer.checksums, row_group.index, leaf, COLUMN_INDEX, data)
         found = parse_column_index(data, self._layout.footer.leaves[leaf], field_type, locations)
         counts.fallbacks += found is None
         return None if found is None else PageStatistics(locations.first_rows, found)

@@ -42,7 +42,13 @@ _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
 
 
 def open_parquet(
-    path: str, io: FileIOConfig, *, reads_pages: bool = True, parallelism: int = 1, whole: bool = False
+    path: str,
+    io: FileIOConfig,
+    *,
+    reads_pages: bool = True,
+    parallelism: int = 1,
+    whole: bool = False,
+    verifies: bool = True,
 ) -> "ParquetFileReader":
     """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
 
@@ -52,6 +58,7 @@ def open_parquet(
         reads_pages: decode only the pages that hold selected rows, where the file has a page index.
         parallelism: threads that may decode columns of a window of rows at a time.
         whole: most of the file will be wanted: read a small one at once.
+        verifies: compare the checksums of pages, indexes and filters where the file has them.
 
     Raises:
         MissingFileError: no such file.
@@ -71,6 +78,7 @@ def open_parquet(
             layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
         else:
             layout = read_layout(source, path)
+        layout = layout if verifies else layout.unverified()
         return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
     except BaseException:
         source.close()

@@ -5,7 +5,7 @@ Facts only: an entry holds no open file. Reading columns is the business of `par
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,7 @@ class ParquetLayout:
         footer_bytes: as stored.
         largest_pages: bytes of the largest page of chunks that were looked at, by row group and leaf.
         longest_values: bytes of the longest value in their dictionaries.
+        verifies: compare checksums of pages, indexes and filters where the file has them.
     """
 
     footer: Footer
@@ -48,6 +49,11 @@ class ParquetLayout:
     footer_bytes: int
     largest_pages: dict[tuple[int, int], int] = field(default_factory=dict)
     longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
+    verifies: bool = True
+
+    def unverified(self) -> "ParquetLayout":
+        """The same facts for reading without a look at checksums."""
+        return replace(self, verifies=False, footer=replace(self.footer, checksums=None))
 
     def chunk(self, row_group: int, column: int) -> Chunk:
         """The column chunk of a primitive column; of a nested one the first."""
@@ -120,11 +126,17 @@ def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTE
 
 
 def open_decoder(
-    source: pa.NativeFile, metadata: Any, dictionary_leaves: Sequence[int], *, buffer_bytes: int = 0
+    source: pa.NativeFile,
+    metadata: Any,
+    dictionary_leaves: Sequence[int],
+    *,
+    buffer_bytes: int = 0,
+    verifies: bool = True,
 ) -> Any:
     """A decoder of the file, reading these leaf columns as dictionaries.
 
-    With `buffer_bytes` chunks are not fetched as a whole but by so much at a time.
+    With `buffer_bytes` chunks are not fetched as a whole but by so much at a time. `verifies`: pages that have a
+    checksum are compared with it.
     """
     reader = ParquetReader()
     reader.open(
@@ -134,7 +146,7 @@ def open_decoder(
         buffer_size=buffer_bytes,
         pre_buffer=False,
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap outside of 1677..2262
-        page_checksum_verification=True,
+        page_checksum_verification=verifies,
     )
     return reader
 

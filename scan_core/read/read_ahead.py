@@ -137,4 +137,5 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         file.file_size_bytes,
         reads_pages=options.prune_pages,
         parallelism=options.parallelism,
+        verifies=options.verify_checksums,
     )

@@ -11,6 +11,7 @@ import pyarrow as pa
 from scan_core.errors import MalformedTableError
 from scan_core.read.byte_ranges import ByteSource
 from scan_core.read.file_reader import ReadCounts, RowGroup, refusing_malformed
+from scan_core.read.page_headers import PageHeaders
 from scan_core.read.parquet_layout import ParquetLayout, check_codes, open_decoder
 from scan_core.read.struct_members import read_members
 
@@ -22,6 +23,7 @@ class WholeChunks:
         self._path = path
         self._source = source
         self._layout = layout
+        self._headers = PageHeaders(source, layout.footer)
         self._readers: dict[tuple[int, ...], Any] = {}
 
     def read(self, row_group: RowGroup, column_indices: Sequence[int], counts: ReadCounts) -> list[pa.Array]:
@@ -37,8 +39,14 @@ class WholeChunks:
         chunks = self._layout.footer.row_groups[row_group.index].chunks
         with (
             refusing_malformed(self._path, lambda: f"row group {row_group.index}, columns {self._names(wanted)}"),
-            self._source.held([(chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves]),
+            self._source.held(
+                [
+                    *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves),
+                    *self._headers.ranges(row_group.index, leaves),
+                ]
+            ),
         ):
+            self._headers.check(row_group.index, leaves)
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
             ways = [columns.ways[i] for i in wanted]
             tops = sorted({way[0] for way in ways})
@@ -64,7 +72,9 @@ class WholeChunks:
         )
         if dictionaries not in self._readers:
             source = self._source.for_arrow()
-            self._readers[dictionaries] = open_decoder(source, self._layout.metadata, sorted(dictionaries))
+            self._readers[dictionaries] = open_decoder(
+                source, self._layout.metadata, sorted(dictionaries), verifies=self._layout.verifies
+            )
         return self._readers[dictionaries]
 
     def _names(self, columns: Sequence[int]) -> str:

@@ -1,0 +1,164 @@
+"""One bit is flipped in a data, delete, manifest or manifest list file of ours: rows are right, or reading is refused."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import scan_core
+from pipelines.catalog import create_table, open_catalog
+from pipelines.config import load
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.parquet_output import WriterOptions
+from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_writer import write_deletes, write_rows
+from scan_core import Scan, ScanError, ScanOptions, manifest_cache
+from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.read.byte_ranges import ByteRanges
+from scan_core.read.footer import read_footer
+from scan_core.read.page_index import page_places, parse_offset_index
+from scan_core.read.parquet_layout import FOOTERS
+from tests.pipelines.project import Project
+
+ROWS = 2_000
+WORDS = ("north", "south", "east", None)
+OPTIONS = WriterOptions(page_rows=100, row_group_rows=1_000, bloom_filters=True)
+READS: dict[str, Callable[[Scan], Any]] = {
+    "all": lambda scan: scan.to_table().sort_by("id").to_pylist(),
+    "count": lambda scan: scan.count(),
+    "needle": lambda scan: scan.where("id = 777").to_table().to_pylist(),
+    "page": lambda scan: scan.where("id between 350 and 420 and word = 'north'").to_table().sort_by("id").to_pylist(),
+    "sum": lambda scan: scan.where("amount > 500").select("amount").to_table().column("amount").to_pylist(),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The metadata file of a table of our writers: two data files, equality deletes, and lists of values."""
+    project = Project(tmp_path_factory.mktemp("flips"))
+    catalog = open_catalog(load(project.folder / "nevermore.yaml"))
+    rows = pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "word": pa.array([WORDS[i % 4] for i in range(ROWS)]),
+            "amount": pa.array([i * 0.5 if i % 7 else None for i in range(ROWS)]),
+            "tags": pa.array([[i, i + 1][: i % 3] for i in range(ROWS)], pa.list_(pa.int32())),
+        }
+    )
+    made = create_table(catalog, "shop.flips", iceberg_fields(rows.schema))
+    delta = RowDelta(made, options=OPTIONS)
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    delta = RowDelta(catalog.load_table("shop.flips"), options=OPTIONS)
+    keys = pa.table({"id": pa.array(range(0, ROWS, 9), pa.int64())})
+    files = write_deletes(keys, delta.target, delta.default_spec, [1])
+    delta.commit([*files, *write_rows(rows.slice(0, 500), delta.target, delta.default_spec)], {})
+    return Path(catalog.load_table("shop.flips").metadata_location.removeprefix("file://"))
+
+
+def files_of(metadata: Path) -> dict[str, list[Path]]:
+    """The files that the newest snapshot needs, by kind."""
+    warehouse = metadata.parent.parent
+    snapshot = scan_core.open_table(metadata).metadata.current_snapshot
+    assert snapshot is not None
+    assert snapshot.manifest_list is not None
+    lists = [Path(snapshot.manifest_list.removeprefix("file://"))]
+    return {
+        "data": sorted(p for p in (warehouse / "data").rglob("*.parquet") if "delete" not in p.name),
+        "delete": sorted((warehouse / "data").rglob("*deletes*.parquet")),
+        "manifest": sorted(p for p in (warehouse / "metadata").glob("*.avro") if not p.name.startswith("snap-")),
+        "manifest list": lists,
+    }
+
+
+def outcome(metadata: Path, read: str, options: ScanOptions) -> Any:
+    manifest_cache.clear()
+    DELETE_CACHE.clear()
+    FOOTERS.clear()
+    try:
+        return READS[read](scan_core.open_table(metadata).scan().with_options(options))
+    except ScanError:
+        return "refused"
+
+
+def page_bytes(data: bytes) -> list[int]:
+    """Places of bytes of page headers."""
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(data)), "file")
+    return [
+        at + byte
+        for group in footer.row_groups
+        for chunk in group.chunks
+        if chunk.offset_index is not None
+        for place, size in [chunk.offset_index]
+        if (locations := parse_offset_index(data[place : place + size], chunk, group.num_rows)) is not None
+        for at, _ in page_places(chunk, locations)
+        for byte in range(30)
+    ]
+
+
+def ending_bytes(data: bytes) -> list[int]:
+    """Places of bytes behind the last page: Bloom filters, page index, footer."""
+    footer, _ = read_footer(ByteRanges(pa.BufferReader(data)), "file")
+    return list(range(max(c.start + c.num_bytes for g in footer.row_groups for c in g.chunks), len(data)))
+
+
+def all_bytes(data: bytes) -> list[int]:
+    return list(range(len(data)))
+
+
+def tally(
+    metadata: Path, kind: str, bits: int, places: Callable[[bytes], list[int]] = all_bytes, **options: bool
+) -> Counter[str]:
+    """What became of reads of a table with one bit flipped, so many times in files of a kind, each time another bit."""
+    random = Random(f"{kind} {places.__name__}")
+    ways = (ScanOptions(parallelism=1, **options), ScanOptions.without_optimisations())  # type: ignore[arg-type]
+    right = {read: outcome(metadata, read, ways[0]) for read in READS}
+    found: Counter[str] = Counter()
+    files = [(path, data, places(data)) for path in files_of(metadata)[kind] for data in [path.read_bytes()]]
+    for number in range(bits):
+        path, data, possible = random.choice(files)
+        place, bit = random.choice(possible), random.randrange(8)
+        read = random.choice(list(READS))
+        changed = bytearray(data)
+        changed[place] ^= 1 << bit
+        path.write_bytes(changed)
+        try:
+            got = outcome(metadata, read, ways[number % len(ways)] if not options else ways[0])
+        finally:
+            path.write_bytes(data)
+        found["right" if got == right[read] else "refused" if got == "refused" else "wrong"] += 1
+    return found
+
+
+KINDS = ("data", "delete", "manifest", "manifest list")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_flipped_bit_gives_wrong_rows(table: Path, kind: str) -> None:
+    found = tally(table, kind, 40)
+    assert found["wrong"] == 0
+    assert found["refused"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [*((kind, all_bytes) for kind in KINDS), *((k, p) for k in KINDS[:2] for p in (page_bytes, ending_bytes))],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_none_of_many_flipped_bits_gives_wrong_rows(
+    table: Path, kind: str, places: Callable[[bytes], list[int]]
+) -> None:
+    found = tally(table, kind, 800, places)
+    print(kind, places.__name__, dict(found))  # noqa: T201 - the rate is worth knowing
+    assert found["wrong"] == 0
+    assert found["refused"] > 0
+
+
+@pytest.mark.slow
+def test_without_a_look_at_checksums_some_do(table: Path) -> None:
+    assert tally(table, "data", 600, verify_checksums=False)["wrong"] > 0
