@@ -83,11 +83,13 @@ def _cut_one_by_one(
 ) -> None:
     members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False)
     schema, payload = members.column("schema"), members.column("payload")
-    enveloped = np.flatnonzero(
-        members.is_object
-        & ((schema.kind == kernels.OBJECT) | (schema.kind == kernels.NULL))
-        & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
-    )
+    has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
+    # Some writers leave the schema out. Beside other members a payload is a column of a row.
+    alone = np.flatnonzero(has_payload & (schema.kind == kernels.MISSING))
+    if len(alone):
+        alone = alone[scan_objects(documents.take(alone), ("payload",)).of_names({"payload"})]
+        start[alone], end[alone] = payload.start[alone], payload.end[alone]
+    enveloped = np.flatnonzero(has_payload & ((schema.kind == kernels.OBJECT) | (schema.kind == kernels.NULL)))
     start[enveloped], end[enveloped] = payload.start[enveloped], payload.end[enveloped]
     texts = [documents.data[b:e].tobytes() for b, e in zip(schema.start[enveloped], schema.end[enveloped], strict=True)]
     schema_of[enveloped] = [schemas.setdefault(text, len(schemas)) for text in texts]

@@ -10,7 +10,7 @@ from pipelines.formats import json_kernels as kernels
 from pipelines.formats.casting import cast_each
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.span_text import NUMBER_KINDS, TEXT_KINDS, Decoded, Mask, inverse, text, true_mask
-from pipelines.formats.value_type import ValueType
+from pipelines.formats.value_type import DATE_STYLES, ValueType
 
 SAFE_DIGITS = 15
 """Integers of so many characters are doubles exactly."""
@@ -163,7 +163,13 @@ def temporals(column: SpanColumn, wanted: ValueType) -> Decoded:
     is_text = column.of_kind(*TEXT_KINDS)
     if is_text.any():
         words, _ = text(column, is_text)
-        from_text, bad = temporal.from_text(words, wanted.arrow)
+        styled = wanted.encoding in DATE_STYLES
+        read = (
+            temporal.from_style(words, wanted.arrow, wanted.encoding)
+            if styled
+            else temporal.from_text(words, wanted.arrow)
+        )
+        from_text, bad = read
         numbers = column.has_value & ~is_text
         if not numbers.any():
             return from_text, bad

@@ -15,6 +15,11 @@ Reasons = str | pa.StringArray
 
 MAX_SHOWN = 60
 """Characters of a value that are shown: the event itself is in quarantine, too."""
+DATE_STYLE_HINT = (
+    "; if the server writes dates in another DateStyle than ISO, say which: "
+    "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
+)
+_DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
 
 
@@ -31,6 +36,9 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
         kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
         values = pc.binary_join_element_wise(kinds, values, " ")
         texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+        if pa.types.is_date(wanted.arrow) or pa.types.is_timestamp(wanted.arrow):
+            in_style = pc.match_substring_regex(texts, _DATE_IN_A_STYLE)
+            texts = pc.if_else(in_style, _joined("", texts, DATE_STYLE_HINT), texts)
     else:
         texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
     return per_event(texts, bad)

@@ -53,7 +53,10 @@ def sniff(raw: RawEvents) -> str:
     events = scan_objects(documents, (*_NAMES, *_WAL2JSON, *_DMS, "__op", *USUAL_OP_COLUMNS), learn=False)
     canal = _has_any(events, _CANAL)
     marks = {
-        "debezium-json": _has_any(events, _DEBEZIUM) | _is_op(events.column("__op")) | _is_heartbeat(documents, events),
+        "debezium-json": _has_any(events, _DEBEZIUM)
+        | _is_op(events.column("__op"))
+        | _is_heartbeat(documents, events)
+        | _is_bare_payload(documents),
         "canal-json": canal,
         "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all that Maxwell's have
         "dms": _is_dms(events),
@@ -86,6 +89,15 @@ def _is_heartbeat(documents: Documents, events: Members) -> Mask:
     """Objects of nothing but `ts_ms`."""
     every = scan_objects(documents, ("ts_ms",), learn=True)
     result: Mask = events.is_object & every.of_names({"ts_ms"}) & every.column("ts_ms").of_kind(kernels.INT)
+    return result
+
+
+def _is_bare_payload(documents: Documents) -> Mask:
+    """Objects of nothing but a `payload` that is an event."""
+    outer = scan_objects(documents, ("payload",), learn=True)
+    inner = scan_objects(outer.column("payload").documents(kernels.OBJECT), ("op", "before", "after"), learn=False)
+    has_image = (inner.column("before").kind != kernels.MISSING) | (inner.column("after").kind != kernels.MISSING)
+    result: Mask = outer.of_names({"payload"}) & _is_op(inner.column("op")) & has_image
     return result
 
 

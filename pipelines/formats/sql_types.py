@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -37,6 +38,12 @@ _MYSQL: Mapping[str, ValueType] = {
             "point",
             "linestring",
             "polygon",
+            "multipoint",
+            "multilinestring",
+            "multipolygon",
+            "geometrycollection",
+            "geomcollection",
+            "vector",
         ),
         ValueType(pa.binary(), Encoding.LATIN1),
     ),
@@ -77,8 +84,17 @@ def mysql_type(name: str) -> ValueType:
 
 
 @lru_cache(maxsize=4096)
-def postgres_type(name: str) -> ValueType:
-    """The value type of a PostgreSQL type such as `numeric(5,2)`, `timestamp(3) with time zone`; text if not known."""
+def postgres_type(name: str, dates: Encoding = Encoding.NATURAL) -> ValueType:
+    """The value type of a PostgreSQL type such as `numeric(5,2)`, `timestamp(3) with time zone`; text if not known.
+
+    `dates` is how the server writes dates and timestamps (its DateStyle).
+    """
+    found = _postgres_type(name)
+    has_date = pa.types.is_date(found.arrow) or pa.types.is_timestamp(found.arrow)
+    return replace(found, encoding=dates) if has_date else found
+
+
+def _postgres_type(name: str) -> ValueType:
     base, arguments, rest = _parsed(name)
     if name.endswith("]") or base.startswith("_"):
         return _TEXT

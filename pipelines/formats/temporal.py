@@ -6,11 +6,33 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.formats.casting import cast_each
-from pipelines.formats.value_type import Encoding
+from pipelines.formats.value_type import DATE_STYLES, Encoding
 
 _PER_SECOND = {Encoding.SECONDS: 1, Encoding.MILLIS: 1_000, Encoding.MICROS: 1_000_000, Encoding.NANOS: 1_000_000_000}
 _SECONDS_PER_DAY = 86_400
 _POSTGRES_STYLE = "%a %b %d %H:%M:%S %Y"
+
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_TIME = r"(?: (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?"
+_ZONE = r"(?: ?(?P<zone>[A-Z]{1,5}|[+-]\d\d(?::?\d\d)?))?$"
+_DAY, _MONTH, _YEAR = r"(?P<day>\d\d)", r"(?P<month>\d\d)", r"(?P<year>\d{4})"
+_NAMED = r"(?P<month>[A-Z][a-z]{2})"
+_CLOCK = r"(?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)"
+_STYLES = {
+    Encoding.SQL_MDY: (f"^{_MONTH}/{_DAY}/{_YEAR}{_TIME}{_ZONE}",),
+    Encoding.SQL_DMY: (f"^{_DAY}/{_MONTH}/{_YEAR}{_TIME}{_ZONE}",),
+    Encoding.GERMAN: (rf"^{_DAY}\.{_MONTH}\.{_YEAR}{_TIME}{_ZONE}",),
+    # Dates alone are written in numbers, timestamps with the names of day and month.
+    Encoding.POSTGRES_MDY: (
+        f"^{_MONTH}-{_DAY}-{_YEAR}{_TIME}{_ZONE}",
+        rf"^\w{{3}} {_NAMED} {_DAY} {_CLOCK} {_YEAR}{_ZONE}",
+    ),
+    Encoding.POSTGRES_DMY: (
+        f"^{_DAY}-{_MONTH}-{_YEAR}{_TIME}{_ZONE}",
+        rf"^\w{{3}} {_DAY} {_NAMED} {_CLOCK} {_YEAR}{_ZONE}",
+    ),
+}
+"""How dates and timestamps are written in the DateStyles of PostgreSQL."""
 
 Mask = NDArray[np.bool_]
 
@@ -24,6 +46,8 @@ def from_integers(
     timestamps the unit that puts the value between 1653 and 2286 (milliseconds below 10^13, microseconds below 10^16,
     else nanoseconds); state the encoding where values close to 1970 matter.
     """
+    if encoding in DATE_STYLES:
+        return pa.nulls(len(values), arrow), valid
     if pa.types.is_date(arrow):
         days = values if encoding in (Encoding.NATURAL, Encoding.DAYS) else _floor(values, encoding, _SECONDS_PER_DAY)
         bad = valid & ((days > 2**31 - 1) | (days < -(2**31)))
@@ -47,6 +71,33 @@ def from_integers(
         scaled, bad = _rescale(values, _PER_SECOND[encoding], _per_second(arrow))
     bad = valid & bad
     return _array(scaled, valid & ~bad, arrow), bad
+
+
+def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tuple[pa.Array, Mask]:
+    """Dates and timestamps from text in a DateStyle of PostgreSQL, and where there is none.
+
+    Text in ISO is none: a server writes one style, and 12/11 is another day in another.
+    """
+    months = pa.array(_MONTHS)
+    found = [pc.extract_regex(pc.utf8_trim_whitespace(text), pattern) for pattern in _STYLES[style]]
+    year, month, day, time, zone = (
+        pc.coalesce(*(pc.struct_field(parts, name) for parts in found))
+        for name in ("year", "month", "day", "time", "zone")
+    )
+    known = pc.index_in(month, months)
+    number = pc.if_else(pc.is_valid(known), pc.cast(pc.add(known, 1), pa.string()), month)
+    number, day = pc.utf8_lpad(number, 2, "0"), pc.utf8_lpad(day, 2, "0")
+    days = pc.binary_join_element_wise(year, number, day, "-")
+    moments = pc.binary_join_element_wise(days, pc.if_else(pc.equal(time, ""), "00:00:00", time), "T")
+    in_utc = pc.is_in(zone, pa.array(["UTC", "GMT", "Z"]))
+    zone = pc.if_else(in_utc, "Z", zone)
+    # Other names of zones, such as IST, stand for several.
+    written = pc.if_else(pc.match_substring_regex(zone, "^[A-Z]{2}"), pa.scalar(None, pa.string()), moments)
+    if pa.types.is_date(arrow):
+        values, _ = cast_each(pc.if_else(pc.equal(time, ""), days, pa.scalar(None, pa.string())), arrow)
+    else:
+        values, _ = from_text(pc.binary_join_element_wise(written, zone, ""), arrow)
+    return values, np.asarray(pc.and_(pc.is_null(values), pc.is_valid(text)))
 
 
 def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:

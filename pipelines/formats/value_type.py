@@ -26,6 +26,12 @@ class Encoding(Enum):
     MILLIS = "millis"
     MICROS = "micros"
     NANOS = "nanos"
+    SQL_MDY = "sql-mdy"
+    """Dates and timestamps as PostgreSQL writes them in a DateStyle other than ISO."""
+    SQL_DMY = "sql-dmy"
+    POSTGRES_MDY = "postgres-mdy"
+    POSTGRES_DMY = "postgres-dmy"
+    GERMAN = "german"
     PLAIN = "plain"
     """Decimals as numbers, or as text that is one; never as base64."""
     BASE64 = "base64"
@@ -37,6 +43,11 @@ class Encoding(Enum):
     """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
     ENTRIES = "entries"
     """A list of [key, value] pairs: Connect maps whose keys are no strings."""
+
+
+DATE_STYLES = frozenset(
+    {Encoding.SQL_MDY, Encoding.SQL_DMY, Encoding.POSTGRES_MDY, Encoding.POSTGRES_DMY, Encoding.GERMAN}
+)
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,10 @@ def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = 
             raise ConfigError(
                 f"encodings.{column}: unknown encoding {encodings[column]!r}; valid are {valid}"
             ) from error
+        if encoding in DATE_STYLES and not (pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)):
+            raise ConfigError(
+                f"encodings.{column}: {encoding.value} is how dates are written, and {column} is {describe(arrow)}"
+            )
         if encoding is Encoding.PLAIN and not pa.types.is_decimal(arrow):
             raise ConfigError(
                 f"encodings.{column}: plain is how decimals are written, and {column} is {describe(arrow)}"

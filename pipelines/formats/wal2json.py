@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.errors import ConfigError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
 from pipelines.formats.documents import Documents, from_binary
@@ -23,6 +24,7 @@ from pipelines.formats.json_scan import scan_arrays, scan_objects
 from pipelines.formats.json_spans import Members
 from pipelines.formats.op_names import op_codes
 from pipelines.formats.sql_types import postgres_type
+from pipelines.formats.value_type import Encoding
 from pipelines.formats.wal2json_cells import Cells, cells_of, parallel
 from pipelines.sources.event_groups import Complete
 from pipelines.sources.raw_events import RawEvents
@@ -33,6 +35,16 @@ Mask = NDArray[np.bool_]
 _V2 = {"I": "c", "U": "u", "D": "d", "T": "t"}
 _V2_CONTROL = dict.fromkeys(("B", "C", "K", "E", "M", "X", "P", "R"), "x")
 _V1 = {"insert": "c", "update": "u", "delete": "d", "truncate": "t"}
+_DATE_STYLES: Mapping[tuple[str, ...], Encoding] = {
+    **{("iso", order): Encoding.NATURAL for order in ("mdy", "dmy", "ymd")},
+    **{("german", order): Encoding.GERMAN for order in ("mdy", "dmy", "ymd")},
+    ("iso",): Encoding.NATURAL,
+    ("german",): Encoding.GERMAN,
+    ("sql", "mdy"): Encoding.SQL_MDY,
+    ("sql", "dmy"): Encoding.SQL_DMY,
+    ("postgres", "mdy"): Encoding.POSTGRES_MDY,
+    ("postgres", "dmy"): Encoding.POSTGRES_DMY,
+}
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
@@ -42,22 +54,43 @@ class Wal2JsonOptions:
 
     Attributes:
         version: 1 or 2; None takes what the first event looks like.
+        date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. Nothing is guessed from the values.
     """
 
     version: int | None = None
+    date_style: str | None = None
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> "Wal2JsonOptions":
-        """Options from config."""
-        return cls(**options)
+        """Options from config.
+
+        Raises:
+            ConfigError: a style that no server has, or that leaves the order of day and month open.
+        """
+        result = cls(**options)
+        if result.date_style is not None and _words(result.date_style) not in _DATE_STYLES:
+            raise ConfigError(
+                f"date_style must be what SHOW DateStyle says, as 'ISO, MDY', 'SQL, DMY', 'Postgres, MDY' or 'German, DMY', "
+                f"not {result.date_style!r}"
+            )
+        return result
+
+    @property
+    def dates(self) -> Encoding:
+        """How dates and timestamps are written."""
+        return Encoding.NATURAL if self.date_style is None else _DATE_STYLES[_words(self.date_style)]
+
+
+def _words(style: str) -> tuple[str, ...]:
+    return tuple(word for word in str(style).lower().replace(",", " ").split() if word)
 
 
 def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
     """The changes of a batch of wal2json events."""
     documents, wrapper = _unwrapped(from_binary(raw.documents))
     if options.version == 1 or (options.version is None and _looks_like_v1(documents)):
-        return _version_1(documents, wrapper)
-    return _version_2(documents, wrapper)
+        return _version_1(documents, wrapper, options.dates)
+    return _version_2(documents, wrapper, options.dates)
 
 
 def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2JsonOptions) -> Complete | None:
@@ -94,7 +127,7 @@ def _looks_like_v1(documents: Documents) -> bool:
     return bool(sample.column("change").kinds[kernels.ARRAY] > sample.column("action").has_value.sum())
 
 
-def _version_2(documents: Documents, wrapper: Members) -> Events:
+def _version_2(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
     names = ("action", "schema", "table", "columns", "identity", "pk", "timestamp")
     events = scan_objects(documents, names, learn=False)
     action = strings(events.column("action"))
@@ -107,6 +140,7 @@ def _version_2(documents: Documents, wrapper: Members) -> Events:
         np.arange(len(op)),
         (columns, identity, pk),
         temporal.from_text(times, _TIMESTAMP)[0],
+        dates=dates,
         paths=paths_of(documents),
         refused=(
             *broken_documents(events),
@@ -124,7 +158,7 @@ def _version_2(documents: Documents, wrapper: Members) -> Events:
     )
 
 
-def _version_1(documents: Documents, wrapper: Members) -> Events:
+def _version_1(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
     transactions = scan_objects(documents, ("change", "timestamp"), learn=False)
     changes = scan_arrays(transactions.column("change").documents(kernels.ARRAY))
     raw_of = np.repeat(np.arange(len(documents)), np.diff(changes.offsets))
@@ -152,6 +186,7 @@ def _version_1(documents: Documents, wrapper: Members) -> Events:
         raw_of,
         cells,
         temporal.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
+        dates=dates,
         paths=paths_of(documents, raw_of),
         refused=(
             *broken_documents(transactions),
@@ -171,13 +206,14 @@ def _events(
     cells: tuple[Cells, Cells, Cells],
     times: pa.Array,
     *,
+    dates: Encoding,
     paths: Any,
     refused: Any,
     skipped: Mapping[str, int],
 ) -> Events:
-    columns, identity, pk = cells
+    columns, identity, _ = cells
     table_of, tables = table_names([strings(events.column(name)) for name in ("schema", "table")])
-    declared_of, declared = _declared(table_of, op, columns, identity, pk)
+    declared_of, declared = _declared(table_of, op, cells, dates)
     return Events(
         raw=raw_of,
         op=op,
@@ -197,10 +233,10 @@ def _events(
 
 
 def _declared(
-    table_of: NDArray[np.int32], op: NDArray[np.uint8], columns: Cells, identity: Cells, pk: Cells
+    table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, Cells, Cells], dates: Encoding
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
     """What the events say about columns and key, together per table as long as they do not contradict each other."""
-    parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in (columns, identity, pk))]
+    parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in cells)]
     encoded = pc.binary_join_element_wise(*parts, "\x1d").dictionary_encode()
     codes = np.asarray(encoded.indices)
     group_of_signature = np.zeros(max(len(encoded.dictionary), 1), np.int32)
@@ -208,7 +244,7 @@ def _declared(
     latest: dict[str, int] = {}
     for code, signature in enumerate(encoded.dictionary.to_pylist()):
         table, own, old, keys = signature.split("\x1d")
-        types = {name: postgres_type(text) for name, text in _pairs(own) + _pairs(old) if text}
+        types = {name: postgres_type(text, dates) for name, text in _pairs(own) + _pairs(old) if text}
         # Without a primary key the replica identity is the best there is, unless it is the whole row.
         names = tuple(n for n, _ in _pairs(keys)) or tuple(
             n for n, _ in _pairs(old) if len(_pairs(old)) < len(_pairs(own)) or not own

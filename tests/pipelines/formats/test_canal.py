@@ -53,3 +53,29 @@ def test_canal_truncate_takes_the_key_of_the_rows_around_it() -> None:
     truncate = canal("TRUNCATE", None, mysqlType=None, pkNames=None, isDdl=True)
     decoded = read("canal-json", canal("INSERT", [{"id": "1", "n": "a"}]), truncate, key=())
     assert [row["op"] for row in changes(decoded)] == ["c", "t"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "POINT",
+        "LINESTRING",
+        "POLYGON",
+        "MULTIPOINT",
+        "MULTILINESTRING",
+        "MULTIPOLYGON",
+        "GEOMETRY",
+        "GEOMETRYCOLLECTION",
+        "geomcollection",
+    ],
+)
+def test_spatial_values_are_bytes(kind: str) -> None:
+    value = bytes([0, 0, 0, 0, 1, 1, 0, 255])
+    message = canal("INSERT", [{"id": "1", "n": value.decode("latin-1")}], mysqlType={"id": "INT", "n": kind})
+    (change,) = changes(read("canal-json", message))
+    assert change["after"]["n"] == value
+
+
+def test_change_of_rows_that_says_it_is_ddl_is_refused() -> None:
+    decoded = read("canal-json", canal("INSERT", [{"id": "1", "n": "a"}], isDdl=True))
+    assert (len(reasons(decoded)), dict(decoded.skipped)) == (1, {})
