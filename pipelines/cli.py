@@ -18,6 +18,7 @@ from typing import Any, Literal
 import typer
 
 from pipelines.errors import PipelineError
+from scan_core.secret_values import HidingStream, hide_in_error
 
 COMMANDS = "nevermore.commands"
 LOG_LEVEL = "--log-level"
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
     if not os.environ.get("NEVERMORE_TRACEBACK"):
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
+    if not isinstance(sys.stderr, HidingStream):
+        sys.stderr = HidingStream(sys.stderr)  # what libraries print there, tracebacks, progress
     try:
         application = _application(words)
         sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
@@ -69,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:  # errors that are not ours are raised again, with their traceback
         code = _exit_code(error)
         if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
+            hide_in_error(error)
             raise
         _print_error(str(error), as_json="--json" in words)
         sys.exit(code)

@@ -78,7 +78,8 @@ def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
     try:
         config = Config.model_validate({**values, "path": Path(path).absolute()})
     except ValidationError as error:
-        raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from error
+        # not `from error`: a traceback would show the values of the environment, which pydantic repeats
+        raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
     return _resolved(config)
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import yaml
 
 from pipelines.errors import ConfigError
+from scan_core.secret_values import remember, remember_passwords
 
 MAX_CHARACTERS = 1_000_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
 """Far beyond any config; YAML of a few lines can stand for more than memory holds."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth", re.IGNORECASE)
+"""In names of options whose values are nobody's business."""
 _TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
 
 
@@ -74,6 +77,14 @@ class ConfigDocument:
                 break
         return f"{self.path}:{line + 1}"
 
+    def may_show(self, place: Sequence[str | int]) -> bool:
+        """Whether a message may show what stands at a place: nothing of the environment, and nothing of a catalog."""
+        value: Any = self.raw
+        for step in place[: self.depth(place)]:
+            value = value[step]
+        is_secret = bool(place) and (place[0] == "catalog" or _SECRET.search(str(place[-1])) is not None)
+        return not is_secret and _VARIABLE.search(str(value)) is None
+
     def depth(self, place: Sequence[str | int]) -> int:
         """How many steps of a place lead to a value that is there."""
         value: Any = self.raw
@@ -96,9 +107,13 @@ class ConfigDocument:
             found = os.environ.get(match[1], match[2])
             if found is None:
                 raise ConfigError(f"{self.where(place)}: environment variable {match[1]} is not set")
+            if match[1] in os.environ:
+                remember(match[1], found)
             return found
 
-        return _VARIABLE.sub(replace, value)
+        filled = _VARIABLE.sub(replace, value)
+        remember_passwords(filled)
+        return filled
 
     def _check_keys(self, node: yaml.Node) -> None:
         if isinstance(node, yaml.SequenceNode):

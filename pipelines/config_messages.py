@@ -52,12 +52,12 @@ def config_messages(
             # Behind the last key of the file stands which one of several types was tried.
             place = place[: document.depth(place)]
             faults.setdefault(place, []).append(problem)
-            told = wrong_value(faults[place])
+            told = wrong_value(faults[place], may_show=document.may_show(place))
             messages[place] = f"{_name(place)}: {told}" if place else told
     return [f"{document.where(place)}: {message}" for place, message in messages.items() if place not in misspelt]
 
 
-def wrong_value(problems: Sequence[ErrorDetails]) -> str:
+def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> str:
     """What is wrong with one value: what it must be and is not, or what a validator of ours says.
 
     Several problems are those of several types of which it fits none.
@@ -68,7 +68,7 @@ def wrong_value(problems: Sequence[ErrorDetails]) -> str:
     words = " or ".join(text.removeprefix("must be ") for text in wanted)
     value = problems[0]["input"]
     hint = "; write it in quotes" if "must be text" in wanted and isinstance(value, int | float | date) else ""
-    return f"must be {words}, not {_shown(value)}{hint}"
+    return f"must be {words}, not {_shown(value) if may_show else _kind(value)}{hint}"
 
 
 def unknown_key(name: str, valid: Sequence[str]) -> tuple[str, str | None]:
@@ -111,6 +111,25 @@ def _shown(value: Any) -> str:
         case _:
             text = repr(value)
             return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _kind(value: Any) -> str:
+    """What a value is, where it may be a secret."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "this text"
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a {type(value).__name__}"
 
 
 def _name(place: Sequence[str | int]) -> str:

@@ -6,11 +6,17 @@ error: it goes to quarantine.
 
 from typing import ClassVar
 
+from scan_core.secret_values import hidden, hide_in_error
+
 
 class PipelineError(Exception):
-    """Base of every error that pipelines raise on purpose."""
+    """Base of every error that pipelines raise on purpose. Its text shows no secrets."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        hide_in_error(self)  # a traceback goes on to what led to it
+        return hidden(Exception.__str__(self))
 
 
 class ConfigError(PipelineError, ValueError):

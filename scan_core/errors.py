@@ -3,9 +3,14 @@
 One base, few children. A message says what is wrong, where (file, field), the value, and what to do.
 """
 
+from scan_core.secret_values import hidden
+
 
 class ScanError(Exception):
-    """Base of every error that scan_core raises on purpose."""
+    """Base of every error that scan_core raises on purpose. Its text shows no secrets."""
+
+    def __str__(self) -> str:
+        return hidden(Exception.__str__(self))
 
 
 class TableNotFoundError(ScanError, FileNotFoundError):
@@ -16,14 +21,14 @@ class SnapshotNotFoundError(ScanError, KeyError):
     """The table has no such snapshot, reference, or no snapshot at that time."""
 
     def __str__(self) -> str:
-        return Exception.__str__(self)  # KeyError would print the message's repr
+        return ScanError.__str__(self)  # KeyError would print the message's repr
 
 
 class ColumnNotFoundError(ScanError, KeyError):
     """The schema in force has no such column; the message names the nearest ones."""
 
     def __str__(self) -> str:
-        return Exception.__str__(self)
+        return ScanError.__str__(self)
 
 
 class PredicateError(ScanError, ValueError):

@@ -19,7 +19,7 @@ random.seed(int(sys.argv[3]))
 with open(sys.argv[2], "wb", buffering=0) as out:
     at = 0
     while at < len(data):
-        step = random.choice([1, 3, 17, 200, 4096, 70_000])
+        step = random.choice([1, 3, 17, 200, 4096])
         out.write(data[at:at + step])
         at += step
         time.sleep(random.choice([0, 0.001, 0.003, 0.01]))
