@@ -12,13 +12,13 @@ import dagster as dg
 from assets.automation import check_schedule, ingest_schedule, publish_schedules
 from assets.change_log import change_log_assets
 from assets.jobs import check_job, ingest_job, jobs_by_time
-from assets.keys import mirror_key, published_key
+from assets.keys import mirror_key
 from assets.materialized import published_asset
 from assets.mirror import mirror_asset
 from assets.partitions import partitions_of
 from assets.publish_job import publish_after_ingest, publish_job
 from assets.resources import Project
-from checks.asset_checks import mirror_asset_checks, published_asset_check
+from checks.asset_checks import mirror_asset_checks
 from pipelines.catalog import open_catalog
 from pipelines.config import Config, load
 from pipelines.ingest import sources
@@ -41,13 +41,9 @@ def project_definitions(config: Config) -> dg.Definitions:
     ]
     mirror_checks = [mirror_asset_checks(table, mirror_key(table), config) for table in config.tables]
     check_all = check_job(mirror_checks)
-    checks = [
-        *mirror_checks,
-        *(published_asset_check(name, published_key(name)) for name in config.published),
-    ]
     return dg.Definitions(
         assets=assets,
-        asset_checks=checks,
+        asset_checks=mirror_checks,
         jobs=[ingest_job, check_all, *jobs_by_time(config.published), *([refresh] if refresh else [])],
         schedules=[
             ingest_schedule(config.ingest_schedule),

@@ -19,6 +19,7 @@ from assets.dagster_home import dagster_home
 from assets.demo_project import PUBLISHED, write_demo_config
 from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.keys import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
+from assets.published_reports import OF_PARTITION
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, load
 from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate
@@ -147,15 +148,17 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
 
 def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport) -> None:
     groups = {CHANGE_LOG_GROUP: report.change_logs, MIRROR_GROUP: report.mirrors, PUBLISHED_GROUP: report.published}
-    # a run over several days reports its sums once for each of them
-    last = {
-        event.step_materialization_data.materialization.asset_key: event.step_materialization_data.materialization
-        for event in result.get_asset_materialization_events()
-    }
-    for key, materialization in last.items():
+    # of a run over several days each says what was written for it, and what the whole run read
+    by_key: dict[dg.AssetKey, list[Counter[str]]] = {}
+    for event in result.get_asset_materialization_events():
+        made = event.step_materialization_data.materialization
+        by_key.setdefault(made.asset_key, []).append(Counter(_integers(made.metadata)))
+    for key, found in by_key.items():
         group, *name = key.path
-        table = ".".join(name)
-        groups[group].setdefault(table, Counter()).update(_integers(materialization.metadata))
+        total = Counter(found[-1])
+        if len(found) > 1:
+            total.update({n: sum(other[n] for other in found[:-1]) for n in OF_PARTITION})
+        groups[group].setdefault(".".join(name), Counter()).update(total)
     for check in result.get_asset_check_evaluations():
         asset = ".".join(check.asset_key.path[1:])
         outcome = CheckOutcome(asset, check.check_name, check.passed, _integers(check.metadata))

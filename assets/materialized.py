@@ -6,25 +6,30 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from assets.keys import PUBLISHED_GROUP, mirror_key, published_key, table_pool
-from assets.published_reports import checked_publish, count_made, refresh_metadata
+from assets.published_reports import (
+    ROW_CHECKS,
+    failure_of,
+    partition_metadata,
+    refresh_metadata,
+    row_check_results,
+)
 from assets.resources import Project
+from checks.publish_checks import ProjectAuditor
 from pipelines.config import Config
 from pipelines.errors import ConfigError
+from pipelines.published.audit import CheckFailedError
 from pipelines.published.entries import tables_read
+from pipelines.published.refresh import publish
 
 DAYS_PER_RUN = 31
 """Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""
-COMPLETE_CHECK = "published_rows_are_complete"
-
-_Made = tuple[int, int, dict[str, dg.MetadataValue]]
-"""Rows written, rows found, metadata."""
 
 
 def published_asset(name: str, config: Config, partitions: dg.PartitionsDefinition | None) -> dg.AssetsDefinition:
     """The asset of one published table.
 
-    Its check runs inside: a failed check fails the day, where a separate check on a last asset would leave a backfill
-    green.
+    Its checks run inside, on rows that nobody reads yet: a failed one leaves the table as it was and fails the run, where a
+    separate check on a last asset would leave a backfill green.
     """
     key = published_key(name)
     entry = config.published[name]
@@ -33,23 +38,23 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
         context: dg.AssetExecutionContext, project: Project
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
         keys = list(context.partition_keys) if partitions is not None else []
-        written, found, metadata = _make(name, project, keys)
-        context.log.info("%s: %s rows", name, written)
-        is_all = project.config().published[name].mode == "replace"  # otherwise earlier rows of the day stay
-        verdict = dg.AssetCheckResult(
-            passed=found == written if is_all else found >= written,
-            check_name=COMPLETE_CHECK,
-            metadata={"rows written": written, "rows found": found},
-        )
-        if not verdict.passed:
-            yield verdict
-            raise dg.Failure(
-                f"{name}: tasks wrote {written} rows, the table holds {found}",
-                metadata={"partitions": ", ".join(keys) or "all"},
-                allow_retries=False,
+        try:
+            report = publish(
+                project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()
             )
-        yield dg.MaterializeResult(metadata=metadata)
-        yield verdict
+        except CheckFailedError as error:
+            if any(verdict.table == name for verdict in error.verdicts):
+                yield from row_check_results(name, error.verdicts)
+            raise failure_of(error) from error
+        context.log.info("%s: %s rows", name, report.rows)
+        if keys:
+            for partition in keys:
+                metadata = {**refresh_metadata(report), **partition_metadata(report, partition)}
+                context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
+            yield dg.MaterializeResult()
+        else:
+            yield dg.MaterializeResult(metadata=refresh_metadata(report))
+        yield from row_check_results(name, report.checks)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # backfill policies are in beta, and without an alternative
@@ -59,13 +64,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             deps=[mirror_key(table) for table in _mirrors(config, name)],
             partitions_def=partitions,
             backfill_policy=None if partitions is None else policy,
-            check_specs=[
-                dg.AssetCheckSpec(
-                    COMPLETE_CHECK,
-                    asset=key,
-                    description="The table holds the rows that the tasks wrote, and no others where days are replaced.",
-                )
-            ],
+            check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in ROW_CHECKS.items()],
             group_name=PUBLISHED_GROUP,
             kinds={"iceberg", "spark"},
             pool=table_pool(name),
@@ -84,11 +83,3 @@ def _mirrors(config: Config, name: str) -> Sequence[str]:
 
 def _how(partition: str | None) -> str:
     return "Made from mirrors as a whole." if partition is None else f"Re-made by {partition} from mirrors."
-
-
-def _make(name: str, project: Project, keys: Sequence[str]) -> _Made:
-    """The partitions of a run in one snapshot, or all of the table."""
-    config = project.config()
-    report = checked_publish(config, name, partitions=keys, master=project.spark_master)
-    found = 0 if report.is_unchanged else count_made(config, report)
-    return report.rows, found, refresh_metadata(report)

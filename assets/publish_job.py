@@ -11,13 +11,14 @@ import dagster as dg
 from assets.jobs import PUBLISH_JOB, ingest_job
 from assets.keys import published_key, table_pool
 from assets.partitions import partitions_of
-from assets.published_reports import checked_publish, count_made, refresh_metadata
+from assets.published_reports import failure_of, partition_metadata, refresh_metadata
 from assets.resources import Project
-from checks.asset_checks import check_result
-from checks.published_equality import published_equals_duckdb
+from checks.publish_checks import ProjectAuditor
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
+from pipelines.published.audit import CheckFailedError
 from pipelines.published.entries import published_entry
+from pipelines.published.refresh import publish
 from pipelines.published.refresh_report import PublishReport
 from scan_core.table import open_table
 
@@ -77,26 +78,14 @@ def _refresh_op(name: str) -> dg.OpDefinition:
     )
     def refresh(context: dg.OpExecutionContext, project: Project) -> None:
         config = project.config()
-        report = checked_publish(config, name, master=project.spark_master)
+        try:
+            report = publish(config, name, master=project.spark_master, auditor=ProjectAuditor())
+        except CheckFailedError as error:
+            raise failure_of(error) from error
         context.log.info("%s: %s", name, report.reason)
-        if report.is_unchanged:
-            return
-        found = count_made(config, report)
-        if found != report.rows:
-            raise dg.Failure(
-                f"{name}: tasks wrote {report.rows} rows, the table holds {found}",
-                metadata=refresh_metadata(report),
-                allow_retries=False,
-            )
-        for event in _materializations(config, report, context.instance):
-            context.log_event(event)
-        verdict = published_equals_duckdb(config, name)
-        if not verdict.passed:
-            raise dg.Failure(
-                f"{name}: {verdict.summary()}",
-                metadata=check_result(verdict, published_key(name)).metadata,
-                allow_retries=False,
-            )
+        if not report.is_unchanged:
+            for event in _materializations(config, report, context.instance):
+                context.log_event(event)
 
     return refresh
 
@@ -116,7 +105,8 @@ def _materializations(
     known = set(partitions.get_partition_keys(dynamic_partitions_store=instance))
     for partition in made:
         if partition in known:
-            yield dg.AssetMaterialization(key, partition=partition, metadata=metadata)
+            own = {**metadata, **partition_metadata(report, partition)}
+            yield dg.AssetMaterialization(key, partition=partition, metadata=own)
 
 
 def _existing(config: Config, name: str) -> list[str]:

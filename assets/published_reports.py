@@ -1,60 +1,38 @@
-"""What runs of published tables report: metadata of materializations, and whether the table holds what was written."""
+"""What runs of published tables report: metadata of materializations, of the run and of each partition; checks; failures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
-from sqlglot import exp
 
-from checks.publish_checks import ProjectAuditor
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import Config
-from pipelines.published.audit import CheckFailedError
-from pipelines.published.entries import published_entry
-from pipelines.published.partition import NULL_KEY
-from pipelines.published.refresh import publish
-from pipelines.published.refresh_report import PublishReport
-from pipelines.published.slice_conditions import scan_condition
-from scan_core.metrics import ScanMetrics
-from scan_core.scan import Scan
-from scan_core.table import open_table
+from assets.keys import published_key
+from checks.asset_checks import check_metadata
+from checks.published_equality import NAME as EQUALS_DUCKDB
+from checks.staged_rows import COMPLETE
+from pipelines.published.audit import CheckFailedError, Verdict
+from pipelines.published.refresh_report import PartitionWritten, PublishReport
 
+ROW_CHECKS = {
+    COMPLETE: "All rows that the tasks wrote are staged, and no others where partitions are replaced.",
+    EQUALS_DUCKDB: "The rows are those that DuckDB computes from the mirrors, where it can.",
+}
+"""By name, the checks of rows on their branch, before anybody reads them."""
+OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
+"""Metadata that a run tells of each partition; all else is of the whole run."""
 MOST_TOLD = 50
 """Partitions whose reason is shown on a materialization."""
 
 
-def checked_publish(
-    config: Config, name: str, *, partitions: Sequence[str] = (), master: str | None = None
-) -> PublishReport:
-    """Publish from mirrors whose checks have passed, whichever run has written them.
-
-    Raises:
-        dagster.Failure: a check failed; the run is not tried again, as the rows would be the same.
-    """
-    try:
-        return publish(config, name, partitions=partitions, master=master, auditor=ProjectAuditor())
-    except CheckFailedError as error:
-        failed = {f"{v.table}: {v.check}": dg.TextMetadataValue(v.text) for v in error.verdicts if not v.passed}
-        raise dg.Failure(str(error), metadata=failed, allow_retries=False) from error
-
-
 def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
     """Metadata of one run of `publish`: what was made, why, and from what."""
-    values = _metadata(
-        report.metrics,
-        rows=report.rows,
-        data_files=report.data_files,
-        bytes_written=report.bytes_written,
-        snapshot_id=report.snapshot_id,
-    )
+    values = _metadata(report)
     values["reason"] = dg.TextMetadataValue(report.reason)
     values["partitions made"] = (
         dg.TextMetadataValue("all") if report.partitions is None else dg.IntMetadataValue(len(report.partitions))
     )
     if report.why:
         values["why"] = dg.JsonMetadataValue({key: list(why) for key, why in list(report.why.items())[:MOST_TOLD]})
-    if len(report.rows_by_partition) > 1:
-        rows = dict(list(report.rows_by_partition.items())[:MOST_TOLD])
-        values["rows by partition"] = dg.JsonMetadataValue(rows)
+    if len(report.written) > 1:
+        values["rows of the run"] = dg.IntMetadataValue(report.rows)
     if report.checks:
         told = {f"{verdict.table}: {verdict.check}": verdict.text for verdict in report.checks}
         values["checks before publishing"] = dg.JsonMetadataValue(told)
@@ -65,44 +43,44 @@ def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
     return values
 
 
-def count_made(config: Config, report: PublishReport) -> int:
-    """Rows of the partitions that a run made, read back through scan_core from its snapshot."""
-    table = find_table(open_catalog(config), report.name)
-    if table is None or report.snapshot_id is None:
-        return 0
-    scan = open_table(table).scan().as_of_snapshot(report.snapshot_id)
-    if report.partitions is None:
-        return scan.count()
-    return sum(_count_of(scan, config, report.name, key) for key in report.partitions)
+def partition_metadata(report: PublishReport, key: str) -> dict[str, dg.MetadataValue]:
+    """Metadata of one partition of a run of `publish`, beside that of the whole run."""
+    return _written(report.written.get(key, PartitionWritten()))
 
 
-def _count_of(scan: Scan, config: Config, name: str, key: str) -> int:
-    partition = published_entry(config, name).partitioning
-    if partition is None:
-        return scan.count()
-    quoted = "`" + partition.column.replace("`", "``") + "`"
-    if key == NULL_KEY:
-        return scan.where(f"{quoted} is null").count()
-    kind = scan.schema.find(partition.column).type
-    physical = partition.physical(key, kind)
-    condition = scan_condition(exp.column(partition.column), scan.schema, partition, {physical})
-    if condition is None:  # values without a literal: what the manifests say of the partition
-        files = (task.data_file for task in scan.plan().tasks)
-        return sum(file.record_count for file in files if file.partition[0] == physical)
-    return scan.where(condition.sql).count()
+def failure_of(error: CheckFailedError) -> dg.Failure:
+    """A failed check as a failed step, which is not tried again: the rows would be the same."""
+    failed = {f"{v.table}: {v.check}": dg.TextMetadataValue(v.text) for v in error.verdicts if not v.passed}
+    return dg.Failure(str(error), metadata=failed, allow_retries=False)
 
 
-def _metadata(
-    metrics: ScanMetrics, *, rows: int, data_files: int, bytes_written: int, snapshot_id: int | None
-) -> dict[str, dg.MetadataValue]:
-    removed = metrics.rows_removed_by_position_deletes + metrics.rows_removed_by_equality_deletes
+def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.AssetCheckResult]:
+    """The results of the checks of a published table's rows, of which there are none where nothing was made."""
+    found = {verdict.check: verdict for verdict in verdicts if verdict.table == name}
+    for check in ROW_CHECKS:
+        verdict = found.get(check, Verdict(name, check, passed=True, text="nothing was made"))
+        yield dg.AssetCheckResult(
+            asset_key=published_key(name),
+            check_name=check,
+            passed=verdict.passed,
+            description=verdict.text,
+            metadata=check_metadata(verdict.compared, verdict.offending_keys),
+        )
+
+
+def _written(written: PartitionWritten) -> dict[str, dg.MetadataValue]:
+    counts = (written.rows, written.data_files, written.bytes_written)
+    return {name: dg.IntMetadataValue(count) for name, count in zip(OF_PARTITION, counts, strict=True)}
+
+
+def _metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
+    metrics = report.metrics
+    all_of_it = PartitionWritten(report.rows, report.data_files, report.bytes_written)
     return {
-        "dagster/partition_row_count": dg.IntMetadataValue(rows),
-        "rows removed by deletes": dg.IntMetadataValue(removed),
+        **_written(all_of_it),
+        "rows removed by deletes": dg.IntMetadataValue(report.rows_removed_by_deletes),
         "rows read": dg.IntMetadataValue(metrics.rows_out),
-        "data files": dg.IntMetadataValue(data_files),
-        "bytes written": dg.IntMetadataValue(bytes_written),
         "bytes read": dg.IntMetadataValue(metrics.bytes_read),
         "bytes skipped": dg.IntMetadataValue(metrics.bytes_skipped),
-        "snapshot id": dg.TextMetadataValue(str(snapshot_id)),
+        "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),
     }

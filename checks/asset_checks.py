@@ -1,12 +1,11 @@
-"""The checks of mirrors and published tables as Dagster asset checks: a failed one fails its run and names offending keys."""
+"""The checks of mirrors as Dagster asset checks: a failed one fails its run and names offending keys."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 
 from checks.mirror_checks import checks_of, run_checks
-from checks.published_equality import NAME as EQUALS_DUCKDB
-from checks.published_equality import published_equals_duckdb
 from checks.result import CheckResult
 from pipelines.config import Config
 
@@ -39,30 +38,25 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
     return check
 
 
-def published_asset_check(name: str, key: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The check of one published table, whose asset is `key`, against DuckDB."""
-
-    @dg.asset_check(
-        name=EQUALS_DUCKDB,
-        asset=key,
-        blocking=True,
-        description="The rows are those that DuckDB computes from the mirrors' files, where it can.",
-        required_resource_keys={PROJECT},
-    )
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        return check_result(published_equals_duckdb(context.resources.project.config(), name), key)
-
-    return check
-
-
 def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
     """A check's outcome as Dagster shows it: what was compared, what is wrong, up to 20 offending keys."""
-    metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in found.compared.items()}
-    if found.offending_keys:
-        metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in found.offending_keys])
     return dg.AssetCheckResult(
-        asset_key=key, check_name=found.name, passed=found.passed, description=found.summary(), metadata=metadata
+        asset_key=key,
+        check_name=found.name,
+        passed=found.passed,
+        description=found.summary(),
+        metadata=check_metadata(found.compared, found.offending_keys),
     )
+
+
+def check_metadata(
+    compared: Mapping[str, int], offending_keys: Sequence[Mapping[str, Any]]
+) -> dict[str, dg.MetadataValue]:
+    """What a check counted, and the keys that are wrong."""
+    metadata: dict[str, dg.MetadataValue] = {name: dg.IntMetadataValue(count) for name, count in compared.items()}
+    if offending_keys:
+        metadata["offending keys"] = dg.JsonMetadataValue([_json_row(row) for row in offending_keys])
+    return metadata
 
 
 def _json_row(row: object) -> object:

@@ -1,12 +1,14 @@
-"""The checks that a publication asks for: of the snapshots of the mirrors that it reads."""
+"""The checks that a publication asks for: of the snapshots of the mirrors that it reads, and of the rows that it staged."""
 
 from collections.abc import Mapping, Sequence
 
 from checks.kept_results import KeptResults
 from checks.mirror_checks import snapshot_results
+from checks.published_equality import staged_rows_equal_duckdb
 from checks.result import CheckResult
+from checks.staged_rows import rows_are_complete
 from pipelines.config import Config
-from pipelines.published.audit import Verdict
+from pipelines.published.audit import StagedRows, Verdict
 from scan_core.scan import Scan
 
 
@@ -20,6 +22,11 @@ class ProjectAuditor:
             kept = snapshot_results(config, table, scan.table.metadata_path)
             found += [_verdict(table, result, _how(kept)) for result in kept.results.values()]
         return found
+
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+        """Whether exactly the rows that tasks wrote are staged, and whether DuckDB computes the same ones."""
+        results = (rows_are_complete(staged), staged_rows_equal_duckdb(config, staged))
+        return [_verdict(staged.name, result) for result in results]
 
 
 def _how(kept: KeptResults) -> str:

@@ -5,7 +5,7 @@ The rows of a mirror are those of its files where that snapshot has passed its o
 What cannot be compared passes, and says why and how many rows were left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,10 @@ from checks.oracle.connection import open_connection
 from checks.published_partitions import keys_of_rows
 from checks.reference import fold_log, live_rows
 from checks.result import CheckResult, sample
+from checks.staged_rows import staged_scan, staged_table
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.config import Config
+from pipelines.published.audit import StagedRows
 from pipelines.published.entries import arguments, published_entry, published_query
 from pipelines.published.provenance import Origin, Provenance, provenance_of
 from pipelines.published.state import query_hash
@@ -48,8 +50,17 @@ def published_equals_duckdb(config: Config, name: str, *, most_bytes: int = MOST
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
+    return _result(lambda: _Comparison(config, name, most_bytes))
+
+
+def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, most_bytes: int = MOST_BYTES) -> CheckResult:
+    """As `published_equals_duckdb`, over exactly the rows that a run has staged."""
+    return _result(lambda: _Comparison(config, staged.name, most_bytes, staged))
+
+
+def _result(prepare: Callable[[], "_Comparison"]) -> CheckResult:
     try:
-        comparison = _Comparison(config, name, most_bytes)
+        comparison = prepare()
         parts = list(comparison.parts())
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
@@ -88,7 +99,7 @@ class _Part:
 
 
 class _Comparison:
-    def __init__(self, config: Config, name: str, most_bytes: int) -> None:
+    def __init__(self, config: Config, name: str, most_bytes: int, staged: StagedRows | None = None) -> None:
         self._config = config
         self._entry = published_entry(config, name)
         self._query = published_query(config, name)
@@ -100,11 +111,19 @@ class _Comparison:
             raise NotComparableError(f"{name} does not exist yet")
         self._most_bytes = most_bytes
         self._mirrors = {t: find_table(catalog, t) for t in self._query.tables}
-        self._provenance: Provenance = provenance_of(table)
         self._hash = query_hash(config, self._entry)
-        opened = scan_core.open_table(table)
-        self._schema = opened.schema
-        self.rows = opened.scan().to_table()
+        if staged is None:
+            self._provenance: Provenance = provenance_of(table)
+            scan = scan_core.open_table(table).scan()
+            self.rows = scan.to_table()
+        else:
+            origin = Origin(staged.query, staged.sources)
+            self._provenance = (
+                Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
+            )
+            scan = staged_scan(staged)
+            self.rows = staged_table(staged)
+        self._schema = scan.schema
         partition = self._entry.partitioning
         kind = None if partition is None else self._schema.find(partition.column).type
         self._keys = None if partition is None or kind is None else keys_of_rows(self.rows, partition, kind)
@@ -134,7 +153,7 @@ class _Comparison:
             found += 1
             yield _Part(origin, keys, others, text, actual, expected, close)
         if not found:
-            raise NotComparableError(reason)
+            raise NotComparableError(reason if todo else "no partition was made")
 
     def is_undetermined(self, part: _Part) -> bool:
         """Whether DuckDB itself computes other rows when the mirrors' rows come in another order."""

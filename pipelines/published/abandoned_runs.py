@@ -22,10 +22,18 @@ from pipelines.tables.manifest_writer import read_manifest, read_manifest_list
 from pipelines.tables.partitioning import partition_types
 from pipelines.tables.storage import Storage
 
+STAGED_PREFIX = "nevermore-staged-"
+"""Begins the names of branches with rows that are not published yet, or never were."""
+RUN = "nevermore.run"
+"""Of a staged snapshot's summary: begins the names of its files."""
 FOLDER = "nevermore-runs"
 """Beside manifests."""
 _CONDEMNED = "condemned-"
 """Begins the names of records of runs that may not commit any more."""
+_REFUSED = "refused-"
+"""Begins the names of records of runs whose rows failed a check, and lie on a branch for a look."""
+REFUSED_KEPT_SECONDS = 7 * 24 * 3600.0
+"""From then on rows that failed a check are removed by the next run."""
 ABANDONED_AFTER_SECONDS = 48 * 3600.0
 """From then on a run on another machine counts as dead. One on this machine does as soon as its process is gone."""
 
@@ -80,6 +88,8 @@ class RunRecord:
     @property
     def is_dead(self) -> bool:
         """Whether nobody is going to commit its files."""
+        if self._has(_REFUSED):
+            return time.time() - self.started > REFUSED_KEPT_SECONDS
         if time.time() - self.started > ABANDONED_AFTER_SECONDS:
             return True
         if not self.machine or self.machine != _machine():
@@ -90,12 +100,21 @@ class RunRecord:
     @property
     def is_condemned(self) -> bool:
         """Whether its run may not commit any more."""
-        return self.path.rpartition("/")[2].startswith(_CONDEMNED)
+        return self._has(_CONDEMNED)
 
     def condemned(self, storage: Storage) -> Self:
         """The record that tells so, in the place of this one."""
-        folder, _, name = self.path.rpartition("/")
-        found = replace(self, path=f"{folder}/{_CONDEMNED}{name}")
+        return self._marked(_CONDEMNED, storage)
+
+    def refused(self, storage: Storage) -> Self:
+        """The record of a run whose rows failed a check and are kept for a look, in the place of this one."""
+        return self._marked(_REFUSED, storage)
+
+    def _has(self, mark: str) -> bool:
+        return self.path.rpartition("/")[2].startswith(mark)
+
+    def _marked(self, mark: str, storage: Storage) -> Self:
+        found = replace(self, path=f"{self.path.rpartition('/')[0]}/{mark}{self.run}.json")
         storage.write(found.path, json.dumps(asdict(found)).encode())
         self.end(storage)
         return found
@@ -122,6 +141,18 @@ def condemn_abandoned(table: Any | None) -> tuple[RunRecord, ...]:
     except OSError as error:
         _log.warning("%s: dead runs were not looked for: %s", ".".join(table.name()), error)
         return ()
+
+
+def branches_of(table: Any, condemned: Collection[RunRecord]) -> list[str]:
+    """The branches with rows that dead runs have staged, or that failed a check and were there for a look long enough."""
+    runs = {record.run for record in condemned}
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    found = []
+    for name, ref in table.metadata.refs.items():
+        summary = snapshots[ref.snapshot_id].summary if name.startswith(STAGED_PREFIX) else None
+        if summary is not None and summary.additional_properties.get(RUN) in runs:
+            found.append(name)
+    return found
 
 
 def remove_abandoned(table: Any, condemned: Collection[RunRecord]) -> int:
@@ -159,7 +190,7 @@ def _records(table: Any, storage: Storage) -> Iterator[RunRecord]:
     for path in storage.files_in(_folder(table)):
         try:
             told = json.loads(storage.read(path))
-            run = path.rpartition("/")[2].removeprefix(_CONDEMNED).removesuffix(".json")
+            run = path.rpartition("/")[2].removeprefix(_CONDEMNED).removeprefix(_REFUSED).removesuffix(".json")
             yield RunRecord(
                 path, run, str(told["machine"]), int(told["process"]), str(told["began"]), float(told["started"])
             )

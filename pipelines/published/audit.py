@@ -6,10 +6,13 @@ Who answers is handed in, for checks lie above the pipelines. What was answered 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pipelines.config import Config
 from pipelines.errors import PublishError
+from pipelines.published.abandoned_runs import REFUSED_KEPT_SECONDS
+from pipelines.tables.file_metrics import FileContent
+from pipelines.tables.staged_commit import StagedSnapshot
 from scan_core.scan import Scan
 
 CHECKS = "nevermore.checks"
@@ -49,8 +52,44 @@ class Verdict:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Rows that a run has made, on a branch of the published table.
+
+    Attributes:
+        name: the published table.
+        mode: what becomes of rows that are there.
+        staged: the snapshot on the branch.
+        keys: of the partitions that were made; None for all of the table.
+        values: the same as values of the Iceberg partition field.
+        query: hash of the SQL and of all in the config that decides its result.
+        sources: the snapshots of the mirrors that were read.
+    """
+
+    name: str
+    mode: Literal["replace", "append", "upsert"]
+    staged: StagedSnapshot
+    keys: tuple[str, ...] | None
+    values: frozenset[Any] | None
+    query: str
+    sources: Mapping[str, int]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The data files that were staged."""
+        return frozenset(file.path for file in self.staged.files if file.content is FileContent.DATA)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the tasks have written."""
+        return sum(file.record_count for file in self.staged.files if file.content is FileContent.DATA)
+
+
 class Auditor(Protocol):
     """Answers what a publication asks."""
+
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+        """The checks of exactly the rows that a run has staged."""
 
     def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
         """The checks of the snapshots that are read, by mirror: known results, else found out now."""
@@ -78,6 +117,26 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     raise CheckFailedError(
         f"published {name} reads what is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
         f"rows, `nevermore resync` makes a mirror anew from its log; --unchecked publishes all the same",
+        verdicts,
+    )
+
+
+def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
+    """Refuse to publish rows that failed a check.
+
+    Raises:
+        CheckFailedError: says what is wrong, and where the rows are.
+    """
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    if not failed:
+        return
+    wrong = "; ".join(f"{verdict.check}: {verdict.text}" for verdict in failed)
+    snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
+    days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
+    raise CheckFailedError(
+        f"published {staged.name}: the rows that were made fail their checks, so nothing is published: {wrong}. For {days} "
+        f"days they are on branch {branch} of the table: `nevermore scan {staged.name} --snapshot {snapshot_id}`; "
+        "--unchecked publishes all the same",
         verdicts,
     )
 

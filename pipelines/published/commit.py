@@ -1,13 +1,16 @@
 """How the files of a run become one snapshot of a published table: in the place of what was there, beside it, or over it.
 
-The only way in which published tables are committed. What there is to make is decided before, and the files are written
-by whoever is asked for them. No pyspark here.
+The only way in which published tables are committed. Where there is an audit, the snapshot is staged on a branch, audited
+there, and made the current one by one atomic step. What there is to make is decided before, and the files are written by
+whoever is asked for them. No pyspark here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -15,7 +18,7 @@ from pipelines.catalog import create_table, find_table, identifier
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
 from pipelines.mirrors.delete_scope import scope_deletes
 from pipelines.mirrors.live_keys import LiveKeys, live_keys
-from pipelines.published.abandoned_runs import is_written
+from pipelines.published.abandoned_runs import RUN, STAGED_PREFIX, is_written
 from pipelines.published.partition import PublishedPartition
 from pipelines.published.task_deletes import TaskDeletes, task_deletes
 from pipelines.published.written_keys import written_keys
@@ -23,6 +26,7 @@ from pipelines.tables.commit import Committed, RowDelta, everything, partitions_
 from pipelines.tables.commit_manifests import Selection
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.schema_evolution import evolve
+from pipelines.tables.staged_commit import StagedSnapshot, changed_files, drop_branches, dropped, make_current
 from pipelines.tables.table_writer import check_key, write_deletes
 from scan_core.schema import NestedField
 
@@ -135,12 +139,20 @@ class Publication:
         values: of the partition field, whose rows are replaced; None for all. Without meaning in other modes.
         holds: whether the rows are still those to commit, for the table as another writer has left it.
         properties: to set on the table with the commit.
+        audit: is shown the snapshot on its branch, and raises `CheckFailedError` to keep it from becoming current; None
+            commits without a branch.
+        obsolete: branches of a table that are to go with the commit.
+        run: begins the names of the files that were written last; told by a staged snapshot.
     """
 
     target: PublishedTarget
     values: Collection[Any] | None
     holds: Callable[[Any], bool]
     properties: Mapping[str, str] = field(default_factory=dict)
+    audit: Callable[[StagedSnapshot], None] | None = None
+    obsolete: Callable[[Any], Collection[str]] = lambda _table: ()
+    run: Callable[[], str] = lambda: ""
+    _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
     _written_for: tuple[object, ...] | None = None
     _files: tuple[WrittenFile, ...] = ()
     _deleted: TaskDeletes | None = None
@@ -156,10 +168,14 @@ class Publication:
             ConfigError: the table has not the columns, key or partition that the config says, or not any more.
             CommitConflictError: others were faster too often, or in a way that asks for another plan.
                 With either nothing is visible, and the files are removed.
+            CheckFailedError: the audit found the rows wrong. Nothing is visible but on the branch, which stays.
         """
         told = {MODE: self.target.mode, **summary}
         try:
-            published = retry_conflicts(lambda: self._attempt(write, told))
+            if self.audit is None:
+                published = retry_conflicts(lambda: self._attempt(write, told))
+            else:
+                published = self._audited(write, told, self.audit)
         except (CommitConflictError, ConfigError):
             self._discard()
             raise
@@ -168,12 +184,88 @@ class Publication:
             raise CommitConflictError(f"another writer changed {self.target.name}")
         return published
 
-    def _discard(self) -> None:
-        if self._files:
-            RowDelta(find_table(self.target.catalog, self.target.name)).discard(self._files)
+    def _audited(
+        self, write: WriteFiles, told: Mapping[str, str], audit: Callable[[StagedSnapshot], None]
+    ) -> Published | None:
+        """Write, audit, publish; None if the rows are not those to commit any more."""
+        staged = retry_conflicts(lambda: self._staged(write, told))
+        while staged is not None:
+            audit(staged)
+            done = retry_conflicts(partial(self._made_current, staged, write, told))
+            if not isinstance(done, StagedSnapshot):
+                return done
+            staged = done  # others wrote to these partitions meanwhile
+        return None
 
-    def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:
+    def _staged(
+        self, write: WriteFiles, told: Mapping[str, str], before: StagedSnapshot | None = None
+    ) -> StagedSnapshot | None:
+        """The snapshot on its branch, upon the one that is current now, in the place of the one staged before."""
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        if before is not None:
+            number = before.committed.snapshot_id
+            delta.also([{"action": "remove-snapshots", "snapshot-ids": [number]}], [self._is_staged(before)])
+        told = {**told, RUN: self.run()}
+        files, committed = self._committed(delta, live, told, partial(delta.stage, branch=self._branch))
+        if before is not None:
+            delta.storage.remove(before.written)
+        return StagedSnapshot(delta.table, self._branch, delta.base_snapshot_id, committed, files, delta.written)
+
+    def _made_current(
+        self, staged: StagedSnapshot, write: WriteFiles, told: Mapping[str, str]
+    ) -> Published | StagedSnapshot | None:
+        """The snapshot made current; staged anew, where it has to be audited again; None where it is of no use any more."""
+        found = find_table(self.target.catalog, self.target.name)
+        if found is None or not self.holds(found):
+            return None
+        obsolete = self.obsolete(found)
+        if found.metadata.current_snapshot_id == staged.base_id:
+            make_current(found, staged, self.properties, obsolete)
+            return _published(staged.files, staged.committed)
+        if self._is_touched(found, staged.base_id):
+            return self._staged(write, told, staged)
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        delta.also(dropped(delta.table, [self._branch, *obsolete]), [self._is_staged(staged)])
+        files, committed = self._committed(delta, live, told, delta.commit)
+        delta.storage.remove(staged.written)  # only the snapshot named them that went with the branch
+        return _published(files, committed)
+
+    def _is_staged(self, staged: StagedSnapshot) -> Mapping[str, Any]:
+        """The requirement that a snapshot is the head of the branch still."""
+        return {"type": "assert-ref-snapshot-id", "ref": self._branch, "snapshot-id": staged.committed.snapshot_id}
+
+    def _is_touched(self, table: Any, base_id: int | None) -> bool:
+        """Whether others changed files, since the base, of the partitions that are written."""
+        known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        if self.values is None or self.target.mode != "replace" or (base_id is not None and base_id not in known):
+            return True
+        wanted = set(self.values)
+        return any(
+            len(entry.data_file["partition"]) != 1 or next(iter(entry.data_file["partition"].values())) in wanted
+            for _, entry in changed_files(table, base_id)
+        )
+
+    def _discard(self) -> None:
+        table = find_table(self.target.catalog, self.target.name)
+        if table is not None and self._branch in table.metadata.refs:
+            drop_branches(table, [self._branch])
+        if self._files:
+            RowDelta(table).discard(self._files)
+
+    def _attempt(self, write: WriteFiles, told: Mapping[str, str]) -> Published | None:
         """None if the rows are not those to commit any more."""
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        delta.also(dropped(delta.table, self.obsolete(delta.table)))
+        return _published(*self._committed(delta, live, told, delta.commit))
+
+    def _prepared(self, write: WriteFiles) -> tuple[RowDelta, LiveKeys | None] | None:
+        """A commit on the table as it is now, with the files written that it needs."""
         found = find_table(self.target.catalog, self.target.name)
         delta = self.target.delta(found)
         if not self.holds(delta.table):
@@ -191,25 +283,27 @@ class Publication:
             self._written_for = (delta.schema.fields, delta.default_spec)
         if self.properties:
             delta.set_properties(self.properties)
-        more: tuple[WrittenFile, ...] = ()
+        return delta, live
+
+    def _committed(
+        self, delta: RowDelta, live: LiveKeys | None, told: Mapping[str, str], commit: Callable[..., Committed]
+    ) -> tuple[tuple[WrittenFile, ...], Committed]:
+        """Add the snapshot as the mode asks; its files."""
         match self.target.mode:
             case "replace":
                 remove: Selection = everything
                 if self.values is not None:
                     remove = partitions_in(delta.default_spec.spec_id, {(value,) for value in self.values})
-                committed = delta.commit(self._files, summary, remove=remove, operation="overwrite")
+                return self._files, commit(self._files, told, remove=remove, operation="overwrite")
             case "append":
-                committed = delta.commit(self._files, summary, operation="append")
+                return self._files, commit(self._files, told, operation="append")
             case "upsert":
                 more = () if live is None else tuple(self._other_deletes(delta, live))
                 try:
-                    committed = delta.commit([*self._files, *more], summary)
+                    return (*self._files, *more), commit([*self._files, *more], told)
                 except CommitConflictError:
                     delta.discard(more)
                     raise
-        files = (*self._files, *more)
-        data = tuple(file for file in files if file.content is FileContent.DATA)
-        return Published(committed, data, tuple(file for file in files if file.content is not FileContent.DATA))
 
     def _fits(self, delta: RowDelta) -> bool:
         """Whether the files that were written can be committed to the table as it is now."""
@@ -236,6 +330,11 @@ class Publication:
                 wanted &= ~done.live.may_hold(keys)
             for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow").deletes:
                 yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+
+
+def _published(files: Sequence[WrittenFile], committed: Committed) -> Published:
+    data = tuple(file for file in files if file.content is FileContent.DATA)
+    return Published(committed, data, tuple(file for file in files if file.content is not FileContent.DATA))
 
 
 def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:

@@ -15,9 +15,17 @@ from pyspark.sql import SparkSession
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config, PublishedConfig
 from pipelines.errors import CommitConflictError, ConfigError
-from pipelines.published.abandoned_runs import condemn_abandoned, remove_abandoned
+from pipelines.published.abandoned_runs import branches_of, condemn_abandoned, remove_abandoned
 from pipelines.published.appended import SOURCES, Appended, appended, fingerprint, remembered
-from pipelines.published.audit import Auditor, Verdict, require_green_mirrors, told_checks
+from pipelines.published.audit import (
+    Auditor,
+    CheckFailedError,
+    StagedRows,
+    Verdict,
+    require_green_mirrors,
+    require_green_rows,
+    told_checks,
+)
 from pipelines.published.commit import Publication, Published, PublishedTarget
 from pipelines.published.entries import published_entry, published_query, requested_partitions
 from pipelines.published.mirror_reads import mirror_scans, snapshots_read, views_of
@@ -39,6 +47,7 @@ from pipelines.published.state import PARTITIONS, QUERY, STATE, PublishedState, 
 from pipelines.published.work_writer import WorkWriter
 from pipelines.spark.place import project_session
 from pipelines.tables.commit import retry_conflicts
+from pipelines.tables.staged_commit import StagedSnapshot
 from scan_core.scan import Scan
 
 _log = logging.getLogger(__name__)
@@ -70,12 +79,14 @@ def publish(
         is_dry: say what would be made, and make nothing.
         master: where Spark runs, instead of what the config says; a session that runs already is used in any case.
         remote: a Spark Connect server, likewise.
-        auditor: is asked for the checks of what is read; None publishes unchecked, which the snapshot tells.
+        auditor: is asked for the checks of what is read and of the rows that were made, before anyone sees them; None
+            publishes unchecked, which the snapshot tells.
 
     Raises:
         ConfigError: an unknown name or partition, SQL that cannot run, or a table that does not fit its result.
         PublishError: a mirror does not exist yet, or the Spark job failed; nothing is published.
-        CheckFailedError: a check of a mirror failed; nothing is published.
+        CheckFailedError: a check of a mirror, or of the rows, failed; nothing is published. Rows that failed stay on a
+            branch for a look.
         CommitConflictError: others kept changing the published table.
         MissingRuntimeError: no Java.
     """
@@ -181,14 +192,39 @@ class _Run:
         """Write and commit in one snapshot."""
         publication = self._publication(work, shape, writer, is_part=is_part)
         condemned = condemn_abandoned(self._table)
+        publication.obsolete = partial(branches_of, condemned=condemned)
+        found: list[Verdict] = []
+        if self._auditor is not None:
+            publication.audit = partial(self._audit, self._auditor, work, wanted.query, found)
         try:
             published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
         except (CommitConflictError, ConfigError):
             writer.end()
             raise
+        except CheckFailedError:
+            writer.refuse()
+            raise
         writer.end()
         writer.leftover_files += remove_abandoned(find_table(self._catalog, self._query.name), condemned)
-        return self._report(work, writer, published)
+        return self._report(work, writer, published, found)
+
+    def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
+        """Have staged rows checked; `found` then has the verdicts.
+
+        Raises:
+            CheckFailedError: they are wrong.
+        """
+        rows = StagedRows(
+            name=self._query.name,
+            mode=self._entry.mode,
+            staged=staged,
+            keys=tuple(work.why) if work.values is not None or self._query.depends_on_partition else None,
+            values=work.values,
+            query=query,
+            sources=snapshots_read(self._scans),
+        )
+        found[:] = auditor.rows(self._config, rows)
+        require_green_rows(rows, found)
 
     def _work(
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
@@ -220,7 +256,7 @@ class _Run:
             return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self._base.snapshot_id
 
         appends = remembered(self._from, work.why if is_part else None) if entry.mode == "append" else {}
-        return Publication(target, work.values, holds, appends)
+        return Publication(target, work.values, holds, appends, run=lambda: writer.run)
 
     def _told(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
         """What the snapshot says of its rows."""
@@ -235,7 +271,9 @@ class _Run:
         made = PublishReport(self._query.name, (), reason, {}, {}, 0, 0, 0, self._base.snapshot_id)
         return replace(made, is_dry=is_dry, is_unchanged=True, mode=self._entry.mode)
 
-    def _report(self, work: Work, writer: WorkWriter, published: Published | None) -> PublishReport:
+    def _report(
+        self, work: Work, writer: WorkWriter, published: Published | None, found: Sequence[Verdict] = ()
+    ) -> PublishReport:
         files = () if published is None else published.files
         deletes = () if published is None else published.delete_files
         return PublishReport(
@@ -250,10 +288,10 @@ class _Run:
             snapshot_id=None if published is None else published.committed.snapshot_id,
             reads=dict(writer.reads),
             mode=self._entry.mode,
-            rows_by_partition=writer.rows_by_partition,
+            written=writer.written,
             copied_rows=writer.copied_rows,
             delete_rows=sum(file.record_count for file in deletes),
             leftover_files=writer.leftover_files,
             is_unchecked=self._auditor is None,
-            checks=self._verdicts,
+            checks=(*self._verdicts, *found),
         )

@@ -1,13 +1,34 @@
 """What one run of `publish` made, or would make, and why."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pipelines.published.audit import Verdict
 from pipelines.published.commit import Mode
 from pipelines.published.mirror_reads import MirrorRead
+from pipelines.tables.file_metrics import WrittenFile
 from scan_core.metrics import ScanMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWritten:
+    """What a run wrote into one partition.
+
+    Attributes:
+        rows: of it.
+        data_files: that hold them.
+        bytes_written: size of these files.
+    """
+
+    rows: int = 0
+    data_files: int = 0
+    bytes_written: int = 0
+
+    def with_file(self, file: WrittenFile) -> "PartitionWritten":
+        """Together with one more file."""
+        size = self.bytes_written + file.file_size_bytes
+        return PartitionWritten(self.rows + file.record_count, self.data_files + 1, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +49,12 @@ class PublishReport:
         is_dry: nothing was made.
         is_unchanged: there was nothing to make, and no snapshot was added.
         mode: what was done with rows that were there: replace, append or upsert.
-        rows_by_partition: rows written, by key.
+        written: what was written, by key of the partition; empty where the table has no partitions of the config.
         copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
         delete_rows: keys whose earlier rows the new ones take the place of.
         leftover_files: files of failed attempts of tasks, and of runs that were killed, removed.
         is_unchecked: no check was asked for.
-        checks: that were, of the mirrors that were read.
+        checks: that were, of the mirrors that were read and of the rows.
     """
 
     name: str
@@ -49,12 +70,17 @@ class PublishReport:
     is_dry: bool = False
     is_unchanged: bool = False
     mode: Mode = "replace"
-    rows_by_partition: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, PartitionWritten] = field(default_factory=dict)
     copied_rows: int = 0
     delete_rows: int = 0
     leftover_files: int = 0
     is_unchecked: bool = False
     checks: tuple[Verdict, ...] = ()
+
+    @property
+    def rows_by_partition(self) -> Mapping[str, int]:
+        """Rows written, by key."""
+        return {key: written.rows for key, written in self.written.items()}
 
     @property
     def metrics(self) -> ScanMetrics:
@@ -84,6 +110,7 @@ class PublishReport:
             "rows_removed_by_deletes": self.rows_removed_by_deletes,
             "data_files": self.data_files,
             "bytes_written": self.bytes_written,
+            "written": {key: asdict(written) for key, written in self.written.items()},
             "leftover_files": self.leftover_files,
             "snapshot_id": self.snapshot_id,
             "unchecked": self.is_unchecked,
@@ -103,6 +130,9 @@ def joined(reports: Sequence[PublishReport]) -> PublishReport:
             before = reads.get(table)
             reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
     partitions = tuple(key for report in reports for key in report.partitions or ())
+    checks: list[Verdict] = []
+    for report in reports:  # those of the mirrors are the same for all
+        checks += [verdict for verdict in report.checks if verdict not in checks]
     return replace(
         reports[-1],
         partitions=None if reports[-1].partitions is None else partitions,
@@ -111,8 +141,9 @@ def joined(reports: Sequence[PublishReport]) -> PublishReport:
         data_files=sum(report.data_files for report in reports),
         bytes_written=sum(report.bytes_written for report in reports),
         reads=reads,
-        rows_by_partition={key: rows for report in reports for key, rows in report.rows_by_partition.items()},
+        written={key: written for report in reports for key, written in report.written.items()},
         copied_rows=sum(report.copied_rows for report in reports),
         delete_rows=sum(report.delete_rows for report in reports),
         leftover_files=sum(report.leftover_files for report in reports),
+        checks=tuple(checks),
     )

@@ -3,7 +3,6 @@
 Imports pyspark. How tasks write is told in `writer.py`; which files a snapshot names is decided by `commit.py`.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -20,6 +19,7 @@ from pipelines.published.entries import arguments
 from pipelines.published.mirror_reads import MirrorRead, read_of, views_of
 from pipelines.published.partition_rows import query_result, rows_beyond, rows_of
 from pipelines.published.query import PublishedQuery
+from pipelines.published.refresh_report import PartitionWritten
 from pipelines.published.refresh_work import ResultShape, Work
 from pipelines.published.task import PublishTask
 from pipelines.published.task_deletes import TaskDeletes
@@ -57,7 +57,7 @@ class WorkWriter:
 
     Attributes:
         reads: what was read, by table.
-        rows_by_partition: rows written, by key.
+        written: what was written, by key of the partition.
         copied_rows: of them, those that the tasks wrote that had read them.
         leftover_files: files of failed attempts of tasks, removed.
     """
@@ -81,7 +81,7 @@ class WorkWriter:
         self._work = work
         self._shape = shape
         self.reads: dict[str, MirrorRead] = {}
-        self.rows_by_partition: Counter[str] = Counter()
+        self.written: dict[str, PartitionWritten] = {}
         self.copied_rows = 0
         self.leftover_files = 0
         self._records: list[tuple[RunRecord, Storage]] = []
@@ -100,7 +100,7 @@ class WorkWriter:
             target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key, deletes=deletes
         )
         files: list[WrittenFile] = []
-        self.rows_by_partition = Counter(dict.fromkeys(self._work.why, 0))
+        self.written = dict.fromkeys(self._work.why, PartitionWritten())
         self.copied_rows = 0
         is_done = False
         try:
@@ -127,6 +127,18 @@ class WorkWriter:
         for record, storage in self._records[-1:]:
             record.check(storage)
 
+    @property
+    def run(self) -> str:
+        """Begins the names of the files that were written last."""
+        return self._records[-1][0].run if self._records else ""
+
+    def refuse(self) -> None:
+        """The files that were written last failed a check and are kept for a look; all others are gone."""
+        *gone, (record, storage) = self._records
+        for earlier, its_storage in gone:
+            earlier.end(its_storage)
+        record.refused(storage)
+
     def end(self) -> None:
         """All files that were written are named by a snapshot, or gone."""
         for record, storage in self._records:
@@ -148,7 +160,8 @@ class WorkWriter:
             for file in files:
                 if file.content is not FileContent.DATA:
                     continue
-                self.rows_by_partition[partition.key_of(file.partition[0], kept.type)] += file.record_count
+                key = partition.key_of(file.partition[0], kept.type)
+                self.written[key] = self.written.get(key, PartitionWritten()).with_file(file)
 
     def _parts(self) -> Iterator[_Part]:
         partition, kept = self._entry.partitioning, self._shape.partition

@@ -29,6 +29,8 @@ Operation = Literal["append", "overwrite", "delete", "replace"]
 Result = TypeVar("Result")
 
 MAIN = "main"
+_AFTER_SNAPSHOT = frozenset({"remove-snapshot-ref", "remove-snapshots"})
+"""Updates that make sense once the snapshot of a commit is there."""
 CONFLICT_ATTEMPTS = 10
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -142,6 +144,59 @@ class RowDelta:
             CommitConflictError: the table has changed since this commit began; nothing of it is visible.
             CommitUnknownError: the catalog does not tell whether it happened.
         """
+        snapshot, committed = self._snapshot(added, properties, remove, operation)
+        self._swap(snapshot)
+        crash_points.reached("after-commit")
+        return committed
+
+    def stage(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        *,
+        branch: str,
+        remove: Selection | None = None,
+        operation: Operation | None = None,
+    ) -> Committed:
+        """As `commit`, but the snapshot becomes the head of a branch, and whoever reads the table sees nothing of it.
+
+        `make_current` in `staged_commit.py` lets readers see it. Its schema is not the current one until then.
+
+        Args:
+            added: as for `commit`.
+            properties: as for `commit`.
+            branch: moved if it is there.
+            remove: as for `commit`.
+            operation: as for `commit`.
+
+        Raises:
+            CommitConflictError: as for `commit`.
+            CommitUnknownError: as for `commit`.
+        """
+        snapshot, committed = self._snapshot(added, properties, remove, operation)
+        later = {"set-current-schema", "set-properties"}
+        self._updates = [update for update in self._updates if update["action"] not in later]
+        self._settle(snapshot, partial(self._ask_catalog, snapshot, branch))
+        return committed
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Paths of manifests and manifest lists that were written for this commit."""
+        return tuple(self._written)
+
+    def also(self, updates: Sequence[Mapping[str, Any]], requirements: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Change more of the table in this commit, in the words of the REST catalog specification."""
+        self._updates += [dict(update) for update in updates]
+        self._requirements += [dict(requirement) for requirement in requirements]
+
+    def _snapshot(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        remove: Selection | None,
+        operation: Operation | None,
+    ) -> tuple[dict[str, Any], Committed]:
+        """Write manifests; the snapshot as metadata has it."""
         crash_points.reached("after-files")
         metadata = self.table.metadata
         snapshot_id = metadata.new_snapshot_id()
@@ -160,19 +215,16 @@ class RowDelta:
             manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
         )
         crash_points.reached("after-manifests")
-        self._swap(
-            {
-                "snapshot-id": snapshot_id,
-                **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
-                "sequence-number": sequence_number,
-                "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
-                "manifest-list": path,
-                "summary": {"operation": named, **summary},
-                "schema-id": self.schema.schema_id,
-            }
-        )
-        crash_points.reached("after-commit")
-        return Committed(snapshot_id, sequence_number, named, summary)
+        snapshot = {
+            "snapshot-id": snapshot_id,
+            **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
+            "manifest-list": path,
+            "summary": {"operation": named, **summary},
+            "schema-id": self.schema.schema_id,
+        }
+        return snapshot, Committed(snapshot_id, sequence_number, named, summary)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         """Remove files written for this commit, unless it happened, or may have happened."""
@@ -188,14 +240,13 @@ class RowDelta:
         PyIceberg in the words of the REST catalog specification.
         """
         is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
+        swap = self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog
+        self._settle(snapshot, partial(swap, snapshot))
+
+    def _settle(self, snapshot: Mapping[str, Any], request: Callable[[], None]) -> None:
         self._may_be_there = True
         try:
-            settle(
-                self.table,
-                self.base_snapshot_id,
-                snapshot["snapshot-id"],
-                partial(self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog, snapshot),
-            )
+            settle(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
         except CommitConflictError:
             self._may_be_there = False
             self.storage.remove(self._written)
@@ -205,28 +256,67 @@ class RowDelta:
         if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
             raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
 
-    def _ask_catalog(self, snapshot: dict[str, Any]) -> None:
-        from pyiceberg.table import CommitTableRequest
-
-        *namespace, name = self.table.name()
-        metadata = self.table.metadata
-        reference = {"type": "branch", "ref-name": MAIN, "snapshot-id": snapshot["snapshot-id"]}
-        request = CommitTableRequest.model_validate(
-            {
-                "identifier": {"namespace": namespace, "name": name},
-                "requirements": [
-                    {"type": "assert-table-uuid", "uuid": str(metadata.table_uuid)},
-                    {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
-                    *self._requirements,
-                ],
-                "updates": [
-                    *self._updates,
-                    {"action": "add-snapshot", "snapshot": snapshot},
-                    {"action": "set-snapshot-ref", **reference},
-                ],
-            }
+    def _ask_catalog(self, snapshot: dict[str, Any], branch: str = MAIN) -> None:
+        reference = {"type": "branch", "ref-name": branch, "snapshot-id": snapshot["snapshot-id"]}
+        request_commit(
+            self.table,
+            [
+                {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
+                *self._requirements,
+            ],
+            [
+                *(update for update in self._updates if update["action"] not in _AFTER_SNAPSHOT),
+                {"action": "add-snapshot", "snapshot": snapshot},
+                {"action": "set-snapshot-ref", **reference},
+                *(update for update in self._updates if update["action"] in _AFTER_SNAPSHOT),
+            ],
         )
-        self.table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+
+
+def request_commit(table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]) -> None:
+    """Ask the catalog for a commit, in the words of the REST catalog specification; `table` shows it afterwards.
+
+    Raises:
+        CommitConflictError: another snapshot was added meanwhile, be it on another branch.
+        CommitFailedException: a requirement is not met; whatever else the client of the catalog raises.
+    """
+    from pyiceberg.exceptions import BadRequestError
+    from pyiceberg.table import CommitTableRequest
+
+    *namespace, name = table.name()
+    request = CommitTableRequest.model_validate(
+        {
+            "identifier": {"namespace": namespace, "name": name},
+            "requirements": [
+                {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
+                *requirements,
+            ],
+            "updates": list(updates),
+        }
+    )
+    try:
+        table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+    except (ValueError, BadRequestError) as error:
+        if "sequence number" not in str(error):
+            raise
+        # no requirement asks for the last sequence number, which snapshots of other branches take, too
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def request_or_conflict(
+    table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+) -> None:
+    """As `request_commit`, for changes that do no harm if they happened in spite of the answer.
+
+    Raises:
+        CommitConflictError: another writer was faster.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        request_commit(table, requirements, updates)
+    except CommitFailedException as error:
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
 
 
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:

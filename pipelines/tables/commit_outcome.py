@@ -20,7 +20,9 @@ Outcome = Literal["done", "lost", "open", "untold"]
 _log = logging.getLogger(__name__)
 
 
-def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[[], None]) -> None:
+def settle(
+    table: Any, base_id: int | None, snapshot_id: int, request: Callable[[], None], *, is_staged: bool = False
+) -> None:
     """Ask the catalog for a commit until it is known what became of it.
 
     The same request is made again where it may or may not have been done. It asks for a table whose current snapshot is
@@ -34,6 +36,7 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
         snapshot_id: that it makes.
         request: the commit. It raises `CommitConflictError` where another writer is known to have been faster, and
             whatever the catalog's client raises.
+        is_staged: the snapshot is there already, and the commit makes it the current one.
 
     Raises:
         CommitConflictError: it has not happened and never will.
@@ -53,7 +56,7 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
             return
         if attempt == 0 and isinstance(last, CommitConflictError):
             raise last
-        outcome = _outcome(table, base_id, snapshot_id)
+        outcome = _outcome(table, base_id, snapshot_id, is_staged=is_staged)
         if outcome == "done":
             _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
             return
@@ -71,7 +74,7 @@ def settle(table: Any, base_id: int | None, snapshot_id: int, request: Callable[
     ) from last
 
 
-def _outcome(table: Any, base_id: int | None, snapshot_id: int) -> Outcome:
+def _outcome(table: Any, base_id: int | None, snapshot_id: int, *, is_staged: bool) -> Outcome:
     """By the table as the catalog has it now: the snapshot is there, or another one builds upon the base, or none does."""
     try:
         now = table.catalog.load_table(table.name())
@@ -79,7 +82,7 @@ def _outcome(table: Any, base_id: int | None, snapshot_id: int) -> Outcome:
         _log.warning("%s cannot be loaded: %s", ".".join(table.name()), error)
         return "untold"
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in now.metadata.snapshots}
-    if snapshot_id in parents:
+    if snapshot_id in (_line(now) if is_staged else parents):
         table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
         return "done"
     at = now.metadata.current_snapshot_id
@@ -90,6 +93,17 @@ def _outcome(table: Any, base_id: int | None, snapshot_id: int) -> Outcome:
         if at == base_id:
             return "lost"
     return "untold"  # the way back to the base has expired, or was rolled back: the snapshot may have been on it
+
+
+def _line(table: Any) -> set[int]:
+    """The current snapshot and its ancestors."""
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.metadata.snapshots}
+    found: set[int] = set()
+    at = table.metadata.current_snapshot_id
+    while at in parents and at not in found:
+        found.add(at)
+        at = parents[at]
+    return found
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -12,9 +12,12 @@ from pyspark.sql import SparkSession
 from assets import materialized
 from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.keys import published_key
+from checks import published_equality
 from checks.published_equality import NAME as EQUALS_DUCKDB
+from checks.staged_rows import COMPLETE
 from pipelines.catalog import find_table, open_catalog
 from pipelines.ingest import run_once
+from pipelines.published.abandoned_runs import STAGED_PREFIX
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
@@ -64,7 +67,7 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
     assert metadata["snapshot id of shop.orders"] == str(mirror.metadata.current_snapshot_id)
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert {name: check.passed for name, check in checks.items()} == {
-        materialized.COMPLETE_CHECK: True, EQUALS_DUCKDB: True
+        COMPLETE: True, EQUALS_DUCKDB: True
     }  # fmt: skip
     assert {name: value.value for name, value in checks[EQUALS_DUCKDB].metadata.items()} == {
         "rows published": 1, "rows by DuckDB": 1
@@ -86,22 +89,52 @@ def test_days_of_one_run_are_all_made(project: ShopProject) -> None:
     result = dg.materialize([asset], resources=project.definitions.resources, tags=tags)
     assert result.success
     assert _rows(project) == [_FIRST, _SECOND]
-    assert {e.partition for e in result.get_asset_materialization_events()} == {
-        "2026-01-01", "2026-01-02", "2026-01-03",
+    written = {
+        event.partition: tuple(
+            event.materialization.metadata[name].value
+            for name in ("dagster/partition_row_count", "data files", "bytes written", "rows of the run")
+        )
+        for event in result.get_asset_materialization_events()
+    }
+    files = {
+        task.data_file.partition[0]: task.data_file.file_size_bytes
+        for task in open_table(find_table(open_catalog(project.config), NAME)).scan().plan().tasks
+    }
+    first, second = (files[day] for day in (20_454, 20_455))
+    assert written == {
+        "2026-01-01": (1, 1, first, 2), "2026-01-02": (1, 1, second, 2), "2026-01-03": (0, 0, 0, 2)
     }  # fmt: skip
 
 
-def test_a_day_that_does_not_hold_what_was_written_fails_its_run_and_is_not_retried(
-    project: ShopProject, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("days", [1, 3])
+def test_rows_that_fail_their_check_are_not_published_and_fail_their_run_which_is_not_retried(
+    project: ShopProject, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    monkeypatch.setattr(materialized, "count_made", lambda *_: 0)
-    result = _run(project, "2026-01-01")
+    assert _run(project, "2026-01-01").success
+    to_duckdb = published_equality.duckdb_sql
+    monkeypatch.setattr(published_equality, "duckdb_sql", lambda *given: f"select * from ({to_duckdb(*given)}) limit 0")
+    job = project.definitions.resolve_job_def(DAILY_JOB)
+    tags = {
+        "dagster/asset_partition_range_start": "2026-01-01",
+        "dagster/asset_partition_range_end": f"2026-01-0{days}",
+    }
+    result = job.execute_in_process(tags=tags, raise_on_error=False)
     assert not result.success
     assert not result.get_asset_materialization_events()
-    (check,) = result.get_asset_check_evaluations()
-    assert not check.passed
+    assert {check.check_name: check.passed for check in result.get_asset_check_evaluations()} == {
+        COMPLETE: True, EQUALS_DUCKDB: False
+    }  # fmt: skip
     (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
-    assert "tasks wrote 1 rows, the table holds 0" in str(failure.event_specific_data)
+    told = str(failure.event_specific_data)
+    assert "rows that were made fail their checks" in told
+    assert _rows(project) == [_FIRST]
+    table = find_table(open_catalog(project.config), NAME)
+    assert table is not None
+    (branch,) = [name for name in table.metadata.refs if name.startswith(STAGED_PREFIX)]
+    assert open_table(table).scan().at_ref(branch).count() == min(days, 2)
+    monkeypatch.undo()
+    assert _run(project, "2026-01-02").success
+    assert _rows(project) == [_FIRST, _SECOND]
 
 
 def test_ingest_and_publish_jobs_run_one_after_the_other_as_in_the_ui(project: ShopProject) -> None:

@@ -1,7 +1,7 @@
 """A catalog with one published table of amounts by day and id, whose rows are written where the commit is made."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import parse
+from pipelines.published.abandoned_runs import branches_of, condemn_abandoned
 from pipelines.published.appended import SOURCES, appended, remembered
 from pipelines.published.commit import Mode, Publication, Published, PublishedTarget
 from pipelines.published.partition import PublishedPartition
@@ -16,14 +17,18 @@ from pipelines.published.state import PARTITIONS, partitions_json
 from pipelines.published.task_deletes import KeyDeletes, TaskDeletes
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.file_metrics import WrittenFile
+from pipelines.tables.rolling_writer import FileLayout, RollingWriter
 from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_rows
+from pipelines.tables.staged_commit import StagedSnapshot
 from scan_core import open_table
 
 NAME = "shop.published"
 KEYS = 5
 FIRST, SECOND, THIRD = (dt.date(2026, 1, day) for day in (1, 2, 3))
 COLUMNS = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("amount", pa.int64())])
+LAYOUT = FileLayout(
+    target_file_bytes=2**20, row_group_bytes=2**20, row_group_rows=1_000, page_rows=100, compression="zstd"
+)
 
 
 class Project:
@@ -35,28 +40,43 @@ class Project:
         self.catalog = open_catalog(config)
 
     def publish(
-        self, mode: Mode, day: dt.date, rows: Mapping[int, int], *, state: str = "1", key: tuple[str, ...] = ("id",)
+        self,
+        mode: Mode,
+        day: dt.date,
+        rows: Mapping[int, int],
+        *,
+        state: str = "1",
+        key: tuple[str, ...] = ("id",),
+        audit: Callable[[StagedSnapshot], None] | None = None,
+        run: str = "run",
+        column: str = "amount",
     ) -> Published | None:
         """Publish amounts by id as a day's rows, made from a state of the mirrors; None for a repeated append."""
+        columns = pa.schema([*list(COLUMNS)[:2], (column, pa.int64())])
         done = appended(self.table, state)
         if mode == "append" and (done.is_all or day.isoformat() in done.keys):
             return None
         target = PublishedTarget(
-            self.catalog, NAME, iceberg_fields(COLUMNS), PublishedPartition.parse("day"), mode, key
+            self.catalog, NAME, iceberg_fields(columns), PublishedPartition.parse("day"), mode, key
         )
-        table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=COLUMNS)
+        table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=columns)
         publication = Publication(
             target,
             {(day - dt.date(1970, 1, 1)).days},
             lambda table: appended(table, state) == done,
             remembered(state, [day.isoformat()]) if mode == "append" else {},
+            audit,
+            lambda found: branches_of(found, condemn_abandoned(found)),
+            lambda: run,
         )
         told = {SOURCES: state, PARTITIONS: partitions_json([day.isoformat()])}
 
         def write(delta: RowDelta, deletes: TaskDeletes | None) -> list[WrittenFile]:
-            with KeyDeletes(deletes, delta.target, key, "run") as beside:
-                rows = pa.Table.from_batches(beside.of(table.to_batches()), COLUMNS)
-            return [*write_rows(rows, delta.target, delta.default_spec), *beside.files]
+            with KeyDeletes(deletes, delta.target, key, run) as beside:
+                rows = pa.Table.from_batches(beside.of(table.to_batches()), columns)
+            with RollingWriter(delta.target, delta.default_spec, LAYOUT, run) as writer:
+                writer.write(rows.to_batches())
+            return [*writer.files, *beside.files]
 
         return publication.commit(write, told)
 
