@@ -112,12 +112,14 @@ class _Comparison:
         self._most_bytes = most_bytes
         self._mirrors = {t: find_table(catalog, t) for t in self._query.tables}
         self._hash = query_hash(config, self._entry)
+        self._why_without_origin = "no snapshot tells what the rows were made from"
         if staged is None:
             self._provenance: Provenance = provenance_of(table)
             scan = scan_core.open_table(table).scan()
             self.rows = scan.to_table()
         else:
             origin = Origin(staged.query, staged.sources)
+            self._why_without_origin = "no partition was made"
             self._provenance = (
                 Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
             )
@@ -136,7 +138,7 @@ class _Comparison:
         for key, origin in self._provenance.made.items():
             same = (origin.query, *sorted(origin.snapshots.items()))
             by_origin.setdefault(same, (origin, set()))[1].add(key)
-        made, found, reason = frozenset(self._provenance.made), 0, "no snapshot tells what the rows were made from"
+        made, found, reason = frozenset(self._provenance.made), 0, self._why_without_origin
         todo = [(origin, frozenset(keys), False) for origin, keys in by_origin.values()]
         if self._provenance.rest is not None:
             todo.append((self._provenance.rest, made, True))
@@ -153,7 +155,7 @@ class _Comparison:
             found += 1
             yield _Part(origin, keys, others, text, actual, expected, close)
         if not found:
-            raise NotComparableError(reason if todo else "no partition was made")
+            raise NotComparableError(reason)
 
     def is_undetermined(self, part: _Part) -> bool:
         """Whether DuckDB itself computes other rows when the mirrors' rows come in another order."""
