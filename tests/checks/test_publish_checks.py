@@ -86,7 +86,7 @@ def test_results_are_kept_beside_the_mirror_and_found_out_once_per_snapshot(
     (kept,) = files(project)
     assert kept.name.startswith(f"{mirror(project).metadata.current_snapshot_id}-")
     with monkeypatch.context() as patch:
-        patch.setattr(mirror_checks, "MIRROR_CHECKS", {})
+        patch.setattr(mirror_checks, "MIRROR_CHECKS", dict.fromkeys(mirror_checks.MIRROR_CHECKS))  # nothing to call
         assert all(verdict.passed for verdict in audit(project))
     kept.write_text("{")
     assert all(verdict.passed for verdict in audit(project))
