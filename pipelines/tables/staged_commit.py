@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from pipelines import crash_points
+from pipelines.config_values import KEEP_SNAPSHOTS
 from pipelines.tables.commit import MAIN, Committed, request_commit, request_or_conflict, retry_conflicts
 from pipelines.tables.commit_outcome import settle
 from pipelines.tables.file_metrics import WrittenFile
 from pipelines.tables.loaded_table import refresh, source_types, specs_of, storage_of
-from pipelines.tables.manifest_avro import PartitionLayout
+from pipelines.tables.manifest_avro import PartitionLayout, Record
 from pipelines.tables.manifest_writer import EntryStatus, ManifestEntry, read_manifest, read_manifest_list
-from pipelines.tables.metadata_swap import KEEP_SNAPSHOTS
 from pipelines.tables.partitioning import partition_types
 
 Update = Mapping[str, Any]
@@ -119,12 +119,11 @@ def changed_files(table: Any, base_id: int | None) -> Iterator[tuple[int, Manife
     """
     snapshots = {s.snapshot_id: s for s in table.metadata.snapshots}
     storage, types, specs = storage_of(table), source_types(table), specs_of(table)
-    both = [
-        {m["manifest_path"]: m for m in read_manifest_list(storage.read(snapshots[i].manifest_list))}
-        if i is not None
-        else {}
-        for i in (base_id, table.metadata.current_snapshot_id)
-    ]
+    both: list[dict[str, Record]] = []
+    for snapshot_id in (base_id, table.metadata.current_snapshot_id):
+        path = None if snapshot_id is None else snapshots[snapshot_id].manifest_list
+        listed = [] if path is None else read_manifest_list(storage.read(path), path)
+        both.append({manifest["manifest_path"]: manifest for manifest in listed})
     live: list[dict[str, tuple[int, ManifestEntry]]] = []
     for own, other in (both, reversed(both)):
         found: dict[str, tuple[int, ManifestEntry]] = {}
