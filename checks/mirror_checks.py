@@ -17,7 +17,7 @@ from pipelines.changes.change_log import ChangeLog
 from pipelines.config import Config, change_log_name
 from pipelines.errors import SourceError
 from pipelines.tables.loaded_table import metadata_location, storage_of
-from pipelines.tables.positions import LOG_ORDINAL, newest_property
+from pipelines.tables.positions import LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.tables.table_shape import KEY
 from scan_core.location import parse_location
 
@@ -84,8 +84,7 @@ def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[Che
     """
     subject = mirror_subject(config, table)
     if subject is None:
-        reason = _why_not_compared(config, table)
-        yield from (CheckResult(name, passed=True, details=[reason]) for name in names)
+        yield from _without_subject(config, table, names).values()
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
@@ -116,7 +115,7 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
         return _not_compared(names, "the reference reads local files only")
     subject = mirror_subject(config, table, metadata)
     if subject is None:
-        return _not_compared(names, _why_not_compared(config, table))
+        return KeptResults(0, _without_subject(config, table, names), None, time.time())
     store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
     kept = store.find(snapshot_id)
     if kept is not None and set(names) <= set(kept.results):
@@ -171,6 +170,19 @@ def _store(config: Config, table: str, subject: Subject) -> ResultStore:
     if mirror is None:
         raise SourceError(f"{table} has vanished")
     return ResultStore(subject, storage_of(mirror), metadata_location(mirror))
+
+
+def _without_subject(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:
+    """The results where there is nothing to compare with; they fail if there was."""
+    found = find_table(open_catalog(config), table) if has_catalog(config) else None
+    if found is not None and newest_property(found, LOG_SNAPSHOT):
+        reason = (
+            f"{table} follows the change log {change_log_name(table)}, which the catalog does not have any more, so nothing "
+            "tells whether its rows are right; register the log again, or build the mirror anew"
+        )
+        return {name: CheckResult(name, passed=False, details=[reason]) for name in names}
+    reason = _why_not_compared(config, table)
+    return {name: CheckResult(name, passed=True, details=[reason]) for name in names}
 
 
 def _why_not_compared(config: Config, table: str) -> str:
