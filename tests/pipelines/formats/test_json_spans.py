@@ -230,6 +230,7 @@ def test_lone_surrogates_are_marked() -> None:
     assert got.to_pylist() == [None, None, "😀"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1))
 def test_integers_decode_exactly(values: list[int | None]) -> None:
     column = scan(*[json.dumps({"a": v}).encode() for v in values]).column("a")
