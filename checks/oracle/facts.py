@@ -150,7 +150,7 @@ class TableFacts:
                 path=file["file_path"],
                 format=file["file_format"].lower(),
                 spec_id=spec_id,
-                partition=tuple(_identity((file.get("partition") or {}).get(name)) for name in order),
+                partition=tuple(_identity((file.get("partition") or {}).get(name), kind) for name, kind in order),
                 record_count=file["record_count"],
                 sequence_number=_sequence_number(row, manifest_sequence, path),
                 first_row_id=first_row_id,
@@ -174,8 +174,8 @@ class TableFacts:
                 return spec_id
         raise RefusedError(f"{path}: its header names no partition spec of the table")
 
-    def _partition_order(self, schema: Mapping[str, Any], spec_id: int) -> list[str | None]:
-        """Names of the partition record's members, in the order of the spec's fields; None where one is missing."""
+    def _partition_order(self, schema: Mapping[str, Any], spec_id: int) -> list[tuple[str | None, str]]:
+        """Names and types of the partition record's members, in the order of the spec's fields; None where one is missing."""
         data_file = next(f for f in schema["fields"] if f["name"] == "data_file")["type"]
         if not self.specs[spec_id]:
             return []
@@ -183,7 +183,9 @@ class TableFacts:
         members = next(b for b in record if b != "null")["fields"] if isinstance(record, list) else record["fields"]
         by_id = {m["field-id"]: m["name"] for m in members if "field-id" in m}
         by_name = {m["name"]: m["name"] for m in members}
-        return [by_id.get(f.get("field-id"), by_name.get(f["name"])) for f in self.specs[spec_id]]
+        kinds = {m["name"]: json.dumps(m["type"]) for m in members}
+        names = [by_id.get(f.get("field-id"), by_name.get(f["name"])) for f in self.specs[spec_id]]
+        return [(name, kinds.get(name or "", "")) for name in names]
 
 
 def read_table_facts(location: str | Path, relocate: Mapping[str, str] | None = None) -> TableFacts:
@@ -238,8 +240,11 @@ def _without_logical_types(schema: Any) -> Any:
     return schema
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Any, kind: str) -> Any:
     """A partition value such that `==` is partition equality (rule 5)."""
+    if isinstance(value, bytes) and '"decimal"' in kind:  # of another width once the column was widened
+        number = int.from_bytes(value, "big", signed=True)
+        return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
     if isinstance(value, float):
         return struct.pack(">d", math.nan if math.isnan(value) else value)
     return value
