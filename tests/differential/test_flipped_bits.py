@@ -138,7 +138,7 @@ KINDS = ("data", "delete", "manifest", "manifest list")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_flipped_bit_gives_wrong_rows(table: Path, kind: str) -> None:
-    found = tally(table, kind, 40)
+    found = tally(table, kind, 20)
     assert found["wrong"] == 0
     assert found["refused"] > 0
 
