@@ -86,14 +86,13 @@ def live_rows(
         wanted = list(columns) if columns is not None else [f["name"] for f in fields]
         by_name = {f["name"]: i for i, f in enumerate(fields)}
         arrow = [
-            _METADATA_COLUMNS[n][1] if n in _METADATA_COLUMNS else types.arrow_type(fields[by_name[n]]["type"])
-            for n in wanted
+            types.arrow_type(fields[by_name[n]]["type"]) if n in by_name else _METADATA_COLUMNS[n][1] for n in wanted
         ]
         target = pa.schema(list(zip(wanted, arrow, strict=True)))
         query = live_query(connection, table, snapshot, fields)
         if query is None:
             return target.empty_table()
-        sources = [_METADATA_COLUMNS[n][0] if n in _METADATA_COLUMNS else f"v{by_name[n]}" for n in wanted]
+        sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
         selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
         kept = _within(connection, within, list(by_name))
         rows = connection.sql(f"SELECT {selected} FROM ({query}){kept}").to_arrow_table()

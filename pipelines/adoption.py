@@ -141,10 +141,11 @@ def _check_rows(table: Any, name: str, key: Sequence[str]) -> int:
     if not key:
         return int(scan.count())
     keys = without_extensions(scan.select(*key).to_table())
-    counted = keys.group_by(list(key)).aggregate([([], "count_all")])
+    labels = [f"c{i}" for i in range(len(key))]  # Arrow takes a name that begins with a point for a path
+    counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
     shared = counted.filter(pc.greater(counted.column("count_all"), 1))
     if shared.num_rows:
-        shown = ", ".join(_shown(row) for row in shared.select(list(key)).slice(0, SHOWN_KEYS).to_pylist())
+        shown = ", ".join(_shown(row) for row in shared.select(labels).slice(0, SHOWN_KEYS).to_pylist())
         raise SourceError(
             f"{name} has {shared.num_rows:,} keys ({', '.join(key)}) with several rows, so they identify no row; "
             f"declare another key, or identity: full. Keys: {shown}"

@@ -21,7 +21,14 @@ DEFAULT_PARALLEL_TABLES = 2
 """Half of the work is Python, which runs one thread at a time."""
 ALL_TABLES = ".*"
 """Ends the name of an entry that stands for all tables of its feed."""
-_TABLE_NAME = re.compile(r"[^.\t\n/\\]+(\.[^.\t\n/\\]+)+")
+_TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
+LONGEST_TABLE_NAME = 200
+"""Bytes: change logs put all of it into one folder name, with a prefix, and folder names end at 255."""
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a table can have this name, namespaces included."""
+    return _TABLE_NAME.fullmatch(name) is not None and len(name.encode()) <= LONGEST_TABLE_NAME
 
 
 class CatalogConfig(BaseModel):
@@ -68,8 +75,12 @@ class Config(Section):
     @classmethod
     def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            if not _TABLE_NAME.fullmatch(name):
-                raise placed(f"{name!r} must be namespace.table", name)
+            if not is_table_name(name):
+                raise placed(
+                    f"{name!r} must be namespace.table, of at most {LONGEST_TABLE_NAME} bytes, without slashes and control "
+                    "characters",
+                    name,
+                )
             if set(name.removesuffix(ALL_TABLES)) & set("*?["):
                 what = "the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
                 raise placed(what, name)

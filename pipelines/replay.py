@@ -26,6 +26,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.mirrors.mirror import Mirror
 from pipelines.quarantine import quarantine
 from pipelines.tables.loaded_table import open_current
+from pipelines.tables.row_shape import distinct_rows
 
 Mask = npt.NDArray[np.bool_]
 
@@ -120,7 +121,7 @@ def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> I
             chosen = found
         if not touched:
             continue
-        touched = [pa.concat_tables(touched, promote_options="permissive").group_by(list(key)).aggregate([])]
+        touched = [distinct_rows(pa.concat_tables(touched, promote_options="permissive"))]
         yield pa.concat_tables([within, later.filter(pa.array(chosen))])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.catalog import find_table, table_names
 from pipelines.config import Config, TableConfig, change_log_name
+from pipelines.config_sections import is_table_name
 from pipelines.errors import SourceError
 from pipelines.formats.feed import matches
 
@@ -42,7 +43,7 @@ def discovered(
         known: the mirrors there are, with the table of the feed that each takes, None if it is not told.
 
     Raises:
-        SourceError: two tables of the feed would become one mirror.
+        SourceError: a table of the feed has a name that no mirror can have, or two tables of the feed would become one mirror.
     """
     found: dict[str, tuple[str, str]] = {}
     for source in sorted(source_tables):
@@ -50,6 +51,11 @@ def discovered(
         if not source or pattern is None:
             continue
         name = pattern.removesuffix("*") + source.rpartition(".")[2]
+        if not is_table_name(name):
+            raise SourceError(
+                f"the feed carries {source!r}, and no table can be called {name!r}, which {pattern} would make of it: leave it "
+                "out with exclude_tables, or give it an entry with source_table"
+            )
         taken = found[name][1] if name in found else known.get(name)
         if name in known or name in found:
             raise SourceError(

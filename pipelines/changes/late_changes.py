@@ -23,7 +23,7 @@ from pipelines.errors import ConfigError, SchemaConflictError
 from pipelines.formats.column_types import widened
 from pipelines.formats.feed import POSITION
 from pipelines.tables.loaded_table import open_current
-from pipelines.tables.row_shape import without_extensions
+from pipelines.tables.row_shape import member, without_extensions
 from scan_core.expr.nodes import col
 
 
@@ -145,5 +145,5 @@ def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Ta
 def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:
     """Changes that were logged again before are there several times."""
     places = [logged.column(name) for name in ("source_file", "source_offset", ORDER, "op")]
-    codes, _ = encode_keys([*places, *(pc.struct_field(logged.column("key"), name) for name in key)])
+    codes, _ = encode_keys([*places, *(member(logged.column("key"), name) for name in key)])
     return logged.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))

@@ -55,7 +55,12 @@ def build_scan(
 
 def split_names(text: str) -> list[str]:
     """Comma-separated names; one that holds a comma is written in double quotes."""
-    return [name for name in next(csv.reader([text], skipinitialspace=True), []) if name]
+    try:
+        return [name for name in next(csv.reader([text], skipinitialspace=True), []) if name]
+    except csv.Error as error:
+        raise ConfigError(
+            f"{text!r} is no list of names: {error}; write a name with odd characters in double quotes"
+        ) from error
 
 
 def parse_time(text: str) -> datetime:

@@ -18,6 +18,7 @@ from pipelines.mirrors.live_keys import LiveKeys
 from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.positions import current_snapshot
+from pipelines.tables.row_shape import distinct_rows
 from scan_core.snapshot import PartitionSpec
 
 AFFORDABLE_ROWS = 5_000_000
@@ -106,7 +107,7 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
 
 def _distinct(rows: pa.Table, spec: PartitionSpec, names: Sequence[str]) -> pa.Table:
     kept = rows.select(list(names)) if spec.is_unpartitioned else rows
-    return kept.group_by(kept.column_names).aggregate([])
+    return distinct_rows(kept)
 
 
 def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:

@@ -152,7 +152,9 @@ def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
     codes = encode_keys(known.columns)[0]
     _, firsts, number = np.unique(codes[exact], return_index=True, return_inverse=True)
     distinct = known.take(pa.array(exact[firsts]))
-    order = np.asarray(pc.sort_indices(distinct, [(n, "ascending", "at_start") for n in columns])).astype(np.int64)
+    labels = [f"c{i}" for i in range(len(columns))]  # Arrow takes a name that begins with a point for a path
+    by_column = [(label, "ascending", "at_start") for label in labels]
+    order = np.asarray(pc.sort_indices(distinct.rename_columns(labels), by_column)).astype(np.int64)
     distinct = distinct.take(pa.array(order))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))

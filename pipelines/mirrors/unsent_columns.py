@@ -17,7 +17,7 @@ from pipelines.changes.key_set import KeySet
 from pipelines.mirrors.fold import FoldResult, fold
 from pipelines.mirrors.mirror_lookup import find_rows
 from pipelines.tables.commit import RowDelta
-from pipelines.tables.row_shape import conform
+from pipelines.tables.row_shape import conform, member
 
 MAX_SHOWN = 80
 """Characters of a key that a reason shows."""
@@ -65,7 +65,7 @@ def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[
     known = {f.name for f in delta.table.schema().fields}
     columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in key))
-    asked_keys = pa.table({name: pc.struct_field(struct, name) for name in key})
+    asked_keys = pa.table({name: member(struct, name) for name in key})
     keys = conform(asked_keys, key_schema)
     found = find_rows(delta.table, keys, columns)
     source = _sources(keys, found.key_row)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.tables.column_bounds import BOUND_LENGTH, KEY_BOUND_LENGTH, lower_bound, upper_bound
+from pipelines.tables.row_shape import member
 from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -195,8 +196,6 @@ def nan_counts(table: pa.Table, schema: Schema) -> dict[int, int]:
 
 
 def _float_leaves(fields: tuple[NestedField, ...], column_of: Any) -> Iterator[tuple[NestedField, Any]]:
-    import pyarrow.compute as pc
-
     for leaf in fields:
         array = column_of(leaf.name)
         match leaf.type:
@@ -205,6 +204,6 @@ def _float_leaves(fields: tuple[NestedField, ...], column_of: Any) -> Iterator[t
             case PrimitiveType("float" | "double"):
                 yield leaf, array
             case StructType(members):
-                yield from _float_leaves(members, lambda name, parent=array: pc.struct_field(parent, name))
+                yield from _float_leaves(members, lambda name, parent=array: member(parent, name))
             case ListType() | MapType() | PrimitiveType():
                 continue

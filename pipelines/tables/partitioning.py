@@ -60,7 +60,10 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
         row = int(order[start])
         values = tuple(_physical(c[row], c.type) for c in columns)
         part = rows if one_group else rows.take(pa.array(order[start:end]))
-        names = (f"{f.name}={_folder_name(c[row])}" for f, c in zip(spec.fields, columns, strict=True))
+        names = (
+            f"{quote_plus(f.name)[:_LONGEST_FOLDER_NAME]}={_folder_name(c[row])}"
+            for f, c in zip(spec.fields, columns, strict=True)
+        )
         yield PartitionedRows(values, "/".join(names), part)
 
 

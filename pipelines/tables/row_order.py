@@ -27,8 +27,10 @@ def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     keys = rows.select(list(names))
     if keys.num_columns == 1 and _is_ascending(keys.column(0)):
         return rows
+    # By place: Arrow takes a name that begins with a point for a path.
     plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
-    return rows.take(pc.sort_indices(plain, [(name, "ascending") for name in keys.column_names]))
+    labels = [f"c{i}" for i in range(keys.num_columns)]
+    return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
 
 
 def _is_ascending(column: pa.ChunkedArray) -> bool:

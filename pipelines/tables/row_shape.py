@@ -38,6 +38,17 @@ def conform(rows: pa.Table, schema: Schema) -> pa.Table:
     return pa.table(arrays, schema=wanted)
 
 
+def member(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """A member of structs by its name, whatever that is: Arrow takes one that begins with a point for a path."""
+    return pc.struct_field(structs, [structs.type.get_field_index(name)])
+
+
+def distinct_rows(rows: pa.Table) -> pa.Table:
+    """Each row once. Columns are found by place: Arrow takes a name that begins with a point for a path."""
+    labels = [f"c{i}" for i in range(rows.num_columns)]
+    return rows.rename_columns(labels).group_by(labels).aggregate([]).rename_columns(rows.column_names)
+
+
 def without_extensions(rows: pa.Table) -> pa.Table:
     """`rows` with uuid as 16 bytes, at every depth: how values are held between reading and writing."""
     wanted = pa.schema([f.with_type(_storage_type(f.type)) for f in rows.schema])

@@ -3,7 +3,7 @@
 Asked before anything of a batch is committed, so what cannot become a table is not half written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,10 @@ from scan_core.schema import NestedField, PrimitiveType, Schema, arrow_type
 from scan_core.schema_json import parse_type
 from scan_core.transforms import parse_transform
 
+RESERVED_NAMES = frozenset(
+    {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
+)
+"""Of metadata columns; `_deleted` is none of them here, as sources often flag their rows by it."""
 _OF_TIMES = frozenset({"year", "month", "day", "hour"})
 PARTITION_BY = "nevermore.partition_by"
 """Table property: what config said when the table was made."""
@@ -45,9 +49,10 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
         row_types: Arrow type of every column of its rows; type null where all values so far are NULL.
 
     Raises:
-        ConfigError: a key or partition column without a known type, or a transform that is not for its type.
+        ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known type, or a transform that is not for its type.
         SchemaConflictError: a key of a type that cannot identify a row.
     """
+    _check_names(name, row_types)
     fields = iceberg_fields(pa.schema(list(row_types.items())))
     schema = Schema(0, with_declared(fields, config))
     partition_by = [partition_field(text) for text in config.partition_by]
@@ -67,6 +72,30 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
             raise ConfigError(
                 f"{name}: partition_by {column!r}: {error}{_type_hint(config, transform, column)}"
             ) from error
+
+
+def _check_names(table: str, row_types: Mapping[str, pa.DataType]) -> None:
+    """Refuse names that tables, files or other engines cannot have."""
+    for column, kind in row_types.items():
+        if column in RESERVED_NAMES:
+            reason = "Iceberg has a metadata column of that name"
+        elif any(not name or "\0" in name for name in (column, *_member_names(kind))):
+            reason = "a name is empty or holds a NUL character"
+        else:
+            continue
+        raise ConfigError(
+            f"{table}: column {column!r} cannot be in a table: {reason}; give it another name under rename, or leave it "
+            "out with exclude"
+        )
+
+
+def _member_names(kind: pa.DataType) -> Iterator[str]:
+    """The names of struct members at any depth."""
+    for i in range(kind.num_fields):
+        child = kind.field(i)
+        if pa.types.is_struct(kind):
+            yield child.name
+        yield from _member_names(child.type)
 
 
 def _type_hint(config: TableConfig, transform: str, column: str) -> str:
