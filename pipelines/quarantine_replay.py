@@ -195,7 +195,7 @@ def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> M
     come late or take the place of others of their name are applied when they come.
     """
     key = batch.key
-    if log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
+    if batch.num_rows == 0 or log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
         return np.zeros(batch.num_rows, np.bool_)
     known = without_extensions(
         open_current(log.table).scan().select("op", "key", "after", "ingested_at", *PLACE).to_table()
