@@ -48,7 +48,7 @@ tables:
     partition_by: [day(created_at), "bucket(16, id)", region]
     rename: {a: b}
     cast: {quantity: long}
-    inserts: trusted
+    inserts: checked
     soft_delete: true
     global_deletes: refuse
     commit_rows: 1000
@@ -86,6 +86,7 @@ published:
         (with_lines("partition_by: [dy(created_at)]"), "transforms are identity"),
         (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
         (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
+        (with_lines("inserts: trusted", "order_by: [lsn]"), "inserts: trusted cannot be with order_by"),
         (
             with_lines("max_quarantine_ratio: 2"),
             "nevermore.yaml:6: tables.shop.products.max_quarantine_ratio: must be at most 1",
