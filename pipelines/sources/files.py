@@ -127,8 +127,10 @@ def _todo(
     newest = max((f.arrived_ns for f in listed), default=-1)
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
+        # A writer's time may be seen before its bytes: that nothing was added is believed of files that others came after.
+        is_left = file.arrived_ns < newest or is_quiet(file)
         is_open = (same := position.find(file.name)) is not None and (
-            not same.finished or (same.waiting and not is_new and (file.arrived_ns < newest or is_quiet(file)))
+            not same.finished or (same.waiting and not is_new and is_left)
         )
         is_odd = odd and _is_recent(file, position.settled_ns)
         if file.arrived_ns > position.until_ns or not (is_new or is_odd or is_open):
@@ -136,7 +138,7 @@ def _todo(
         if is_new and position.swept and place(file.name) <= place(position.swept) and not is_open:
             continue
         try:
-            known = _known(file, position, names, tell, filesystem)
+            known = _known(file, position, names, tell, filesystem, is_left=is_left)
         except SourceError:
             if options.unreadable == STOP:
                 raise
@@ -165,7 +167,7 @@ def _pieces(file: ListedFile, known: ReadFile, options: FileOptions, filesystem:
 
 
 def _known(
-    file: ListedFile, position: FilePosition, names: set[str], tell: LeftOut, filesystem: Any
+    file: ListedFile, position: FilePosition, names: set[str], tell: LeftOut, filesystem: Any, *, is_left: bool
 ) -> ReadFile | None:
     """How far the file is read; None if there is nothing new in it."""
     same_name = position.find(file.name)
@@ -177,7 +179,7 @@ def _known(
         same = own.fingerprint == same_name.fingerprint and own.size == same_name.size
         if same and same_name.finished:
             # What was left for later and has not changed since will not be finished any more.
-            return replace(same_name, finished=False) if same_name.waiting else None
+            return replace(same_name, finished=False) if same_name.waiting and is_left else None
         # Another content under an old name is another file.
         return _grown(own, same_name) if prints.continue_from(same_name) else own
     if own.kept_bytes and position.knows(own.fingerprint):

@@ -65,7 +65,9 @@ def _read_lines(
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
-        whole = after_last_newline(data) if pending else data.size
+        # white space behind the last newline may be half of one: its other half would be a line
+        is_blank = is_last and chunks.seekable and not data.slice(after_last_newline(data)).to_pybytes().strip()
+        whole = after_last_newline(data) if pending or is_blank else data.size
         begin = 0
         while begin < whole and not 0 < options.last_line <= known.lines:
             rest = data.slice(begin, whole - begin)
