@@ -132,9 +132,15 @@ def find_separators(
 
     A key that begins like a JSON object, list or string ends where that ends: a separator inside is part of it. Writes
     to `line_end` where the line ends without its newline. The separator must not be empty.
+
+    Raises:
+        IndexError: a line lies outside of its array.
     """
     length = np.uint64(len(separator))
-    for row in range(len(offsets) - 1):
+    count = len(offsets) - 1
+    require(len(separator) > 0 and len(stack) >= MAX_DEPTH and len(out) >= count and len(line_end) >= count)
+    for row in range(count):
+        require(offsets[row] >= 0 and offsets[row] <= offsets[row + 1] and offsets[row + 1] <= len(data))
         out[row] = -1
         p, end = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
         if end > p and data[end - ONE] == 0x0A:
@@ -147,6 +153,8 @@ def find_separators(
         last = end
         if data[p] == 0x7B or data[p] == 0x5B or data[p] == 0x22:
             p, _ = skip_value(data, p, end, stack)
+            if p > end:
+                continue
             last = p + length
         while p + length <= end and p + length <= last:
             k = np.uint64(0)

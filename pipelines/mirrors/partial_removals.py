@@ -4,7 +4,7 @@ What a removal takes depends on what came before it, so this is one compiled loo
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"
-# ruff: noqa: PLR0917 - kernels take arrays one by one
+# ruff: noqa: C901, PLR0912, PLR0917 - kernels take arrays one by one, and are one loop
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE
+from pipelines.formats.json_kernels import COMPILE, require
 
 Ints = NDArray[np.int64]
 
@@ -83,8 +83,23 @@ def _walk(
 ) -> int:
     """Number of removals that found no row; before `first` of a class no row of it is there."""
     missed = 0
+    num_rows, num_classes = len(counts), min(len(first), len(starts) - 1)
+    require(len(class_of) >= len(signs) and len(rows) >= len(signs) and len(row_starts) > num_rows)
+    for entry in row_starts:
+        require(0 <= entry <= len(of_row))
+    for member in of_row:
+        require(0 <= member < len(class_of_member))
+    for other in class_of_member:
+        require(0 <= other < num_classes)
+    for row in members:
+        require(0 <= row < num_rows)
+    for at in first:
+        require(at >= 0)
+    for end in starts:
+        require(end <= len(members))
     for step in range(len(signs)):
         own, row = class_of[step], rows[step]
+        require(own < num_classes and (0 <= row < num_rows or (own >= 0 and signs[step] <= 0)))
         if signs[step] > 0:
             counts[row] += 1
             for entry in range(row_starts[row], row_starts[row + 1]):

@@ -155,6 +155,19 @@ def split_documents(random: Random) -> Arguments:
     return [data, int(random.integers(0, len(data) + 1)), len(data), room, stack(), separated]
 
 
+def find_separators(random: Random) -> Arguments:
+    separator = random.choice([b"\t", b"=", b": "])
+    keys = [
+        text(random, value(random)) if random.random() < 0.7 else noise(random, 3) for _ in range(random.integers(0, 6))
+    ]
+    lines = [
+        key + random.choice([separator, b""]) + noise(random, 3) + b"\r\n"[random.integers(0, 3) :] for key in keys
+    ]
+    offsets = np.cumsum([0, *map(len, lines)], dtype=np.int32)
+    places = [np.zeros(len(lines), np.int64), np.zeros(len(lines), np.int64)]
+    return [fixed(b"".join(lines)), offsets, fixed(bytes(separator)), stack(), *places]
+
+
 def find_newlines(random: Random) -> Arguments:
     data = noise(random) + b"\n" * int(random.integers(0, 9))
     words = np.frombuffer(data, np.uint64, len(data) // 8)
@@ -312,10 +325,26 @@ def finished(random: Random) -> Arguments:
     return [random.integers(0, 2**63, 4).astype(np.uint64), words, tail, np.uint64(random.integers(0, 99))]
 
 
+def walk_removals(random: Random) -> Arguments:
+    num_rows, num_classes, steps = (int(n) for n in random.integers(1, 9, 3))
+    members = [np.flatnonzero(random.integers(0, 2, num_rows)) for _ in range(num_classes)]
+    sizes = np.array([len(m) for m in members])
+    joined, starts = np.concatenate(members), np.r_[0, np.cumsum(sizes)]
+    of_row = np.argsort(joined, kind="stable")
+    row_starts = np.searchsorted(joined[of_row], np.arange(num_rows + 1))
+    signs = random.choice([-1, 1], steps)
+    class_of = np.where(signs > 0, -1, random.integers(-1, num_classes, steps))
+    return [
+        signs, random.integers(0, num_rows, steps), random.integers(0, 3, num_rows), class_of, joined, starts, of_row,
+        row_starts, np.repeat(np.arange(num_classes), sizes), starts[:-1].copy(),
+    ]  # fmt: skip
+
+
 CASES: dict[str, Callable[[Random], Arguments]] = {
     **{f"pipelines.formats.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
     "pipelines.formats.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
     "pipelines.formats.document_kernels.find_newlines": find_newlines,
+    "pipelines.formats.document_kernels.find_separators": find_separators,
     "pipelines.formats.document_kernels.scan_elements": scan_elements,
     "pipelines.formats.document_kernels.split_documents": split_documents,
     "pipelines.formats.document_kernels.split_frames": split_frames,
@@ -330,6 +359,7 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.formats.text_kernels.match_affixes": match_affixes,
     "pipelines.formats.text_kernels.match_bytes": match_bytes,
     "pipelines.formats.text_kernels.parse_integers": parse_integers,
+    "pipelines.mirrors.partial_removals._walk": walk_removals,
     "pipelines.sources.byte_hash._finished": finished,
     "pipelines.sources.byte_hash._mix": mix,
     "pipelines.sources.csv_kernels.split_records": split_records,
