@@ -15,7 +15,8 @@ from pipelines.changes.change_batch import Rejected
 from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
-from pipelines.feeds import Feed, claims_in
+from pipelines.feeds import Feed, decided_in
+from pipelines.formats.feed import Decided
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.ingest_report import FAILED, TableReport
 from pipelines.quarantine import quarantine
@@ -72,7 +73,7 @@ class FeedRun:
             The feed with the tables that were found, and those of them that are still to be read from its start: they
             may have come before the position, when nobody asked for them.
         """
-        reading = _Reading(feed, position, list(tables), claims_in(position))
+        reading = _Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
             for batch in feed.batches(position, tables, self._left_out, reading.saw_transactions):
@@ -95,11 +96,12 @@ class FeedRun:
             joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
             reading.join(found, joining)
             decoded = reading.decoded(batch)
-        reading.claims = decoded.claims
+        reading.decided = decoded.decided
         self.skipped.update(decoded.skipped)
         self.untaken.update(decoded.untaken)
         self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
-        reached = replace(batch.position_after, claims=decoded.claims).to_json()
+        decided = decoded.decided
+        reached = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings).to_json()
 
         def add(table: TableIngest) -> None:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
@@ -156,13 +158,13 @@ class _Reading:
     feed: Feed
     position: str | None
     running: list[TableIngest]
-    claims: Mapping[str, str]
+    decided: Decided
     late: list[TableIngest] = field(default_factory=list)
     is_transactional: bool = False
 
     def decoded(self, batch: FileBatch) -> DecodedFeed:
         """The changes of a batch."""
-        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.claims))
+        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.decided))
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
         """Let tables take part that a pattern stands for and the feed has shown: from its start on."""

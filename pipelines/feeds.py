@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pipelines.changes.change_batch import Rejected
 from pipelines.config import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
 from pipelines.errors import ConfigError
-from pipelines.formats.feed import POSITION, FeedConfig, TableFeed
+from pipelines.formats.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.formats.registry import complete_events_of, lookup, parse_options
 from pipelines.sources.event_groups import Complete
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
@@ -103,18 +103,18 @@ class Feed:
         namespace, _, name = quarantine_name(first).partition(".")
         return f"{namespace}.feed_of_{name}"
 
-    def config(self, running: Sequence[TableIngest], claims: Mapping[str, str]) -> FeedConfig:
+    def config(self, running: Sequence[TableIngest], decided: Decided) -> FeedConfig:
         """What the decoder is told: all tables of the feed, so that no table takes the events of another.
 
-        `claims` are those of the position that is read from, or of the batch before.
+        `decided` is that of the position that is read from, or of the batch before.
         """
         active = {table.name: table for table in running}
         return FeedConfig(
             format=self.source.format,
             options=self.format_options,
-            claims=claims,
+            claims=decided.claims,
             tables=tuple(
-                _table_feed(name, table, active.get(name), self.found_for.get(name))
+                _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
                 for name, table in self.tables.items()
             ),
             is_open=bool(self.patterns),
@@ -202,9 +202,12 @@ class Feed:
         return Rejected(rejected.table.filter(pc.invert(known)))
 
 
-def claims_in(position: str | None) -> Mapping[str, str]:
-    """Which tables of a feed its targets have claimed up to a position."""
-    return {} if position is None else FilePosition.from_json(position).claims
+def decided_in(position: str | None) -> Decided:
+    """What was decided up to a position."""
+    if position is None:
+        return Decided()
+    known = FilePosition.from_json(position)
+    return Decided(known.claims, known.encodings)
 
 
 def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
@@ -230,7 +233,13 @@ def _located(source: FilesSource, folder: Path) -> FilesSource:
     return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
 
 
-def _table_feed(name: str, config: TableConfig, table: TableIngest | None, found_for: str | None) -> TableFeed:
+def _table_feed(
+    name: str,
+    config: TableConfig,
+    table: TableIngest | None,
+    found_for: str | None,
+    encodings: Mapping[str, str],
+) -> TableFeed:
     return TableFeed(
         name=name,
         source_table=config.source_table or found_for,
@@ -239,6 +248,7 @@ def _table_feed(name: str, config: TableConfig, table: TableIngest | None, found
         identity_full=config.identity == "full",
         types=config.types,
         encodings=config.encodings,
+        known_encodings=encodings,
         known_types={} if table is None else table.known_types,
         order_by=config.order_by,
         include=config.include,

@@ -24,7 +24,7 @@ from pipelines.changes.late_changes import followed, order_text
 from pipelines.changes.touched_keys import keys_touched
 from pipelines.config import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.errors import CommitConflictError, SourceError
-from pipelines.feeds import claims_in, feeds_of
+from pipelines.feeds import decided_in, feeds_of
 from pipelines.formats.column_types import widened
 from pipelines.formats.feed import FeedConfig
 from pipelines.formats.registry import decode
@@ -93,7 +93,7 @@ def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineRepl
         end = run.first + run.raw.num_events
         part = tried.slice(run.first, end - run.first)
         table = TableIngest(catalog, name, settings, report)
-        told = replace(feed.remembering(catalog).config([table], claims_in(log.position)), is_retried=True)
+        told = feed.remembering(catalog).config([table], decided_in(log.position))
         outcome[run.first : end] = _replayed(log, settings, part, *_decoded(run.raw, told, part, name), report=report)
     TableIngest(catalog, name, settings, report).start()
     done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))

@@ -13,6 +13,7 @@ from pipelines.changes.change_batch import ChangeBatch
 from pipelines.config import FilesSource, TableConfig
 from pipelines.errors import SourceError
 from pipelines.feeds import Feed
+from pipelines.formats.feed import Decided
 from pipelines.formats.registry import decode, lookup
 from pipelines.sources.files import RE_DELIVERED
 from pipelines.table_ingest import TableIngest
@@ -42,12 +43,12 @@ def snapshot_batches(
     source = source.model_copy(update={"path": paths, "options": options})
     feed = Feed(source, {table.name: own}, (table.name,))
     feed.check()
-    claims: dict[str, str] = {}
+    decided = Decided()
     types = table.known_types
     for files in feed.batches(None, [], _refuse_gaps):
-        told = feed.config([table], claims)
+        told = feed.config([table], decided)
         decoded = decode(files.raw, replace(told, tables=(replace(told.tables[0], known_types=types),)))
-        claims = dict(decoded.claims)
+        decided = decoded.decided
         if decoded.rejected.num_rows:
             first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
             raise SourceError(

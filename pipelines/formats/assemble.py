@@ -4,7 +4,7 @@ The same for every format; what a format knows about its events is in `Events`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from pipelines.formats.image import Columns, Image, typed
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.rejections import Rejections, reject_images
 from pipelines.formats.table_parts import Part, merge_parts
-from pipelines.formats.value_type import ValueType, with_plain_decimals
+from pipelines.formats.value_type import ValueType, encodings_of, with_plain_decimals
 from pipelines.formats.variants import divert
 from pipelines.sources.raw_events import RawEvents
 
@@ -51,19 +51,27 @@ class Reading:
         inference: of undeclared columns.
         placeholders: of values that were not sent.
         by_rows: decode what is usual in one pass over the rows (`row_parsing.py`).
-        guesses_base64: decimals as text may be base64, for the values of a batch to tell.
+        may_be_base64: decimals as text may be base64: which they are must be known.
     """
 
     inference: InferenceOptions
     placeholders: tuple[bytes, ...] = ()
     by_rows: bool = True
-    guesses_base64: bool = False
+    may_be_base64: bool = False
 
 
-def assemble(
-    events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading
-) -> tuple[ChangeBatch, Rejected, Counter[str]]:
-    """The changes of one table at `rows`, in order; those that are rejected; what was cut or left out, by reason.
+@dataclass(frozen=True)
+class Assembled:
+    """The changes of one table; those that are rejected; what was cut or left out, by reason; how values are written."""
+
+    changes: ChangeBatch
+    rejected: Rejected
+    told: Counter[str]
+    encodings: Mapping[str, str]
+
+
+def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading) -> Assembled:
+    """The changes of one table at `rows`, in order.
 
     Raises:
         ConfigError: `types` names what the feed does not have.
@@ -86,7 +94,8 @@ def assemble(
         told[EMPTY] += len(places) if part is None and not refused.num_rows else 0
     told[CUT] = sum(part.num_cut for part in parts)
     batch, conflicts = merge_parts(parts, feed, raw)
-    return batch, Rejected.concat([*rejected, *conflicts]), +told
+    encodings = _after(feed, parts).known_encodings
+    return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +told, encodings)
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
@@ -97,8 +106,14 @@ def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
             wider = widened(known.get(column.name, pa.null()), column.type)
             known[column.name] = known[column.name] if wider is None else wider
     key = parts[0].key if parts else feed.known_key
+    encodings = dict(feed.known_encodings)
+    for part in parts:
+        encodings |= part.encodings
     return replace(
-        feed, known_key=key, known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)}
+        feed,
+        known_key=key,
+        known_encodings=encodings,
+        known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)},
     )
 
 
@@ -109,7 +124,7 @@ def _column_types(
     types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=keys)
     for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=keys).items():
         types.setdefault(name, of_key)
-    return types if reading.guesses_base64 else {name: with_plain_decimals(t) for name, t in types.items()}
+    return types if reading.may_be_base64 else {name: with_plain_decimals(t) for name, t in types.items()}
 
 
 def _assemble_part(
@@ -128,6 +143,7 @@ def _assemble_part(
     told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
     likely = () if feed.identity_full else told
     types = _column_types(images, feed, declared, reading, keys=likely)
+    encodings = encodings_of(types) if reading.may_be_base64 else {}
     found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
     if feed.on_conflict == "new_column":
         found[:2], types = divert(
@@ -173,11 +189,11 @@ def _assemble_part(
         events, rows, raw, row_type, key, parts=(keys, before, after, unsent), schema_version=feed.schema_version
     )
     if not rejections.any():
-        return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent), Rejected.none()
+        return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent, encodings), Rejected.none()
     bad, good = rejections.mask, ~rejections.mask
     refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
     kept = table.filter(pa.array(good))
-    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent), refused
+    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent, encodings), refused
 
 
 def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:

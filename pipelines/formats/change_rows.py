@@ -146,7 +146,9 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
         **_events(op, times, TableImages(now, op != ord("d")), _old_images(op, now, former), types),
         order=order,
         refusals=refusal(
-            op == 0, f"no operation that is known in {(given or names)[0]}", table.column(given[0]) if given else None
+            op == 0,
+            f"no operation that is known in {(given or names)[0]}",
+            _single(table.column(given[0])) if given else None,
         ),
         skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )

@@ -17,7 +17,7 @@ from pipelines.formats.inference import InferenceOptions, infer_together
 from pipelines.formats.json_spans import SpanColumn
 from pipelines.formats.member_types import paths_below, with_members
 from pipelines.formats.span_text import NUMBER_KINDS, text
-from pipelines.formats.value_type import Encoding, ValueType, from_arrow, from_config
+from pipelines.formats.value_type import Encoding, ValueType, as_written, from_arrow, from_config, with_written
 
 _PLAIN = frozenset({Encoding.NATURAL, Encoding.PLAIN})
 _WHOLE = r"^-?\d+(\.0*)?([eE]\+?\d+)?$"
@@ -47,7 +47,11 @@ def resolve_types(
             continue
         target = feed.target_name(name)
         known = feed.known_types.get(target)
-        given = explicit.get(name) or explicit.get(target) or declared.get(name)
+        given = explicit.get(name) or explicit.get(target)
+        if given is None:
+            given = declared.get(name)
+        elif name in declared:
+            given = as_written(given, declared[name])
         columns = [image.column(name) for image in images if name in image.names]
         is_text = isinstance(columns[0], SpanColumn)
         found = infer_together(columns, inference, placeholders) if given is None else given
@@ -56,13 +60,15 @@ def resolve_types(
         inside = paths_below(explicit, target, names) | paths_below(explicit, name, names)
         if inside:
             found = given = with_members(found, inside, name)
+            if name in declared:
+                found = given = as_written(given, declared[name])
         if known is None:
             types[name] = found
         elif given is not None or not (is_text or pa.types.is_string(found.arrow) or pa.types.is_null(found.arrow)):
             types[name] = _beside(found, known, is_text=is_text)
         else:
             types[name] = _inferred_beside(found, known)
-    return types
+    return {name: with_written(type_, name, feed.known_encodings) for name, type_ in types.items()}
 
 
 def _any_whole(columns: Sequence[object]) -> bool:

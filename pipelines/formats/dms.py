@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.errors import SourceError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
-from pipelines.formats.casting import cast_each
 from pipelines.formats.change_rows import RowChangeOptions, decode_rows
 from pipelines.formats.documents import Documents, from_binary
 from pipelines.formats.events import Declared, Events, strings, table_names
@@ -116,15 +114,12 @@ def _op_column(rows: pa.Table, name: str) -> str:
             f"the first line, {','.join(names[:10])}, is a change and not the names of columns: options: "
             f"{{header: false, columns: [{name}, ...]}}"
         )
-    for other in names:
-        if other.lower() == name.lower():
-            words = pc.drop_null(pc.unique(cast_each(rows.column(other).combine_chunks(), pa.string())[0]))
-            if len(words) and pc.all(pc.is_in(words, pa.array(list(_LETTERS)))).as_py():
-                return other
-    return name
+    # Its words do not decide: beside one that is none, deletes would be rows of a full load.
+    return next((other for other in names if other.lower() == name.lower()), name)
 
 
 def _nested(messages: Members) -> Documents:
-    """The before image where the task writes it as an object of its own."""
-    usual, other = messages.column("before-image"), messages.column("before")
-    return (usual if usual.kinds[kernels.OBJECT] else other).documents(kernels.OBJECT)
+    """The before image where the task writes it as an object of its own, under either name."""
+    usual, other = (messages.column(name).documents(kernels.OBJECT) for name in ("before-image", "before"))
+    start, end = np.where(usual.present, usual.start, other.start), np.where(usual.present, usual.end, other.end)
+    return Documents(usual.data, start, end)

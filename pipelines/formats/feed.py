@@ -23,6 +23,7 @@ class TableFeed:
         identity_full: the whole old row identifies a row: all columns are the key.
         types: Iceberg type names by source column, over whatever the feed says.
         encodings: how values of those columns are written (`millis`, `base64`, ...).
+        known_encodings: how values are written, by path of source columns, as decided earlier by a schema or the config.
         known_types: columns of the target so far; a value that fits neither these nor a wider type is rejected.
         order_by: `position`, or paths into the event such as `source.ts_ms`.
         include: source columns to keep; empty keeps all.
@@ -40,6 +41,7 @@ class TableFeed:
     identity_full: bool = False
     types: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, str] = field(default_factory=dict)
+    known_encodings: Mapping[str, str] = field(default_factory=dict)
     known_types: Mapping[str, pa.DataType] = field(default_factory=dict)
     order_by: str | tuple[str, ...] = POSITION
     include: tuple[str, ...] = ()
@@ -70,7 +72,6 @@ class FeedConfig:
         options: of the format; an unknown one is an error.
         claims: tables of the feed by the target that takes them, as decided in earlier batches.
         is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
-        is_retried: the events are some that were refused, torn from those around them: nothing is guessed from them.
     """
 
     tables: tuple[TableFeed, ...]
@@ -78,7 +79,19 @@ class FeedConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
     is_open: bool = False
-    is_retried: bool = False
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided while a feed was read, and holds for all that is read later.
+
+    Attributes:
+        claims: tables of the feed by the target that takes them.
+        encodings: by target, how values are written, by path of source columns (`value_type.encodings_of`).
+    """
+
+    claims: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def matches(source_table: str, pattern: str) -> bool:

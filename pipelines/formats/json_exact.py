@@ -1,5 +1,6 @@
 """Columns of exact digits and bytes from spans: decimals in all modes of Debezium, binary, fixed, uuid."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -35,9 +36,6 @@ _FEW_SCALES = 8
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _MAYBE_BASE64 = r"^([0-9A-Za-z+/]{4})+$"
-_PADDED_BASE64 = r"^([0-9A-Za-z+/]{4})*([0-9A-Za-z+/]{2}==|[0-9A-Za-z+/]{3}=)$"
-_WORD = r"^([A-Z]*|[A-Z]?[a-z]*)$"
-_NO_DIGITS = r"(?i)^([+-]?(nan|inf|infinity)|(positive|negative)_infinity)$"
 
 
 def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
@@ -47,13 +45,10 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     usable = column.of_kind(*NUMBER_KINDS, *TEXT_KINDS)
     words, broken = text(column, usable)
     is_text = column.of_kind(*TEXT_KINDS)
-    base64 = np.zeros(len(column), np.bool_)
-    if wanted.encoding is Encoding.BASE64 or (
-        wanted.encoding is not Encoding.PLAIN
-        and is_text.any()
-        and _writes_base64(words, is_text, column.of_kind(*NUMBER_KINDS))
-    ):
-        base64 = is_text
+    base64 = is_text if wanted.encoding is Encoding.BASE64 else np.zeros(len(column), np.bool_)
+    if wanted.encoding is Encoding.NATURAL and is_text.any():
+        undecided = is_text & ~_can_only_be_number(words)
+        usable, words = usable & ~undecided, pc.if_else(pa.array(undecided), pa.scalar(None, pa.string()), words)
     bad = (column.has_value & ~usable) | broken
     if not base64.any():
         values, wrong = cast_each(words, wanted.arrow)
@@ -63,22 +58,11 @@ def decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     return pc.coalesce(unscaled, plain), bad | wrong_base64 | wrong_number
 
 
-def _writes_base64(words: pa.StringArray, is_text: Mask, is_number: Mask) -> bool:
-    """Whether the texts of a column are base64, as a connector writes all of a column or none: "1234" is base64 then, too.
-
-    A number, or a text that is one and cannot be base64, such as "10.50", says no; padding, such as in "AQ==", says yes.
-    Else every text must be base64, most must be no numbers, and not all others may be words, such as "none" or "Null":
-    what is refused without need can be mended by `encodings`, a wrong number cannot be seen.
-    """
-    numeric = is_text & true_mask(pc.match_substring_regex(words, _NUMBER))
-    other = is_text & ~numeric & ~true_mask(pc.match_substring_regex(words, _NO_DIGITS))
-    maybe = true_mask(pc.match_substring_regex(words, _MAYBE_BASE64))
-    if is_number.any() or not other.any() or (numeric & ~maybe).any():
-        return False
-    if (other & true_mask(pc.match_substring_regex(words, _PADDED_BASE64))).any():
-        return True
-    is_word = true_mask(pc.match_substring_regex(words, _WORD))
-    return bool(not (is_text & ~maybe).any() and other.sum() > numeric.sum() and (other & ~is_word).any())
+def _can_only_be_number(words: pa.StringArray) -> Mask:
+    """Which texts are numbers and no base64: "10.50", but not "1234", which both may be. Each tells by itself."""
+    return true_mask(pc.match_substring_regex(words, _NUMBER)) & ~true_mask(
+        pc.match_substring_regex(words, _MAYBE_BASE64)
+    )
 
 
 def _unscaled(words: pa.StringArray, wanted: ValueType) -> Decoded:
@@ -156,8 +140,8 @@ def _scaled_decimals(column: SpanColumn, wanted: ValueType) -> Decoded:
     bad |= broken | no_base64 | wrong
     plain = column.has_value & ~column.of_kind(kernels.OBJECT)
     if plain.any():
-        natural = ValueType(wanted.arrow)
-        others, wrong = decimals(only(column, plain), natural)
+        encoding = Encoding.NATURAL if wanted.encoding is Encoding.SCALED else wanted.encoding
+        others, wrong = decimals(only(column, plain), replace(wanted, encoding=encoding))
         values, bad = pc.coalesce(values, others), np.where(plain, wrong, bad)
     return values, bad
 
@@ -168,10 +152,14 @@ def binaries(column: SpanColumn, wanted: ValueType) -> Decoded:
     words, broken = text(column, usable)
     bad = (column.has_value & ~usable) | broken
     encoding = wanted.encoding
-    if encoding is Encoding.NATURAL:
-        dashed = wanted.arrow == pa.binary(16) and true_mask(pc.match_substring(words, "-")).any()
-        encoding = Encoding.HEX if dashed else Encoding.BASE64
-    data, wrong = text_bytes(words, encoding)
+    if encoding is Encoding.NATURAL and wanted.arrow == pa.binary(16):
+        dashed = pc.match_substring(words, "-")
+        nothing = pa.scalar(None, pa.string())
+        as_hex, no_hex = text_bytes(pc.if_else(dashed, words, nothing), Encoding.HEX)
+        data, no_base64 = text_bytes(pc.if_else(dashed, nothing, words), Encoding.BASE64)
+        data, wrong = pc.coalesce(as_hex, data), no_hex | no_base64
+    else:
+        data, wrong = text_bytes(words, Encoding.BASE64 if encoding is Encoding.NATURAL else encoding)
     if pa.types.is_binary(wanted.arrow):
         return data, bad | wrong
     wrong |= true_mask(pc.not_equal(pc.binary_length(data), wanted.arrow.byte_width))

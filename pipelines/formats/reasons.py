@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from pipelines.formats.casting import cast_each
 from pipelines.formats.json_spans import SpanColumn
-from pipelines.formats.span_text import json_text
-from pipelines.formats.value_type import ValueType, describe
+from pipelines.formats.span_text import TEXT_KINDS, json_text
+from pipelines.formats.value_type import Encoding, ValueType, describe
 
 Mask = NDArray[np.bool_]
 Reasons = str | pa.StringArray
@@ -18,6 +18,10 @@ MAX_SHOWN = 60
 DATE_STYLE_HINT = (
     "; if the server writes dates in another DateStyle than ISO, say which: "
     "options: {date_style: 'SQL, DMY'} of wal2json, or encodings: {column: sql-dmy}"
+)
+UNDECIDED = (
+    " whose encoding is known: no schema says whether text is a number or base64 of its digits; say which: "
+    "encodings: {{{0}: base64}} or {{{0}: plain}}, beside types"
 )
 _DATE_IN_A_STYLE = r"'(\d\d[-/.]\d\d[-/.]\d{4}|[A-Z][a-z]{2} (\d\d [A-Z][a-z]{2}|[A-Z][a-z]{2} \d\d) )"
 _KIND_NAMES = ("missing", "null", "false", "true", "integer", "number", "text", "text", "object", "list")
@@ -36,6 +40,9 @@ def of_values(name: str, column: SpanColumn | pa.Array, bad: Mask, wanted: Value
         kinds = pa.array(_KIND_NAMES).take(pa.array(some.kind))
         values = pc.binary_join_element_wise(kinds, values, " ")
         texts = _joined(f"column {name}: ", values, f" is no {describe(wanted.arrow)}")
+        if pa.types.is_decimal(wanted.arrow) and wanted.encoding is Encoding.NATURAL:
+            is_text = pa.array(some.of_kind(*TEXT_KINDS))
+            texts = pc.if_else(is_text, _joined("", texts, UNDECIDED.format(name)), texts)
         if pa.types.is_date(wanted.arrow) or pa.types.is_timestamp(wanted.arrow):
             in_style = pc.match_substring_regex(texts, _DATE_IN_A_STYLE)
             texts = pc.if_else(in_style, _joined("", texts, DATE_STYLE_HINT), texts)

@@ -21,7 +21,7 @@ from pipelines.formats.debezium_options import DebeziumOptions
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.event_order import in_order, places
 from pipelines.formats.events import Events, each_once, reject
-from pipelines.formats.feed import POSITION, FeedConfig
+from pipelines.formats.feed import POSITION, Decided, FeedConfig
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
 from pipelines.formats.message_wrappers import unwrapped
@@ -43,8 +43,8 @@ class DecodedFeed:
         rejected: events that could not be decoded, with the target table where it is known.
         skipped: number of events left out on purpose, by reason (tombstone, DDL, other table, ...).
         source_tables: names of the tables seen in the feed.
-        claims: by target, the table of the feed that it takes though their full names differ; to be given to the
-            decoding of later batches.
+        decided: which tables the targets take though their full names differ, and how values are written; to be given
+            to the decoding of later batches.
         untaken: tables of the feed that carried changes and that no target takes.
     """
 
@@ -52,8 +52,13 @@ class DecodedFeed:
     rejected: Rejected
     skipped: Mapping[str, int] = field(default_factory=dict)
     source_tables: tuple[str, ...] = ()
-    claims: Mapping[str, str] = field(default_factory=dict)
+    decided: Decided = field(default_factory=Decided)
     untaken: tuple[str, ...] = ()
+
+    @property
+    def claims(self) -> Mapping[str, str]:
+        """Tables of the feed by the target that takes them."""
+        return self.decided.claims
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     named = None if feed.format is None else lookup(feed.format)
     if not raw.num_events:
         nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
-        return DecodedFeed(nothing, raw.rejected, raw.skipped, claims=feed.claims)
+        known = {t.name: t.known_encodings for t in feed.tables if t.known_encodings}
+        return DecodedFeed(nothing, raw.rejected, raw.skipped, decided=Decided(feed.claims, known))
     if named is None or named.is_text:
         raw = unwrapped(raw)
     chosen = named or lookup(sniff(raw))
@@ -147,13 +153,14 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
-        guesses_base64=chosen.may_write_base64 and not feed.is_retried,
+        may_be_base64=chosen.may_write_base64,
     )
     refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in each_once(events.refusals))]
     skipped = dict(raw.skipped)
     for reason, count in events.skipped.items():
         skipped[reason] = skipped.get(reason, 0) + count
     tables: dict[str, ChangeBatch] = {}
+    encodings: dict[str, Mapping[str, str]] = {}
     is_change = events.op != 0
     codes, claims = route(events, feed.tables, feed.claims, is_open=feed.is_open)
     nameless = is_change & (codes[events.table_of] == NO_TABLE)
@@ -165,16 +172,18 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         if table.order_by != POSITION and len(rows):
             ordered = replace(events, places=places(events, table.order_by))
             rows = in_order(rows, ordered.places)
-        tables[table.name], part, told = assemble(ordered, rows, table, readable, reading)
-        refused.append(part)
-        for reason, count in told.items():
+        done = assemble(ordered, rows, table, readable, reading)
+        tables[table.name] = done.changes
+        refused.append(done.rejected)
+        encodings |= {table.name: done.encodings} if done.encodings else {}
+        for reason, count in done.told.items():
             skipped[reason] = skipped.get(reason, 0) + count
     unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
     untaken = tuple(events.tables[code] for code in np.unique(events.table_of[unwanted]).tolist())
     if untaken:
         skipped["other table"] = int(unwanted.sum())
     seen = tuple(t for t in events.tables if t)
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, claims, untaken)
+    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, Decided(claims, encodings), untaken)
 
 
 def lookup(name: str | None) -> Format:

@@ -1,5 +1,7 @@
 """Changes of one table that were assembled apart, because the feed declares different things of them, joined again."""
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,8 @@ Rows = NDArray[np.int64]
 class Part:
     """Changes of one table for which the feed declares the same.
 
-    `places` are their ranks in application order, `sent` the columns that they have in the feed.
+    `places` are their ranks in application order, `sent` the columns that they have in the feed,
+    `encodings` how the values of these are written.
     """
 
     table: pa.Table
@@ -30,6 +33,7 @@ class Part:
     raw_rows: Rows
     num_cut: int = 0
     sent: frozenset[str] = frozenset()
+    encodings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:

@@ -50,6 +50,11 @@ DATE_STYLES = frozenset(
 )
 
 
+_OF_TIMES = DATE_STYLES | {
+    Encoding.DAYS, Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ValueType:
     """A column's type and encoding.
@@ -96,6 +101,56 @@ def with_plain_decimals(type_: ValueType) -> ValueType:
         return replace(type_, members=tuple((name, with_plain_decimals(member)) for name, member in type_.members))
     is_open = pa.types.is_decimal(type_.arrow) and type_.encoding is Encoding.NATURAL
     return replace(type_, encoding=Encoding.PLAIN) if is_open else type_
+
+
+def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
+    """`wanted`, with the encodings that a feed declares where none is asked for: what a value is, its schema knows best."""
+    if wanted.members and declared.members:
+        known = dict(declared.members)
+        members = tuple((n, as_written(m, known[n]) if n in known else m) for n, m in wanted.members)
+        return replace(wanted, members=members)
+    if wanted.encoding is not Encoding.NATURAL or wanted.members or declared.members:
+        return wanted
+    if pa.types.is_decimal(wanted.arrow):
+        if not pa.types.is_decimal(declared.arrow) or declared.encoding not in {Encoding.BASE64, Encoding.SCALED}:
+            return replace(wanted, encoding=Encoding.PLAIN)
+        own = declared.arrow.scale if declared.scale is None else declared.scale
+        scale = own if declared.encoding is Encoding.BASE64 and own != wanted.arrow.scale else None
+        return replace(wanted, encoding=declared.encoding, scale=scale)
+    same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, _is_bytes))
+    return replace(wanted, encoding=declared.encoding) if same_kind else wanted
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
+
+
+def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
+    """How the values of columns and of their members are written, where that is decided, by path."""
+    result: dict[str, str] = {}
+    for name, type_ in types.items():
+        if type_.members:
+            result |= {f"{name}.{path}": text for path, text in encodings_of(dict(type_.members)).items()}
+        elif type_.encoding is Encoding.BASE64 and pa.types.is_decimal(type_.arrow):
+            result[name] = f"base64:{type_.arrow.scale if type_.scale is None else type_.scale}"
+        elif type_.encoding not in {Encoding.NATURAL, Encoding.TEXT, Encoding.ENTRIES}:
+            result[name] = type_.encoding.value
+    return result
+
+
+def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> ValueType:
+    """The type of the column at `path` with the encodings that `encodings_of` gave before, where it has none of its own."""
+    if type_.members:
+        return replace(type_, members=tuple((n, with_written(m, f"{path}.{n}", known)) for n, m in type_.members))
+    if type_.encoding is not Encoding.NATURAL or path not in known:
+        return type_
+    name, _, scale = known[path].partition(":")
+    encoding = Encoding(name)
+    if pa.types.is_decimal(type_.arrow):
+        kept = ValueType(pa.decimal128(38, 0), encoding, scale=int(scale) if scale else None)
+        return as_written(type_, kept if encoding is not Encoding.PLAIN else ValueType(pa.string()))
+    meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else _is_bytes(type_.arrow)
+    return replace(type_, encoding=encoding) if meant_for else type_
 
 
 def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = None) -> dict[str, ValueType]:

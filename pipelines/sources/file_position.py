@@ -68,7 +68,11 @@ class Digest:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """See the module; `claims` are the tables of the feed by the target that takes them, `hash` makes fingerprints."""
+    """See the module; `hash` makes fingerprints.
+
+    `claims` are the tables of the feed by the target that takes them, `encodings` how values of targets are written, by
+    path: what was decided while reading up to here.
+    """
 
     settled_ns: int = -1
     until_ns: int = -1
@@ -78,6 +82,7 @@ class FilePosition:
     fingerprints: tuple[str, ...] = ()
     listed: Digest = Digest()
     claims: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     hash: str = XXH64
 
     @property
@@ -144,6 +149,7 @@ class FilePosition:
             "files": [f.to_list() for f in self.named],
             "fingerprints": packed,
             **({"claims": dict(self.claims)} if self.claims else {}),
+            **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
             "listed": [self.listed.count, f"{self.listed.total:x}"],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -172,6 +178,7 @@ class FilePosition:
                 fingerprints=tuple(packed[i : i + step] for i in range(0, len(packed), step)),
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
                 claims=dict(document.get("claims", {})),
+                encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
                 hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:

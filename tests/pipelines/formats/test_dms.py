@@ -13,7 +13,7 @@ from pipelines.errors import SourceError
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 from pipelines.sources.raw_events import RawEvents
-from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read
+from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read, reasons
 
 
 def test_dms_before_images_in_either_form_show_key_changes() -> None:
@@ -80,7 +80,10 @@ def test_dms_files_whose_op_is_written_in_lower_case_are_no_full_load(tmp_path: 
     raw = landed(tmp_path, "1.csv", "op,id\nI,1\nD,1\n")
     assert [row["op"] for row in changes(read("dms", raw=raw, types={"id": "long"}))] == ["c", "d"]
     raw = landed(tmp_path, "2.csv", "op,id\nI,1\nrepair,2\n")
-    assert [row["op"] for row in changes(read("dms", raw=raw, types={"id": "long"}))] == ["r", "r"]
+    decoded = read("dms", raw=raw, types={"id": "long"})
+    assert ([row["op"] for row in changes(decoded)], len(reasons(decoded))) == (["c"], 1)
+    named = read("dms", raw=raw, types={"id": "long"}, options={"op_column": "none of these"})
+    assert [row["op"] for row in changes(named)] == ["r", "r"]
 
 
 def test_dms_full_load_is_seen_from_its_name(tmp_path: Path) -> None:

@@ -195,23 +195,44 @@ def test_decimals_decode_exactly_in_all_three_modes(unscaled: list[int]) -> None
     assert decoded(plain, *[str(v).encode() for v in wanted]) == wanted
 
 
-def test_text_that_is_no_number_is_not_taken_for_base64_beside_numbers_that_are_none() -> None:
-    plain = ValueType(pa.decimal128(10, 2))
-    assert decoded(plain, "10.50", "oops", "7", "1234") == [Decimal("10.50"), BAD, Decimal(7), Decimal(1234)]
-    assert decoded(plain, "NaN", "7", "-Infinity", "NAN") == [BAD, Decimal(7), BAD, BAD]
-    assert decoded(plain, "1250", "1251", "oops") == [Decimal(1250), Decimal(1251), BAD]
-    assert decoded(plain, "1250", "oops") == [Decimal(1250), BAD]
-    assert decoded(plain, "12", "13", "oops", "none") == [Decimal(12), Decimal(13), BAD, BAD]
-    assert decoded(plain, "1234", "EtaH", "EtaH")[:2] == [Decimal("-26588.24"), Decimal("12345.67")]  # all is base64
-    assert decoded(plain, "1234", "5678", "AQ==")[0::2] == [Decimal("-26588.24"), Decimal("0.01")]
+UNDECIDED = [
+    "10.50",
+    "oops",
+    "7",
+    "1234",
+    "AQ==",
+    "AeJA",
+    "NaN",
+    "null",
+    "-1.5",
+    "1e2",
+    "12345678",
+    "+123",
+    "EtaH",
+    "none",
+]
 
 
-@pytest.mark.parametrize("text", ["null", "NULL", "None", "oops", "abc", "n/a", "N/A", "AA", "ABC", "AQ=", "A==="])
-def test_lone_text_is_taken_for_a_wrong_decimal_unless_it_can_hardly_be_but_base64(text: str) -> None:
+@pytest.mark.parametrize("others", [[], ["AQ=="], ["10.50"], ["oops", "12"], UNDECIDED])
+def test_text_tells_by_itself_that_it_is_a_number_or_is_refused_whatever_stands_beside_it(others: list[str]) -> None:
     plain = ValueType(pa.decimal128(10, 2))
-    assert decoded(plain, text) == [BAD]
-    assert decoded(plain, "AeJA") == [Decimal("1234.56")]
-    assert decoded(plain, "1200", "3400", text) == [Decimal(1200), Decimal(3400), BAD]
+    expected = {"10.50": Decimal("10.50"), "7": Decimal(7), "-1.5": Decimal("-1.5"), "1e2": Decimal(100)}
+    for text in UNDECIDED:
+        assert decoded(plain, *others, text)[-1] == expected.get(text, BAD), text
+        assert decoded(plain, text, *others)[0] == expected.get(text, BAD), text
+
+
+@pytest.mark.parametrize("others", [[], ["AQ=="], ["10.50"], ["1234", "5678"]])
+def test_encoding_that_is_known_reads_the_same_text_the_same_whatever_stands_beside_it(others: list[str]) -> None:
+    base64, plain = (ValueType(pa.decimal128(10, 2), encoding) for encoding in (Encoding.BASE64, Encoding.PLAIN))
+    assert decoded(base64, "1234", *others)[0] == Decimal("-26588.24")
+    assert decoded(plain, "1234", *others)[0] == Decimal(1234)
+
+
+@pytest.mark.parametrize("others", [[], ["AAECAwQFBgcICQoLDA0ODw=="], ["00010203-0405-0607-0809-0a0b0c0d0e0f"]])
+def test_uuid_in_text_or_in_base64_tells_by_itself(others: list[str]) -> None:
+    for text in ("AAECAwQFBgcICQoLDA0ODw==", "00010203-0405-0607-0809-0a0b0c0d0e0f"):
+        assert decoded(ValueType(pa.binary(16)), text, *others)[0] == bytes(range(16))
 
 
 def test_decimals_of_feeds_that_write_numbers_are_never_base64() -> None:

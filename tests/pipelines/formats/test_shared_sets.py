@@ -196,7 +196,10 @@ def test_every_type_of_mysql_in_every_encoding_decodes_to_the_same_row(
         for name, text in table["columns"].items()
         if text != "struct"
     }
-    feed = TableFeed(name=table_name, key=("id",), types=types, source_table="*.full_types")
+    after = both["expected_snapshot"].get("payload", both["expected_snapshot"])["after"]
+    # What some of these files say in their schema is not what their values are, and others have no schema.
+    encodings = {n: "base64" for n, text in types.items() if "decimal" in text and isinstance(after[n], str)}
+    feed = TableFeed(name=table_name, key=("id",), types=types, encodings=encodings, source_table="*.full_types")
     state = Replay({table_name: MemoryMirror(("id",))})
     state.apply(decode(from_documents(documents, file), FeedConfig(format="debezium-json", tables=(feed,))))
     assert not state.rejected
