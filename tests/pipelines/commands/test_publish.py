@@ -5,11 +5,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pipelines.catalog import find_table, open_catalog
 from pipelines.commands.publish import _told
 from pipelines.commands.spark_options import PROGRESS, tell_progress
+from pipelines.ingest import run_once
 from pipelines.published.refresh_report import PublishReport
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import write_rows
+from tests.shop_project import ShopProject
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -54,6 +60,21 @@ def test_a_mistake_is_one_line_and_no_traceback(
     assert (code, output) == (2, "")
     assert message in errors
     assert "Traceback" not in errors
+
+
+def test_a_mirror_that_fails_its_checks_is_one_line_with_what_to_do(tmp_path: Path, run: Run) -> None:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    run_once(project.config)
+    delta = RowDelta(find_table(open_catalog(project.config), "shop.orders"))
+    rows = pa.table({"id": [99], "amount": [1e6], "day": pa.nulls(1, pa.date32())})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    code, output, errors = run("publish", "--config", project.path)
+    assert (code, output) == (1, "")
+    assert "error: published shop.daily reads what is wrong, so nothing is published" in errors
+    assert "1 rows are returned that its change log does not have" in errors
+    assert "--unchecked publishes all the same" in errors
+    assert len(errors.strip().splitlines()) == 1
 
 
 def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishReport:
