@@ -1,6 +1,7 @@
 """The member names of a feed, learned while its documents are scanned, as the kernels compare them."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ class MemberNames:
         self._slots: list[int] = []
         for name in names:
             self._columns.setdefault(name, len(self._columns))
-            self._add(json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1], name)
+            for raw in _spellings(name):
+                self._add(raw, name)
 
     def __len__(self) -> int:
         """Columns."""
@@ -60,3 +62,17 @@ class MemberNames:
         lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
         joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
         return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
+
+
+def _spellings(name: str) -> list[bytes]:
+    """The ways in which serializers write a name: as it is, in ASCII with small or large digits, with escaped slashes.
+
+    Names that are learned are known in every spelling that occurs; those that are looked for only in these.
+    """
+    plain = json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1]
+    if name.isalnum() and name.isascii():
+        return [plain]
+    escaped = json.dumps(name)[1:-1].encode()
+    large = re.sub(rb"\\u[0-9a-f]{4}", lambda found: b"\\u" + found[0][2:].upper(), escaped)
+    spelled = (plain, escaped, large)
+    return list(dict.fromkeys((*spelled, *(raw.replace(b"/", b"\\/") for raw in spelled))))
