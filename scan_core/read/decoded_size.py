@@ -229,7 +229,7 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[tuple[int, int]]:
         details = (
             header.get(5) if header.get(1) == DATA_PAGE else header.get(8) if header.get(1) == DATA_PAGE_V2 else {}
         )
-        count = (details or {}).get(1, 0)
+        count = details.get(1, 0) if isinstance(details, dict) else None
         if not isinstance(count, int) or count < 0:
             raise ValueError(f"the page at {position} states {count!r:.40} values")
         yield plain, count

@@ -80,6 +80,7 @@ def check_pyiceberg(tables: dict[str, Path]) -> None:
             assert rendered(table.scan().to_arrow().select(ours.column_names)) == rendered(ours)
 
 
+@pytest.mark.slow
 def test_pyiceberg_loads_every_table_of_an_ingest(tmp_path: Path) -> None:
     check_pyiceberg(written(tmp_path, is_published=False))
 
