@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.config import Config
-from pipelines.errors import ConfigError, SourceError
+from pipelines.errors import CatalogMismatchError, ConfigError, SourceError
 from pipelines.tables.schema_document import schema_document
+from pipelines.tables.sql_pointer import current_location
 from scan_core.schema import NestedField, Schema
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -32,7 +33,7 @@ def open_catalog(config: Config) -> Any:
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
     """
-    if (file := _sqlite_file(config)) is not None:
+    if (file := sqlite_file(config)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     from pyiceberg.catalog import load_catalog
     from tenacity import Retrying, retry_if_exception, stop_after_attempt
@@ -51,17 +52,6 @@ def _others_create_it(error: BaseException) -> bool:
     return "already exists" in str(error)
 
 
-def open_existing(config: Config) -> Any:
-    """The catalog of a config, for whoever reads or changes what is there, and makes nothing.
-
-    Raises:
-        SourceError: there is none.
-        ConfigError: it cannot be opened with these properties.
-    """
-    check_catalog(config)
-    return open_catalog(config)
-
-
 def check_catalog(config: Config) -> None:
     """Refuse a config whose catalog does not exist, which is nearly always a mistyped one.
 
@@ -70,29 +60,42 @@ def check_catalog(config: Config) -> None:
     """
     if not has_catalog(config):
         raise SourceError(
-            f"nothing was ingested yet with {config.path}: its catalog {_sqlite_file(config)} does not exist. If that is the "
+            f"nothing was ingested yet with {config.path}: its catalog {sqlite_file(config)} does not exist. If that is the "
             "right config, ingest first"
         )
 
 
 def has_catalog(config: Config) -> bool:
     """Whether there is a catalog to open: `open_catalog` makes an SQLite one, which whoever only looks must not do."""
-    return (file := _sqlite_file(config)) is None or file.exists()
+    return (file := sqlite_file(config)) is None or file.exists()
 
 
-def _sqlite_file(config: Config) -> Path | None:
+def sqlite_file(config: Config) -> Path | None:
+    """The file of an SQLite catalog; None for other catalogs."""
     uri = config.catalog.properties.get("uri", "")
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:////") else None
 
 
 def find_table(catalog: Any, name: str) -> Any | None:
-    """The table called `namespace.table`, or None."""
+    """The table called `namespace.table`, or None.
+
+    Raises:
+        CatalogMismatchError: the metadata file that the catalog names is missing, or is none.
+    """
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+    from pyiceberg.exceptions import ValidationError as MalformedError
 
     try:
         return catalog.load_table(identifier(name))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
+    except (FileNotFoundError, MalformedError) as error:
+        location = current_location(catalog, identifier(name)) or "the metadata file"
+        what = "is missing" if isinstance(error, FileNotFoundError) else "is not whole"
+        raise CatalogMismatchError(
+            f"{name}: the catalog names {location}, which {what}; `nevermore recover` finds the newest metadata that is whole, "
+            "also in a project that was moved"
+        ) from error
 
 
 def table_names(catalog: Any, namespace: str) -> list[str]:

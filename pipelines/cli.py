@@ -36,6 +36,7 @@ _PANELS = {
     "replay": "Change events to tables",
     "resync": "Change events to tables",
     "adopt": "Change events to tables",
+    "recover": "Change events to tables",
     "materialize": "Change events to tables",
     "publish": "Change events to tables",
     "simulate": "Change events to tables",

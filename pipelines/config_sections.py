@@ -57,6 +57,7 @@ class Config(Section):
         published: tables made from them.
         spark: where and how Spark runs.
         ingest_schedule: cron expression, in UTC, of when Dagster applies what is new, running by default; without it every five minutes, once the schedule is switched on.
+        tables_elsewhere: whether a run may write tables of the catalog that lie outside of `warehouse` while that has files of them, too, as in a copied project.
         parallel_tables: so many tables of a feed are folded, written and committed at the same time.
         patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
         path: of the file.
@@ -67,6 +68,7 @@ class Config(Section):
     published: dict[str, PublishedConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     ingest_schedule: Cron | None = None
+    tables_elsewhere: Literal["refuse", "allow"] = "refuse"
     parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
     patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
     path: Path = Field(default=Path("nevermore.yaml"), exclude=True)

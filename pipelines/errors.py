@@ -57,6 +57,10 @@ class PositionLostError(PipelineError):
     """A table with rows and no source position: starting from zero would apply everything twice."""
 
 
+class CatalogMismatchError(PipelineError):
+    """A warehouse has tables that its catalog does not know, or not as they are: `nevermore recover` mends it."""
+
+
 class AdoptedRowsError(PipelineError):
     """Rows of an adopted table that no change log has would be lost."""
 

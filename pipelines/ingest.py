@@ -6,12 +6,12 @@ Which tables a run is for is decided here; reading a feed into its tables is `fe
 import time
 from collections.abc import Callable, Collection
 
-from pipelines.catalog import open_catalog
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.feed_run import FeedRun, start_table
 from pipelines.feeds import feeds_of
 from pipelines.ingest_report import IngestReport
+from pipelines.recovery import open_for_writing
 from pipelines.table_ingest import Progress
 from pipelines.table_patterns import expanded
 from scan_core.private_files import remove_leftovers
@@ -46,7 +46,7 @@ def run_once(
     if not config.patterns:
         _chosen(config, tables)
     remove_leftovers()
-    catalog = open_catalog(config)
+    catalog = open_for_writing(config)
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)
     run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
@@ -71,7 +71,7 @@ def apply_logs(config: Config, progress: Progress | None = None, tables: Collect
         ConfigError: an unknown table.
     """
     began = time.monotonic()
-    catalog = open_catalog(config)
+    catalog = open_for_writing(config)
     current = expanded(config, catalog)
     reports = []
     for name in _chosen(current, tables):

@@ -22,8 +22,8 @@ def adopt(
     Refused, with nothing changed: a key that is not unique, another partitioning than the config's, format version 3.
     """
     from pipelines.adoption import adopt as make_mirror
-    from pipelines.catalog import open_existing
     from pipelines.config import load
+    from pipelines.recovery import open_existing
 
     settings = load(config)
     settings.table(table)

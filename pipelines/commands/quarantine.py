@@ -24,8 +24,9 @@ def quarantine(
 
     `replay` applies what can be decoded now, takes it out of quarantine, and ends with 3 if something stays.
     """
-    from pipelines.catalog import has_catalog, open_existing
+    from pipelines.catalog import has_catalog
     from pipelines.config import load
+    from pipelines.recovery import open_existing
     from pipelines.table_patterns import expanded
 
     given = load(config)

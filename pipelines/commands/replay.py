@@ -27,9 +27,9 @@ def replay(
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
-    from pipelines.catalog import open_existing
     from pipelines.config import load
     from pipelines.errors import ConfigError
+    from pipelines.recovery import open_existing
     from pipelines.replay import replay as apply_again
     from pipelines.table_patterns import expanded
 

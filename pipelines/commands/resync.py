@@ -31,8 +31,8 @@ def resync(
     With `--snapshot-source` the rows of a full load go into the log first: they take the place of all rows, and keys that
     the load lacks are gone. A table that was adopted is made anew only so: its log does not have the rows that it began with.
     """
-    from pipelines.catalog import open_existing
     from pipelines.config import load
+    from pipelines.recovery import open_existing
     from pipelines.resync import resync as make_anew
     from pipelines.resync import resync_from
     from pipelines.table_patterns import expanded

@@ -45,6 +45,7 @@ from pipelines.published.refresh_work import (
 )
 from pipelines.published.state import PARTITIONS, QUERY, STATE, PublishedState, base_of, current_state, partitions_json
 from pipelines.published.work_writer import WorkWriter
+from pipelines.recovery import open_for_writing
 from pipelines.spark.place import project_session
 from pipelines.tables.commit import retry_conflicts
 from pipelines.tables.staged_commit import StagedSnapshot
@@ -136,7 +137,7 @@ class _Run:
         self._place = place
         self._auditor = auditor
         self._verdicts: tuple[Verdict, ...] = ()
-        self._catalog = open_catalog(config)
+        self._catalog = open_for_writing(config)
         self._scans = mirror_scans(self._catalog, query)
         self._table = find_table(self._catalog, query.name)
         self._base = base_of(self._table, entry.mode)

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,7 @@ def test_event_is_quarantined_once(project: Project) -> None:
     catalog = open_catalog(load(project.folder / "nevermore.yaml"))
     for name in ("change_log.shop_products", "shop.products"):
         catalog.drop_table(name)
+        shutil.rmtree(project.folder / "warehouse" / name.replace(".", "/"))
     report = project.run()
     assert (report.exit_code, the(report).quarantined, the(report).rejected) == (0, 0, 1)
     assert len(project.rows("quarantine.shop_products", "source_offset")) == 1
