@@ -17,7 +17,7 @@ from pipelines.config import TableConfig
 from pipelines.errors import PipelineError, QuarantineLimitError
 from pipelines.feeds import Feed, decided_in
 from pipelines.formats.feed import Decided
-from pipelines.formats.registry import DecodedFeed, decode
+from pipelines.formats.registry import DecodedFeed, decode, other_format
 from pipelines.ingest_report import FAILED, TableReport
 from pipelines.quarantine import quarantine
 from pipelines.sources.files import FileBatch
@@ -108,6 +108,8 @@ class FeedRun:
             if not batch.goes_on:
                 table.forget_open()
             changes, is_atomic = decoded.tables[table.name], reading.is_transactional
+            if rejected.num_rows:
+                table.looks_like = other_format(batch.raw, reading.feed.source.format)
             table.add(changes, rejected, reached, is_atomic=is_atomic, is_open=batch.is_open)
 
         alive = self._survivors(reading.running, add)

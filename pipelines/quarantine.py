@@ -30,7 +30,9 @@ FEW_CHANGES = 10
 """So many changes that found no row to build on are no sign of a wrong config: a stream may begin in mid-table."""
 
 
-def check_ratio(name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0) -> None:
+def check_ratio(
+    name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str = ""
+) -> None:
     """Refuse a batch of a table of which too much was rejected, in decoding or in applying.
 
     Args:
@@ -39,6 +41,7 @@ def check_ratio(name: str, num_events: int, rejected: Rejected, limit: float, *,
         rejected: of them.
         limit: largest share of rejected events.
         tolerated: so many are no reason to stop, unless `limit` is 0.
+        hint: why that may be, for the message.
 
     Raises:
         QuarantineLimitError: it is more; nothing of the batch may be applied.
@@ -49,7 +52,7 @@ def check_ratio(name: str, num_events: int, rejected: Rejected, limit: float, *,
     shown = "; ".join(f"{count} x {reason}" for reason, count in list(counted.items())[:3])
     raise QuarantineLimitError(
         f"{name}: {rejected.num_rows} of {num_events} events were rejected, more than max_quarantine_ratio {limit:g} "
-        f"allows, so nothing of them was applied: {shown}"
+        f"allows, so nothing of them was applied: {shown}" + (f"; {hint}" if hint else "")
     )
 
 

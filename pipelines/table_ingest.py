@@ -61,6 +61,8 @@ class TableIngest:
         self._adopted_types: dict[str, pa.DataType] = {}
         self._adopted_key: tuple[str, ...] = ()
         self._sent: set[str] = set()
+        self.looks_like: str | None = None
+        """Another format than the config's, which the last batch with rejected events looks like."""
 
     @property
     def position(self) -> str | None:
@@ -193,7 +195,10 @@ class TableIngest:
         if self._reached is None or self._reached == self.position:
             return
         rejected, position = Rejected.concat(self._rejected), self._reached
-        check_ratio(self.name, rejected.num_rows + self._pending.num_rows, rejected, self.config.max_quarantine_ratio)
+        named = self.config.source.format
+        hint = f"the files look like {self.looks_like}, and the config says {named}" if self.looks_like else ""
+        num_events = rejected.num_rows + self._pending.num_rows
+        check_ratio(self.name, num_events, rejected, self.config.max_quarantine_ratio, hint=hint)
         changes = self._in_order(self._pending.run()) if self._pending.num_rows else None
         if changes is not None and makes_rows(changes, self.config):
             check_shape(self.name, self.config, self.key or self._pending.key, self.known_types)

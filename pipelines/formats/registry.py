@@ -199,6 +199,17 @@ def lookup(name: str | None) -> Format:
     raise ConfigError(f"unknown format {name!r}; {hint}")
 
 
+def other_format(raw: RawEvents, name: str | None) -> str | None:
+    """The format that events look like, if it is another than `name`; None where they look like none, or like several."""
+    if name is None or not raw.num_events:
+        return None
+    try:
+        found = sniff(raw)
+    except SourceError:
+        return None
+    return None if FORMATS[found] is lookup(name) else found
+
+
 def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
     """The format's own options out of those of the source; unknown ones are an error."""
     valid = {f.name for f in fields(chosen.options)}

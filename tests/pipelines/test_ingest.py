@@ -93,6 +93,33 @@ def test_event_is_quarantined_once(project: Project) -> None:
     assert len(project.rows("quarantine.shop_products", "source_offset")) == 1
 
 
+MAXWELL = (
+    '{"database": "s", "table": "products", "type": "insert", "ts": 1, "xid": 1, "commit": true, "data": {"id": 1}}'
+)
+CANAL = (
+    '{"data": [{"id": "1"}], "database": "s", "table": "products", "type": "INSERT", "isDdl": false, "ts": 1, "es": 1}'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "lines", "found"),
+    [
+        ("debezium-json", [MAXWELL], "maxwell-json"),
+        ("dms", [MAXWELL], "maxwell-json"),
+        ("maxwell-json", [CANAL], "canal-json"),
+        ("wal2json", [event("c", product(1))], "debezium-json"),
+    ],
+)
+def test_a_wrong_format_names_the_one_that_the_files_look_like(
+    project: Project, said: str, lines: list[str], found: str
+) -> None:
+    source = {"type": "files", "path": "landing/*.jsonl", "format": said}
+    project.write({"shop.products": {"key": ["id"], "source": source}})
+    project.land("1.jsonl", lines)
+    report = the(project.run())
+    assert f"the files look like {found}, and the config says {said}" in str(report.error)
+
+
 def test_too_many_rejected_events_stop_the_batch(project: Project) -> None:
     project.write({"shop.products": {"key": ["id"], "max_quarantine_ratio": 0.3}})
     project.land("1.jsonl", [event("c", product(1)), event("c", product(2)), "{not json"])
