@@ -72,7 +72,6 @@ OF_TYPE: dict[str, tuple[Encoding, ...]] = {
 
 
 FEW = (
-    ValueType(pa.decimal128(38, 10)),
     ValueType(pa.decimal128(38, 10), Encoding.PLAIN),
     ValueType(pa.decimal128(38, 10), Encoding.SCALED),
     ValueType(pa.decimal128(38, 38), Encoding.BASE64, scale=-2_000_000_000),
