@@ -18,7 +18,7 @@ from checks.publish_checks import ProjectAuditor
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.published.audit import CheckFailedError
-from pipelines.published.entries import tables_read
+from pipelines.published.entries import out_of_range, tables_read
 from pipelines.published.refresh import publish
 
 DAYS_PER_RUN = 31
@@ -37,7 +37,16 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
     def published(
         context: dg.AssetExecutionContext, project: Project
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
-        keys = list(context.partition_keys) if partitions is not None else []
+        asked = list(context.partition_keys) if partitions is not None else []
+        # tables of a job share their partitions: those before a table's own start are not there to be made
+        strange = out_of_range(project.config(), name, asked)
+        for reason in strange.values():
+            context.log.warning(reason)
+        keys = [key for key in asked if key not in strange]
+        if asked and not keys:
+            yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
+            yield from row_check_results(name, ())
+            return
         try:
             report = publish(
                 project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()

@@ -37,7 +37,6 @@ _PANELS = {
     "resync": "Change events to tables",
     "adopt": "Change events to tables",
     "recover": "Change events to tables",
-    "materialize": "Change events to tables",
     "publish": "Change events to tables",
     "simulate": "Change events to tables",
 }

@@ -1,8 +1,9 @@
 """`nevermore publish`: bring a published table up to date."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -56,7 +57,12 @@ def publish(
     from pipelines.catalog import check_catalog
     from pipelines.config import load
     from pipelines.errors import ConfigError
-    from pipelines.published.entries import made_without_asking, published_query, requested_partitions
+    from pipelines.published.entries import (
+        left_out_without_asking,
+        made_without_asking,
+        published_query,
+        requested_partitions,
+    )
     from pipelines.published.refresh import publish as make
 
     settings = load(config)
@@ -84,12 +90,16 @@ def publish(
             remote=remote,
             auditor=None if unchecked else _auditor(),
         )
-        if as_json:
-            import orjson
+        typer.echo(_as_json(report.as_dict()) if as_json else _told(report, with_reasons=explain))
+    for name, reason in ({} if names else left_out_without_asking(settings)).items():
+        left_out = {"name": name, "made": "nothing", "left_out": True, "reason": reason}
+        typer.echo(_as_json(left_out) if as_json else f"{name}: left out, {reason}")
 
-            typer.echo(orjson.dumps(report.as_dict()))
-        else:
-            typer.echo(_told(report, with_reasons=explain))
+
+def _as_json(document: Mapping[str, Any]) -> bytes:
+    import orjson
+
+    return orjson.dumps(document)
 
 
 def _auditor() -> "Auditor":
@@ -115,6 +125,11 @@ def _told(report: "PublishReport", *, with_reasons: bool) -> str:
         )
     if not report.is_dry and report.is_unchecked:
         told += "; unchecked"
+    if empty := report.empty_partitions:
+        shown = ", ".join(empty[:MOST_SHOWN]) + (
+            f" and {len(empty) - MOST_SHOWN} more" if len(empty) > MOST_SHOWN else ""
+        )
+        told += f"\n  warning: the SQL gives no rows for {shown}: published empty, in place of what was there"
     changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]
     if not with_reasons:
         return told

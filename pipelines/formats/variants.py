@@ -58,17 +58,27 @@ def divert(
         if name in key or target in feed.key:
             continue
         known = _variants_of(target, feed.known_types, types)
-        natural = _natural_type(name, sources, images, declared.get(name), inference)
-        chosen = None if natural is None else _variant_for(target, natural, known, all_types)
-        for variant, arrow in {**known, **({} if chosen is None else {chosen[0]: chosen[1].arrow})}.items():
-            all_types[variant] = chosen[1] if chosen is not None and variant == chosen[0] else from_arrow(arrow)
-            after = [
-                _with_variant(
-                    s, i, name, variant, all_types[variant], takes=chosen is not None and variant == chosen[0]
-                )
-                for s, i in zip(sources, after, strict=True)
-            ]
+        misfits = _num_wrong(after, name)
+        while misfits:  # one kind of values after the other: where a value goes must not depend on its neighbours
+            natural = _natural_type(name, sources, after, declared.get(name), inference)
+            if natural is None:
+                break
+            variant, kind = _variant_for(target, natural, known, all_types)
+            all_types[variant] = kind
+            known.pop(variant, None)
+            after = [_with_variant(s, i, name, variant, kind, takes=True) for s, i in zip(sources, after, strict=True)]
+            before, misfits = misfits, _num_wrong(after, name)
+            if misfits == before:
+                break
+        for variant, arrow in known.items():
+            all_types[variant] = from_arrow(arrow)
+            kind = all_types[variant]
+            after = [_with_variant(s, i, name, variant, kind, takes=False) for s, i in zip(sources, after, strict=True)]
     return after, all_types
+
+
+def _num_wrong(images: Sequence[Image], name: str) -> int:
+    return sum(int(image.wrong[name][0].sum()) for image in images if name in image.wrong)
 
 
 def _variants_of(

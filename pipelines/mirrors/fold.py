@@ -54,7 +54,12 @@ class FoldResult:
 
 
 def fold(
-    batch: pa.Table, key: Sequence[str], lacking: pa.Table | None = None, *, after_truncate: bool = False
+    batch: pa.Table,
+    key: Sequence[str],
+    lacking: pa.Table | None = None,
+    *,
+    after_truncate: bool = False,
+    keeps_moved: bool = False,
 ) -> FoldResult:
     """Fold changes in the change schema (further columns are ignored), rows in application order.
 
@@ -63,6 +68,7 @@ def fold(
         key: columns that identify a row.
         lacking: keys of which the mirror is known to have no row: what needs one is unresolved, and does nothing.
         after_truncate: the table is emptied before these changes.
+        keeps_moved: a change of a key leaves the row of the old key as the changes before it did.
 
     Raises:
         SchemaConflictError: a key column of a type that no key may have.
@@ -84,7 +90,8 @@ def fold(
         for reason, rows in lost.items():
             dropped.append((rows[alive[rows]], reason))
             alive[rows] = False
-    return _result(changes, alive, sources, dropped, first=first, truncated=truncated, counts=counts)
+    removing = alive & changes.moves & (not keeps_moved)
+    return _result(changes, alive, sources, dropped, removing=removing, first=first, truncated=truncated, counts=counts)
 
 
 def _after_last_truncate(batch: pa.Table) -> int:
@@ -98,6 +105,7 @@ def _result(
     sources: UnsentSources,
     dropped: list[tuple[Rows, str]],
     *,
+    removing: Mask,
     first: int,
     truncated: bool,
     counts: Mapping[str, int],
@@ -105,8 +113,8 @@ def _result(
     rows = np.flatnonzero(alive)
     last_touch = np.full(changes.limit, -1, np.int64)
     leaves_row = np.zeros(changes.limit, np.bool_)
-    if changes.moves.any():
-        moving = rows[changes.moves[rows]]
+    if removing.any():
+        moving = np.flatnonzero(removing)
         key = np.concatenate([changes.old_code[moving], changes.new_code[rows]])
         time = np.concatenate([moving, rows])
         puts = np.concatenate([np.zeros(len(moving), np.bool_), changes.puts[rows]])

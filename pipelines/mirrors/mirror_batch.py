@@ -23,7 +23,7 @@ from pipelines.mirrors.fold import FoldResult
 from pipelines.mirrors.live_keys import LiveKeys, live_keys
 from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, find_rows
 from pipelines.mirrors.multiset import recount, steps_by_row
-from pipelines.mirrors.soft_delete import DELETED, flagged_rows, soften
+from pipelines.mirrors.soft_delete import DELETED, flagged_rows, soften, with_deletes_of_moved_rows
 from pipelines.mirrors.squash import squash
 from pipelines.mirrors.unsent_columns import complete
 from pipelines.tables.commit import RowDelta
@@ -137,6 +137,7 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
     for part in parts_by_key(changes, key, writing.limit_bytes, shrink):
         rows, ignorable = part.changes, None
         if is_soft:
+            rows = with_deletes_of_moved_rows(rows, key)
             ignorable = np.asarray(pc.equal(rows.column("op"), "d"), np.bool_)
             rows = soften(rows, key, base)
         if is_first:
@@ -145,7 +146,7 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
             writing.live = live_keys(delta.table, delta.schema, key)
             is_first = False
         folded, rejected, num_ignored = complete(
-            delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate
+            delta, rows, key, ignorable=ignorable, after_truncate=part.after_truncate, keeps_moved=is_soft
         )
         writing.rejected.append(rejected)
         writing.num_missed += folded.num_missed + num_ignored

@@ -1,7 +1,8 @@
 """Soft deletes: a deleted row stays, with `_deleted` true, as the last change left it.
 
 A delete becomes an update here, before folding, that sends nothing but its key and the flag: all else is taken from the
-row itself like any column that was not sent. So a delete of a row that does not exist makes none.
+row itself like any column that was not sent. So a delete of a row that does not exist makes none. A change of the key is
+a delete of the row under its old key, too: it stays, flagged, and the new key has a row of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.changes.change_arrays import ChangeArrays
 from pipelines.errors import SchemaConflictError
 from pipelines.tables.loaded_table import open_current
 from pipelines.tables.row_shape import without_extensions
@@ -31,6 +33,25 @@ def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         if len(truncates):
             return
         is_first = False
+
+
+def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The changes with a delete of the old key before every change of a key.
+
+    Args:
+        changes: rows of the change log in order.
+        key: columns that identify a row.
+    """
+    moves = ChangeArrays(changes, key).moves
+    if not moves.any():
+        return changes
+    times = np.where(moves, 2, 1)
+    expanded = changes.take(pa.array(np.repeat(np.arange(len(moves)), times)))
+    is_delete = np.zeros(expanded.num_rows, np.bool_)
+    is_delete[np.cumsum(times)[moves] - 2] = True
+    ops = _single(expanded.column("op"))
+    ops = pc.if_else(pa.array(is_delete), pa.scalar("d", ops.type), ops)
+    return expanded.set_column(expanded.schema.get_field_index("op"), expanded.schema.field("op"), ops)
 
 
 def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -> pa.Table:

@@ -33,6 +33,7 @@ def complete(
     *,
     ignorable: Mask | None = None,
     after_truncate: bool = False,
+    keeps_moved: bool = False,
 ) -> tuple[FoldResult, Rejected, int]:
     """The changes folded, with upserts completed from the mirror at the commit's base, and those that cannot be applied.
 
@@ -40,9 +41,9 @@ def complete(
 
     What cannot be applied has no effect at all: it deletes no row either, and what builds on it is refused too.
     `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
-    `after_truncate`: the table is emptied before them.
+    `after_truncate`: the table is emptied before them. `keeps_moved`: a change of a key leaves the row of the old key.
     """
-    folded = fold(changes, key, after_truncate=after_truncate)
+    folded = fold(changes, key, after_truncate=after_truncate, keeps_moved=keeps_moved)
     lacking: list[pa.Table] = []
     while folded.needs_lookup is not None:
         upserts, missing = _filled(delta, folded.upserts, folded.needs_lookup, key)
@@ -50,7 +51,7 @@ def complete(
             folded = replace(folded, upserts=upserts)
             break
         lacking.append(missing)
-        folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate)
+        folded = fold(changes, key, pa.concat_tables(lacking), after_truncate=after_truncate, keeps_moved=keeps_moved)
     refused = folded.unresolved
     num_ignored = 0
     if ignorable is not None:

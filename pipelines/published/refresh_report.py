@@ -88,6 +88,13 @@ class PublishReport:
         return sum((read.metrics for read in self.reads.values()), ScanMetrics())
 
     @property
+    def empty_partitions(self) -> tuple[str, ...]:
+        """Keys of partitions that were made and have no rows now: what they held is gone."""
+        if self.is_dry or self.is_unchanged or self.mode != "replace":
+            return ()
+        return tuple(key for key in self.partitions or () if not self.rows_by_partition.get(key))
+
+    @property
     def rows_removed_by_deletes(self) -> int:
         """Rows that files hold and deletes removed, in the Spark read."""
         return self.metrics.rows_removed_by_position_deletes + self.metrics.rows_removed_by_equality_deletes
@@ -100,6 +107,7 @@ class PublishReport:
             "partitions": None if self.partitions is None else list(self.partitions),
             "mode": self.mode,
             "reason": self.reason,
+            "empty_partitions": list(self.empty_partitions),
             "why": {key: list(reasons) for key, reasons in self.why.items()},
             "changed_rows": dict(self.changed_rows),
             "dry_run": self.is_dry,

@@ -211,7 +211,6 @@ class Queries:
         deep = [
             f"from ({keys}) x where x.k = o.cid and exists (select 1 from c o where o.id = x.v)",
             f"from ({keys}) x where x.k = o.cid and x.v in (select o.id from c o where o.rid = o.id)",
-            f"from ({keys}) x where x.k = o.cid and exists (select 1 from ({more}) y where y.k = x.v and y.v = o.v)",
             f"from ({keys}) x anti join ({more}) y on y.k = x.v where x.k = o.cid",
             f"from ({keys}) x semi join ({more}) y on y.k = x.v and y.v > 1 where x.k = o.v",
             f"from ({keys}) x left join c on c.id = x.v where x.k = o.cid and c.rid = o.v",

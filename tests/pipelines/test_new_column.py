@@ -160,3 +160,19 @@ def test_without_the_option_misfits_are_quarantined(tmp_path: Path) -> None:
     report = feed.land(debezium({"id": 2, "n": 2}), debezium({"id": 3, "n": "three"}))
     assert report.exit_code == 3
     assert feed.rows() == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one batch", "batch by batch"])
+def test_numbers_that_are_no_long_go_to_columns_of_their_types(tmp_path: Path, *, at_once: bool) -> None:
+    values = [1.5, True, 2**70, 2.0, "7"]
+    events = [debezium({"id": number, "n": value}) for number, value in enumerate(values)]
+    feed = Feed(tmp_path, "debezium-json")
+    feed.land(debezium({"id": 9, "n": 5}))
+    for batch in [events] if at_once else [[event] for event in events]:
+        feed.land(*batch)
+    columns = ("n", "n__double", "n__boolean", "n__decimal_38_0")
+    assert [tuple(row[name] for name in columns) for row in feed.rows()] == [
+        (None, 1.5, None, None), (None, None, True, None), (None, None, None, 2**70), (2, None, None, None),
+        (7, None, None, None), (5, None, None, None),
+    ]  # fmt: skip
+    assert feed.rows()[0].keys() == {"id", *columns}

@@ -1,5 +1,6 @@
 """`nevermore publish`: mistakes are told in one line before Spark starts; reports say what was made and why."""
 
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pipelines.catalog import find_table, open_catalog
 from pipelines.commands.publish import _told
 from pipelines.commands.spark_options import PROGRESS, tell_progress
 from pipelines.ingest import run_once
-from pipelines.published.refresh_report import PublishReport
+from pipelines.published.refresh_report import PartitionWritten, PublishReport
 from pipelines.tables.commit import RowDelta
 from pipelines.tables.table_writer import write_rows
 from tests.shop_project import ShopProject
@@ -27,6 +28,8 @@ published:
   shop.hourly: {partition: hour(at), sql: "select at, id from shop.orders where at >= :partition_start"}
   shop.whole: {sql: "select count(*) as n from shop.orders"}
   shop.appended: {partition: day, mode: append, sql: "select day, id from shop.orders"}
+  shop.since: {partition: day, start: "2026-01-02", sql: "select day, id from shop.orders"}
+  shop.cities: {partition: value(city), values: [Oslo, Moss], sql: "select city, id from shop.orders"}
 """
 
 
@@ -37,6 +40,9 @@ published:
         (("", ""), ["shop.daily", "--partition", "2026-13-01"], "'2026-13-01' is no day; write it like 2026-01-31"),
         (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is no hour; write it like 2026-01-31T13"),
         (("", ""), ["shop.daily", "--partition", "2026-01-02..2026-01-01"], "the last day is before the first"),
+        (("", ""), ["shop.since", "--partition", "2026-01-01..2026-01-03"], "partition 2026-01-01 is before start: 2026-01-02"),
+        (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL asks for its"),
+        (("", ""), ["shop.cities", "--partition", "oslo"], "no partition 'oslo' among its values; did you mean Oslo?"),
         (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
         (("", ""), ["--partition", "2026-01-01"], "--partition is of one table; name it"),
         (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
@@ -128,3 +134,27 @@ def test_a_terminal_shows_that_spark_starts(
             other.setLevel(logging.NOTSET)
             other.handlers = [h for h in other.handlers if h in before]
     assert capsys.readouterr().err == ("shop.daily: making 2 partitions\n" if is_terminal else "")
+
+
+def test_tables_that_a_run_without_names_leaves_out_are_named(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(CONFIG)
+    monkeypatch.setattr("pipelines.published.refresh.publish", lambda _, name, **__: _report((), name=name))
+    monkeypatch.setattr("pipelines.catalog.check_catalog", lambda _: None)
+    code, output, _ = run("publish", "--config", config)
+    assert code == 0
+    assert "shop.appended: left out, mode: append adds rows to a partition when it is asked for" in output
+    code, output, _ = run("publish", "--json", "--config", config)
+    *made, left_out = map(json.loads, output.splitlines())
+    assert (left_out["name"], left_out["made"], left_out["left_out"]) == ("shop.appended", "nothing", True)
+    assert not any("left_out" in report for report in made)
+    code, output, _ = run("publish", "shop.daily", "--config", config)
+    assert "left out" not in output
+
+
+def test_partitions_that_are_empty_now_are_warned_of() -> None:
+    report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
+    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in _told(report, with_reasons=False)
+    assert report.as_dict()["empty_partitions"] == ["2026-01-01"]

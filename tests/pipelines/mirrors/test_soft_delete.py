@@ -88,3 +88,45 @@ def test_first_batch_of_deletes_makes_no_rows(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, COLUMNS, options={"soft_delete": True})
     pipeline.run(change("d", row(9)), change("c", row(1)), change("d", key={"id": 1}))
     assert pipeline.rows == [kept(1, deleted=True)]
+
+
+def moved(old: int, new: dict[str, Any], **more: Any) -> Any:
+    return change("u", new, key={"id": old}, **more)
+
+
+def test_row_under_its_old_key_stays_flagged_with_its_values(pipeline: Pipeline) -> None:
+    pipeline.run(moved(1, row(7, "moved")))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2), kept(7, "moved")]
+    pipeline.run(change("u", row(7, "later")))
+    assert pipeline.rows == [kept(1, note="n", deleted=True), kept(2), kept(7, "later")]
+
+
+def test_columns_that_a_key_change_does_not_send_come_from_the_row_it_leaves(pipeline: Pipeline) -> None:
+    pipeline.run(moved(1, row(7, "moved"), unchanged=["note"]), moved(7, row(8, "again"), unchanged=["note"]))
+    assert pipeline.rows == [
+        kept(1, note="n", deleted=True), kept(2), kept(7, "moved", "n", deleted=True), kept(8, "again", "n")
+    ]  # fmt: skip
+
+
+def test_keys_that_change_places_are_both_alive(pipeline: Pipeline) -> None:
+    pipeline.run(moved(1, row(9, note="n")), moved(2, row(1)), moved(9, row(2, note="n")))
+    assert pipeline.rows == [kept(1), kept(2, note="n"), kept(9, note="n", deleted=True)]
+
+
+def test_a_key_change_of_an_unknown_row_flags_none(pipeline: Pipeline) -> None:
+    pipeline.run(moved(5, row(6, "new")))
+    assert pipeline.rows == [kept(1, note="n"), kept(2), kept(6, "new")]
+    assert pipeline.rejected == []
+
+
+def test_a_delete_of_the_old_key_after_its_change_changes_nothing(pipeline: Pipeline) -> None:
+    pipeline.run(
+        change("u", row(1, "B", "m")), moved(1, row(7, "moved")), change("d", key={"id": 1}), change("d", key={"id": 7})
+    )
+    assert pipeline.rows == [kept(1, "B", "m", deleted=True), kept(2), kept(7, "moved", deleted=True)]
+    assert pipeline.rejected == []
+
+
+def test_an_old_key_that_is_inserted_anew_is_alive(pipeline: Pipeline) -> None:
+    pipeline.run(moved(1, row(7, "moved")), change("c", row(1, "new")))
+    assert pipeline.rows == [kept(1, "new"), kept(2), kept(7, "moved")]

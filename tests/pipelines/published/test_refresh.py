@@ -320,3 +320,13 @@ def test_a_failing_task_says_why_in_one_line(config: Config, tmp_path: Path) -> 
     with pytest.raises(PublishError, match=r"the Spark job failed: .*CAST_INVALID_INPUT") as error:
         publish(make_config(tmp_path, failing), NAME)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("asked", [(), ("2026-01-02",)], ids=["by its changes", "when it is asked for"])
+def test_a_day_whose_rows_are_all_deleted_is_published_empty_and_said_to_be(
+    config: Config, asked: tuple[str, ...]
+) -> None:
+    apply(config, "shop.orders", orders(), deleted=[2])
+    report = publish(config, NAME, partitions=asked)
+    assert report.partitions == report.empty_partitions == ("2026-01-02",)
+    assert [day for day, *_ in published(config)] == [dt.date(2026, 1, day) for day in (1, 3, 4)]
