@@ -1,1 +1,15 @@
 """What moves data: change events to change logs, mirrors and published tables."""
+
+from importlib.metadata import version
+
+DISTRIBUTION = "nevermore-iceberg"
+"""The name on the package index, where `nevermore` belongs to others; the command and the packages keep theirs."""
+
+
+def own_version() -> str:
+    """The version of this distribution as installed.
+
+    Raises:
+        PackageNotFoundError: the code runs without having been installed.
+    """
+    return version(DISTRIBUTION)

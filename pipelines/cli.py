@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import typer
 
+from pipelines import own_version
 from pipelines.errors import PipelineError
 from scan_core.secret_values import HidingStream, hide_in_error
 
@@ -101,9 +102,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
         if log_level is not None:
             logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         if version:
-            from importlib.metadata import version as installed
-
-            typer.echo(f"nevermore {installed('nevermore')}")
+            typer.echo(f"nevermore {own_version()}")
             raise typer.Exit
 
     known = {point.name: point for point in entry_points(group=COMMANDS)}

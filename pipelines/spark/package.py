@@ -15,6 +15,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from pipelines import DISTRIBUTION, own_version
 from pipelines.errors import ConfigError
 from scan_core.native.machine_code import machine_code_file
 from scan_core.private_files import whole_file
@@ -51,15 +52,12 @@ def build_package(folder: Path) -> SparkPackage:
         ConfigError: the folder cannot be written.
     """
     name, code = machine_code_file()
-    path = (
-        folder
-        / f"nevermore-{version('nevermore')}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
-    )
+    path = folder / f"nevermore-{own_version()}-{code_digest()[:12]}-{Path(name).stem.removeprefix('kernels-')[:8]}.zip"
     requirements = pinned_requirements()
     if not path.exists():
         members = dict(_sources()) | {name: code, "requirements.txt": "\n".join(requirements).encode() + b"\n"}
-        members[_FACTS] = json.dumps({"code": code_digest(), "version": version("nevermore")}).encode()
-        members[f"nevermore-{version('nevermore')}.dist-info/METADATA"] = _metadata()
+        members[_FACTS] = json.dumps({"code": code_digest(), "version": own_version()}).encode()
+        members[f"{DISTRIBUTION.replace('-', '_')}-{own_version()}.dist-info/METADATA"] = _metadata()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _write(path, members)
@@ -120,7 +118,7 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata() -> bytes:
-    return (distribution("nevermore").read_text("METADATA") or "").encode()
+    return (distribution(DISTRIBUTION).read_text("METADATA") or "").encode()
 
 
 def _write(path: Path, members: dict[str, bytes]) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from typing import Literal
 
+from pipelines import own_version
 from pipelines.tables.file_metrics import FileContent, WrittenFile
 from pipelines.tables.manifest_writer import ManifestEntry
 
@@ -66,7 +66,7 @@ def summarise(change: Change, previous: Mapping[str, str] | None, properties: Ma
 
 @cache
 def _own_version() -> str:
-    return version("nevermore")
+    return own_version()
 
 
 _TOTALS = (
