@@ -30,7 +30,7 @@ def test_code_runs_from_the_zip_alone(archive: Path) -> None:
         "from importlib.metadata import version\n"
         "machine_code._folders = lambda: iter([])\n"
         "assert machine_code.is_compiled()\n"
-        "print(pipelines.tables.table_writer.__file__, version('nevermore'))"
+        "print(pipelines.tables.table_writer.__file__, version('nevermore-iceberg'))"
     )
     environment = {"PYTHONPATH": str(archive), "HOME": "/nowhere", "PATH": os.environ["PATH"]}
     done = subprocess.run(
