@@ -64,6 +64,7 @@ class PublishedTarget:
         partition: None for none.
         mode: what becomes of rows that are there.
         key: columns that identify a row, for `upsert`.
+        properties: of the table, by the config.
     """
 
     catalog: Any
@@ -72,6 +73,7 @@ class PublishedTarget:
     partition: PublishedPartition | None
     mode: Mode = "replace"
     key: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def delta(self, found: Any | None) -> RowDelta:
         """A commit on the table as it was found; creates it where it does not exist.
@@ -83,8 +85,12 @@ class PublishedTarget:
             ConfigError: the table has columns, a key or partitions that do not fit.
         """
         by = [] if self.partition is None else [(self.partition.transform, self.partition.column)]
-        table = found or create_table(self.catalog, self.name, self.columns, partition_by=by)
+        table = found or create_table(
+            self.catalog, self.name, self.columns, partition_by=by, properties=self.properties
+        )
         delta = RowDelta(table)
+        if changed := dict(self.properties.items() - table.metadata.properties.items()):
+            delta.set_properties(changed)
         evolution = evolve(delta.schema, self.columns, table.metadata.last_column_id)
         if evolution.clashes:
             clash = evolution.clashes[0]

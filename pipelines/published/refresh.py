@@ -248,7 +248,9 @@ class _Run:
         """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""
         entry = self._entry
         key = entry.key if entry.mode == "upsert" else ()
-        target = PublishedTarget(self._catalog, self._query.name, shape.columns, entry.partitioning, entry.mode, key)
+        target = PublishedTarget(
+            self._catalog, self._query.name, shape.columns, entry.partitioning, entry.mode, key, entry.properties
+        )
 
         def holds(table: Any) -> bool:
             writer.check()

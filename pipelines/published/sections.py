@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from pipelines.config_values import Bytes, Cron, Day, Names, Section, Unsupported
+from pipelines.config_values import Bytes, Cron, Day, Names, Section, TableProperties, Unsupported
 from pipelines.published.partition import PublishedPartition
 
 DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
@@ -57,6 +57,7 @@ class PublishedConfig(Section):
         mode: what a run does with the rows of its partition: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
         sort_by: columns by which rows are sorted within each file.
         schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
+        properties: Iceberg table properties; set when the table is made and by the next publication after a change here.
         checks: not supported yet; refused.
         options: how files are written.
     """
@@ -71,6 +72,7 @@ class PublishedConfig(Section):
     mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
     sort_by: Names = ()
     schedule: Cron | None = None
+    properties: TableProperties = Field(default_factory=dict)
     checks: Unsupported = None
     options: PublishedOptions = PublishedOptions()
 

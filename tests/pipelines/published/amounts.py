@@ -50,6 +50,7 @@ class Project:
         audit: Callable[[StagedSnapshot], None] | None = None,
         run: str = "run",
         column: str = "amount",
+        properties: Mapping[str, str] | None = None,
     ) -> Published | None:
         """Publish amounts by id as a day's rows, made from a state of the mirrors; None for a repeated append."""
         columns = pa.schema([*list(COLUMNS)[:2], (column, pa.int64())])
@@ -57,7 +58,7 @@ class Project:
         if mode == "append" and (done.is_all or day.isoformat() in done.keys):
             return None
         target = PublishedTarget(
-            self.catalog, NAME, iceberg_fields(columns), PublishedPartition.parse("day"), mode, key
+            self.catalog, NAME, iceberg_fields(columns), PublishedPartition.parse("day"), mode, key, properties or {}
         )
         table = pa.table([[day] * len(rows), list(rows), list(rows.values())], schema=columns)
         publication = Publication(

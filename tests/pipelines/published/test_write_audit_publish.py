@@ -217,3 +217,12 @@ def test_partitions_that_are_published_at_once_again_and_again(tmp_path: Path, _
     project, _ = publish_days(tmp_path, 8, is_new=is_new)
     assert project.rows == [*((1 + n, n, n) for n in range(8)), *([] if is_new else [(31, 0, 0)])]
     assert branches(project) == []
+
+
+@pytest.mark.parametrize("mode", ["replace", "append", "upsert"])
+def test_properties_of_the_config_are_set_with_the_rows(mode: Mode, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.publish(mode, FIRST, {1: 10}, properties={"owner": "shop"})
+    assert project.table.properties["owner"] == "shop"
+    project.publish(mode, FIRST, {1: 11}, state="2", properties={"owner": "bookshop", "tier": "gold"})
+    assert (project.table.properties["owner"], project.table.properties["tier"]) == ("bookshop", "gold")
