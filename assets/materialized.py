@@ -14,6 +14,7 @@ from assets.published_reports import (
     row_check_results,
 )
 from assets.resources import Project
+from checks.asset_checks import leave_run_failed
 from checks.publish_checks import ProjectAuditor
 from pipelines.config import Config
 from pipelines.errors import ConfigError
@@ -52,6 +53,7 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
                 project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()
             )
         except CheckFailedError as error:
+            leave_run_failed(context.op_execution_context)
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(name, error.verdicts)
             raise failure_of(error) from error

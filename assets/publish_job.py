@@ -13,6 +13,7 @@ from assets.keys import published_key, table_pool
 from assets.partitions import partitions_of
 from assets.published_reports import failure_of, partition_metadata, refresh_metadata
 from assets.resources import Project
+from checks.asset_checks import leave_run_failed
 from checks.publish_checks import ProjectAuditor
 from pipelines.catalog import find_table, open_catalog
 from pipelines.config import Config
@@ -81,6 +82,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
         try:
             report = publish(config, name, master=project.spark_master, auditor=ProjectAuditor())
         except CheckFailedError as error:
+            leave_run_failed(context)
             raise failure_of(error) from error
         context.log.info("%s: %s", name, report.reason)
         if not report.is_unchanged:

@@ -17,6 +17,8 @@ _DESCRIPTIONS = {
     "mirror_equals_reference": "The engine's rows are those of DuckDB over the mirror's files and over the change log.",
     "key_is_unique": "No two live rows have the same key.",
     "removals_find_rows": "Every delete and update found the old row that it names.",
+    "manifests_match_files": "Partition values, bounds and counts in manifests are those of the files.",
+    "nothing_was_rolled_back": "Mirror and change log hold every change that they have held before.",
 }
 
 
@@ -33,9 +35,19 @@ def mirror_asset_checks(table: str, key: dg.AssetKey, config: Config) -> dg.Asse
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         selected = {check_key.name for check_key in context.selected_asset_check_keys}
         for found in run_checks(context.resources.project.config(), table, [n for n in names if n in selected]):
+            if not found.passed:
+                leave_run_failed(context)
             yield check_result(found, key)
 
     return check
+
+
+def leave_run_failed(context: dg.AssetCheckExecutionContext | dg.OpExecutionContext) -> None:
+    """Keep the run from being tried again once it fails: the rows would be the same.
+
+    `dg.Failure(allow_retries=False)` and the failure of a blocking check end the step alone; retries of runs look at this tag.
+    """
+    context.instance.add_run_tags(context.run.run_id, {"dagster/max_retries": "0"})
 
 
 def check_result(found: CheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:

@@ -34,7 +34,7 @@ class NeedsAllRows:
 
 
 def check_changed_keys(subject: Subject, green_id: int) -> dict[str, CheckResult] | NeedsAllRows:
-    """The results of all checks of a mirror, by name, given that an earlier snapshot passed them.
+    """The results of all checks of a mirror's rows, by name, given that an earlier snapshot passed them.
 
     Args:
         subject: a mirror with a key and a change log.

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from checks.changed_keys import NeedsAllRows, check_changed_keys
@@ -10,7 +11,11 @@ from checks.deleted_rows import no_deleted_row_reappears, removals_find_rows
 from checks.equality import mirror_equals_reference
 from checks.kept_results import KeptResults, ResultStore
 from checks.keys import key_is_unique
+from checks.manifest_facts import NAME as MANIFESTS
+from checks.manifest_facts import manifests_match_files
 from checks.result import CheckResult
+from checks.rollbacks import NAME as ROLLBACKS
+from checks.rollbacks import nothing_was_rolled_back
 from checks.subject import Subject
 from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.changes.change_log import ChangeLog
@@ -28,16 +33,18 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     "mirror_equals_reference": mirror_equals_reference,
     "key_is_unique": key_is_unique,
     "removals_find_rows": removals_find_rows,
+    MANIFESTS: manifests_match_files,
+    ROLLBACKS: nothing_was_rolled_back,
 }
 """By name, in the order in which people read them."""
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
 """Since all rows of a mirror were compared, after which the next check compares them all again."""
-KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows")
-"""What can be said of a table whose rows have no key (`identity: full`); the second of no other.
+KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, ROLLBACKS)
+"""What can be said of a table whose rows have no key (`identity: full`); `removals_find_rows` of no other.
 
 With a key, a delete of a row that is not there leaves no wrong row: streams begin in mid-table, and events come twice.
 """
-KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique")
+KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, ROLLBACKS)
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +126,8 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
     store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
     kept = store.find(snapshot_id)
     if kept is not None and set(names) <= set(kept.results):
-        return kept
+        # the same snapshot may have become the current one again since
+        return replace(kept, results={**kept.results, ROLLBACKS: nothing_was_rolled_back(subject)})
     made = _since_green(subject, store, names) or KeptResults(
         snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
     )
@@ -152,6 +160,8 @@ def _since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> 
         if isinstance(found, NeedsAllRows):
             _log.info("%s: all rows are compared: %s", subject.table, found.reason)
             return None
+        found[MANIFESTS] = manifests_match_files(subject, since=green.snapshot_id)
+        found[ROLLBACKS] = nothing_was_rolled_back(subject)
         return KeptResults(snapshot_id, {n: found[n] for n in names}, green.snapshot_id, green.full_at)
     return None
 

@@ -58,9 +58,7 @@ def test_a_mirror_that_fails_its_checks_is_not_published(project: ShopProject) -
     with pytest.raises(CheckFailedError, match=r"shop\.orders fails mirror_equals_reference") as refused:
         publish(project.config, NAME, auditor=ProjectAuditor())
     assert "--unchecked" in str(refused.value)
-    assert {v.check: v.passed for v in refused.value.verdicts} == {
-        "no_deleted_row_reappears": True, "mirror_equals_reference": False, "key_is_unique": True
-    }  # fmt: skip
+    assert [v.check for v in refused.value.verdicts if not v.passed] == ["mirror_equals_reference"]
     assert find_table(open_catalog(project.config), NAME) is None
     assert len(mirror(project).metadata.snapshots) == snapshots + 1  # results are no commits
 

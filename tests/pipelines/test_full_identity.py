@@ -56,10 +56,10 @@ def test_events_that_do_not_tell_their_key_are_of_the_key_that_is_logged(tmp_pat
     assert project.rows() == [{"id": 3}]
 
 
-def checked(project: Project) -> dict[str, bool]:
+def failed(project: Project) -> set[str]:
     config = load(project.folder / "nevermore.yaml")
     (name,) = config.tables
-    return {found.name: found.passed for found in run_checks(config, name, checks_of(config, name))}
+    return {found.name for found in run_checks(config, name, checks_of(config, name)) if not found.passed}
 
 
 @pytest.mark.parametrize("one_batch", [False, True])
@@ -73,7 +73,7 @@ def test_rows_are_removed_after_the_source_dropped_a_column(*, one_batch: bool, 
         project.land("2.jsonl", second)
         assert the(project.run()).missed_removals == 0
     assert project.rows("shop.products", "a") == [{"a": 3, "b": None}, {"a": 4, "b": "z"}]
-    assert checked(project) == {"mirror_equals_reference": True, "removals_find_rows": True}
+    assert failed(project) == set()
     # The log alone tells it as well.
     config = load(project.folder / "nevermore.yaml")
     resync(open_catalog(config), config, "shop.products")
@@ -91,11 +91,11 @@ def test_removals_that_find_no_row_are_told_and_fail_a_check_until_a_full_load(
         main(["ingest", "--config", str(tmp_path / "nevermore.yaml")])
     assert exited.value.code == 0
     assert "shop.products: 2 rows to be removed were not in the mirror" in capfd.readouterr().err
-    assert checked(project) == {"mirror_equals_reference": True, "removals_find_rows": False}
+    assert failed(project) == {"removals_find_rows"}
     (tmp_path / "full.jsonl").write_text(event("r", {"id": 5, "name": "e"}) + "\n")
     config = load(tmp_path / "nevermore.yaml")
     resync_from(open_catalog(config), config, "shop.products", (str(tmp_path / "full.jsonl"),))
-    assert checked(project) == {"mirror_equals_reference": True, "removals_find_rows": True}
+    assert failed(project) == set()
 
 
 def test_an_old_row_without_any_column_of_the_table_is_refused(tmp_path: Path) -> None:

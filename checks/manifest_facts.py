@@ -1,0 +1,386 @@
+"""What manifests say of files, held against the files: planning believes it, so that a wrong word loses rows or adds some.
+
+Partition values, bounds and counts of NULLs are claims about the rows of a file. The statistics in the file's footer prove
+most of them; what they do not prove is read, column by column, in batches that fit into memory.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checks.result import CheckResult
+from checks.subject import Subject
+from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
+from scan_core.errors import MalformedTableError
+from scan_core.file_io import file_size
+from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from scan_core.manifests import read_data_manifests, read_delete_manifests
+from scan_core.metadata import TableMetadata
+from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
+from scan_core.partition import normalise_value, partition_value
+from scan_core.plan.partition_text import partition_text
+from scan_core.read.constants import partition_scalar
+from scan_core.read.file_reader import ColumnStatistics
+from scan_core.read.file_statistics import FileStatistics
+from scan_core.read.open_file import open_file
+from scan_core.read.projection import Constant, FileProjection
+from scan_core.read.split_reader import read_split
+from scan_core.read.struct_members import descended
+from scan_core.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
+from scan_core.single_value import decode_bound
+from scan_core.snapshot import ContentFile, DataFile, DeleteFile
+from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.table import Table
+from scan_core.transforms import Transform, parse_transform
+
+NAME = "manifests_match_files"
+MOST_TOLD = 20
+"""Statements of one result."""
+_FLOATS = frozenset({"float", "double"})
+_UNCOMPARED_BOUNDS = UNSUPPORTED_TYPES | {"uuid", "fixed", "boolean", "unknown"}
+"""Types whose bounds writers order in different ways, or that nobody prunes by."""
+_POSITION_PATHS = {
+    FILE_PATH_ID: (NestedField(FILE_PATH_ID, "file_path", PrimitiveType("string")),),
+    POSITION_ID: (NestedField(POSITION_ID, "pos", PrimitiveType("long")),),
+}
+
+
+def manifests_match_files(subject: Subject, since: int | None = None) -> CheckResult:
+    """Manifests say of every live file what is in it.
+
+    Compared are the size and the number of rows of data and delete files, partition values with the transformed values of
+    all rows, deleted ones too, bounds and counts of NULLs with the rows, and in the manifest list what manifests have in
+    common.
+
+    Args:
+        subject: the table.
+        since: an earlier snapshot that has passed: files of which manifests say the same as then are left out.
+    """
+    table = subject.opened
+    snapshot = table.metadata.current_snapshot
+    listed = [] if snapshot is None else snapshot_manifests(snapshot, table.io)
+    earlier = [] if since is None else snapshot_manifests(table.metadata.snapshots[since], table.io)
+    told = {_place(file): file for _, found in _read(table, _without(earlier, listed)) for file in found}
+    facts = _FileFacts(table)
+    details: list[str] = []
+    compared = {"data files": 0, "delete files": 0}
+    for manifest, found in _read(table, _without(listed, earlier)):
+        details += _summary_faults(manifest, found, table.metadata)
+        for file in found:
+            if _says_the_same(told.get(_place(file)), file):
+                continue
+            compared["delete files" if isinstance(file, DeleteFile) else "data files"] += 1
+            details += facts.faults(file)
+    if len(details) > MOST_TOLD:
+        details = [*details[:MOST_TOLD], f"and {len(details) - MOST_TOLD:,} more"]
+    not_compared = [f"not compared: {text}" for text in sorted(facts.not_compared)]
+    return CheckResult(NAME, not details, compared, details=[*details, *not_compared])
+
+
+_Files = Sequence[DataFile] | Sequence[DeleteFile]
+
+
+def _without(manifests: Sequence[ManifestFile], others: Sequence[ManifestFile]) -> list[ManifestFile]:
+    """Those that are not among the others: a manifest that is in both snapshots was compared, and never changes."""
+    paths = {manifest.path for manifest in others}
+    return [manifest for manifest in manifests if manifest.path not in paths]
+
+
+def _read(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[ManifestFile, _Files]]:
+    data = [m for m in listed if m.content == DATA_MANIFEST]
+    deletes = [m for m in listed if m.content != DATA_MANIFEST]
+    found: list[tuple[ManifestFile, _Files]] = []
+    found += zip(data, read_data_manifests(data, table.metadata, table.io), strict=True)
+    found += zip(deletes, read_delete_manifests(deletes, table.metadata, table.io), strict=True)
+    return found
+
+
+def _place(file: ContentFile) -> tuple[str, int | None]:
+    """Deletion vectors share their files."""
+    return file.path, file.content_offset if isinstance(file, DeleteFile) else None
+
+
+def _says_the_same(before: ContentFile | None, now: ContentFile) -> bool:
+    statistics = ("lower_bounds", "upper_bounds", "value_counts", "null_value_counts", "nan_value_counts")
+    return before == now and all(dict(getattr(before, s)) == dict(getattr(now, s)) for s in statistics)
+
+
+def _summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadata) -> Iterator[str]:
+    """What the manifest list says of a manifest and its entries contradict."""
+    if manifest.live_files is not None and manifest.live_files != len(files):
+        yield f"{manifest.path}: has {len(files):,} live files, but {manifest.live_files:,} by the manifest list"
+    if manifest.partitions is None or not files:
+        return
+    spec = metadata.specs[files[0].spec_id]
+    types = metadata.partition_types(spec.spec_id)
+    tuples = {file.partition for file in files}
+    for i, (field, kind, summary) in enumerate(zip(spec.fields, types, manifest.partitions, strict=False)):
+        low, high = decode_bound(summary.lower_bound, kind), decode_bound(summary.upper_bound, kind)
+        values = [partition_value(partition[i], kind) for partition in tuples]
+        outside = next((v for v in values if _is_outside(v, low, high, contains_null=summary.contains_null)), _INSIDE)
+        if outside is not _INSIDE:
+            yield (
+                f"{manifest.path}: has files with {field.name} = {outside}, which the manifest list rules out "
+                f"(between {low} and {high}, {'NULL' if summary.contains_null else 'no NULL'})"
+            )
+
+
+_INSIDE = object()
+
+
+def _is_outside(value: Any, low: Any, high: Any, *, contains_null: bool) -> bool:
+    if value is None:
+        return not contains_null
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN is in no bounds
+        return False
+    return (low is not None and value < low) or (high is not None and value > high)
+
+
+class _Claim(Protocol):
+    """What a manifest says of one column of a file."""
+
+    @property
+    def path(self) -> Sequence[NestedField]:
+        """The fields from the top-level column down to the one that is spoken of."""
+        ...
+
+    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
+        """Whether the statistics of a row group show that it holds for all of its rows."""
+        ...
+
+    def broken_by(self, values: pa.Array) -> pa.Array:
+        """For each value whether it contradicts."""
+        ...
+
+    def text(self) -> str:
+        """The claim, for people."""
+        ...
+
+
+@dataclass(frozen=True)
+class _PartitionValue:
+    """All rows of the file have this value once they are transformed."""
+
+    path: Sequence[NestedField]
+    kind: PrimitiveType
+    transform: Transform
+    expected: pa.Scalar
+    told: str
+
+    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
+        if not self.expected.is_valid:
+            return known.null_count == num_rows
+        if known.null_count != 0 or known.lower is None or known.upper is None or self.kind.name in _FLOATS:
+            return False
+        if self.transform.kind == "bucket" and known.lower != known.upper:
+            return False
+        ends = pa.concat_arrays(
+            [_one(partition_scalar(v, self.kind, "statistics")) for v in (known.lower, known.upper)]
+        )
+        return not pc.any(self.broken_by(ends)).as_py()  # the other transforms keep the order
+
+    def broken_by(self, values: pa.Array) -> pa.Array:
+        found = self.transform.apply(values, self.kind)
+        if not self.expected.is_valid:
+            return found.is_valid()
+        if self.kind.name in _FLOATS and self.expected.as_py() != self.expected.as_py():
+            return pc.invert(pc.fill_null(pc.is_nan(found), fill_value=False))
+        return pc.invert(pc.fill_null(pc.equal(found, self.expected), fill_value=False))
+
+    def text(self) -> str:
+        return f"partition {self.told}"
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """No value of the file is outside of these bounds; None where there is none."""
+
+    path: Sequence[NestedField]
+    kind: PrimitiveType
+    lower: Any
+    upper: Any
+
+    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
+        if known.null_count == num_rows:
+            return True
+        low = self.lower is None or (known.lower is not None and known.lower >= self.lower)
+        return low and (self.upper is None or (known.upper is not None and known.upper <= self.upper))
+
+    def broken_by(self, values: pa.Array) -> pa.Array:
+        flags = pa.repeat(pa.scalar(value=False), len(values))
+        for bound, is_beyond in ((self.lower, pc.less), (self.upper, pc.greater)):
+            if bound is not None:
+                scalar = partition_scalar(normalise_value(bound, self.kind), self.kind, "bound")
+                flags = pc.or_(flags, pc.fill_null(is_beyond(values, scalar), fill_value=False))
+        return flags
+
+    def text(self) -> str:
+        return f"{_name(self.path)} between {_short(self.lower)} and {_short(self.upper)}"
+
+
+@dataclass(frozen=True)
+class _Nulls:
+    """No value of the file is NULL, or all are."""
+
+    path: Sequence[NestedField]
+    are_all: bool
+
+    def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
+        return known.null_count == (num_rows if self.are_all else 0)
+
+    def broken_by(self, values: pa.Array) -> pa.Array:
+        return values.is_valid() if self.are_all else values.is_null()
+
+    def text(self) -> str:
+        return f"{_name(self.path)} {'NULL in all rows' if self.are_all else 'without NULL'}"
+
+
+class _FileFacts:
+    """Compares what manifests say of the files of one table with the files.
+
+    Attributes:
+        not_compared: what could not be, and why.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._metadata = table.metadata
+        self._paths: Mapping[int, tuple[NestedField, ...]] = {**_POSITION_PATHS, **table.metadata.field_paths()}
+        self._context = ScanContext(
+            table.location,
+            Schema(0, ()),
+            predicate=None,
+            field_paths=self._paths,
+            specs=table.metadata.specs,
+            name_mapping=table.metadata.name_mapping,
+            io=table.io,
+            options=ScanOptions(parallelism=1),
+        )
+        self.not_compared: set[str] = set()
+
+    def faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
+        """What is wrong with a manifest entry.
+
+        Raises:
+            MissingFileError: the file is gone.
+            MalformedTableError: it cannot be read.
+        """
+        size = file_size(file.path, self._context.io)
+        if size != file.file_size_bytes:
+            yield f"{file.path}: has {size:,} bytes, but {file.file_size_bytes:,} by its manifest"
+        if isinstance(file, DeleteFile) and file.is_deletion_vector:
+            try:
+                read_deletion_vector(file, self._context.io, ScanMetrics())
+            except MalformedTableError as error:
+                yield str(error)
+            return
+        broken: list[_Claim] = []
+        reader = open_file(file.path, file.format, self._context.io)
+        try:
+            if reader.num_rows != file.record_count:
+                yield f"{file.path}: has {reader.num_rows:,} rows, but {file.record_count:,} by its manifest"
+            projection = FileProjection(
+                reader.arrow_schema,
+                has_field_ids=reader.has_field_ids,
+                context=self._context,
+                file=file,
+                member=reader.member,
+            )
+            statistics = FileStatistics(reader, projection)
+            for claim in self._claims(file):
+                field = claim.path[-1]
+                if not isinstance(claim, _PartitionValue) and _is_absent(projection, field.field_id):
+                    continue  # what stands in for the column is no matter of this file's
+                for group in reader.row_groups:
+                    known = statistics.of(group, {field.field_id: field.type})(field.field_id)
+                    if known is None or not claim.is_proved(known, group.num_rows):
+                        broken.append(claim)
+                        break
+        finally:
+            reader.close()
+        if broken:
+            yield from self._by_rows(file, broken)
+
+    def _claims(self, file: DataFile | DeleteFile) -> Iterator[_Claim]:
+        if isinstance(file, DataFile):
+            yield from self._partition_values(file)
+        for field_id, path in self._paths.items():
+            kind = path[-1].type
+            if not isinstance(kind, PrimitiveType) or any(not isinstance(f.type, StructType) for f in path[:-1]):
+                continue
+            lower = decode_bound(file.lower_bounds.get(field_id), kind)
+            upper = decode_bound(file.upper_bounds.get(field_id), kind)
+            if (lower is not None or upper is not None) and kind.name not in _UNCOMPARED_BOUNDS:
+                yield _Bounds(path, kind, lower, upper)
+            nulls = file.null_count(field_id) if len(path) == 1 and file.record_count else None
+            if nulls == 0 or (nulls is not None and nulls >= file.record_count):
+                yield _Nulls(path, are_all=nulls > 0)
+
+    def _partition_values(self, file: DataFile) -> Iterator[_Claim]:
+        spec = self._metadata.specs[file.spec_id]
+        for field, value in zip(spec.fields, file.partition, strict=True):
+            transform, path = parse_transform(field.transform), self._paths.get(field.source_id)
+            if transform.kind == "void":
+                continue
+            kind = None if path is None else path[-1].type
+            if transform.kind == "unknown" or path is None or not isinstance(kind, PrimitiveType):
+                self.not_compared.add(f"partition {field.name}: {field.transform} of a column that cannot be computed")
+                continue
+            result = transform.result_type(kind)
+            assert isinstance(result, PrimitiveType)  # noqa: S101 - transforms give values
+            told = partition_text(replace(spec, fields=(field,)), (value,), self._paths)
+            yield _PartitionValue(path, kind, transform, partition_scalar(value, result, file.path), told)
+
+    def _by_rows(self, file: ContentFile, claims: Sequence[_Claim]) -> Iterator[str]:
+        """Those of the claims that rows contradict: how many do, and one of them."""
+        columns = {claim.path[0].field_id: replace(claim.path[0], required=False) for claim in claims}
+        context = replace(self._context, projection=Schema(0, tuple(columns.values())))
+        as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
+        split = Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),))
+        order = list(columns)
+        counts, examples = [0] * len(claims), [""] * len(claims)
+        num_rows = 0
+        for batch in read_split(split, ScanMetrics()):
+            num_rows += batch.num_rows
+            for i, claim in enumerate(claims):
+                values = descended(batch.column(order.index(claim.path[0].field_id)), _steps(claim.path))
+                flags = claim.broken_by(values)
+                count = pc.sum(flags).as_py() or 0
+                if count and not counts[i]:
+                    examples[i] = _short(values.filter(flags)[0].as_py())
+                counts[i] += count
+        for claim, count, example in zip(claims, counts, examples, strict=True):
+            if count:
+                yield (
+                    f"{file.path}: {claim.text()} by its manifest, but {count:,} of {num_rows:,} rows contradict, such as "
+                    f"{_name(claim.path)} = {example}"
+                )
+
+
+def _is_absent(projection: FileProjection, field_id: int) -> bool:
+    return isinstance(projection.leaf(field_id), Constant)
+
+
+def _steps(path: Sequence[NestedField]) -> list[int]:
+    """From a top-level column down to the member at the end of the path, as places of children."""
+    steps = []
+    for above, below in pairwise(path):
+        members = above.type.fields if isinstance(above.type, StructType) else ()
+        steps.append([m.field_id for m in members].index(below.field_id))
+    return steps
+
+
+def _one(value: pa.Scalar) -> pa.Array:
+    return pa.repeat(value, 1)
+
+
+def _name(path: Sequence[NestedField]) -> str:
+    return ".".join(f.name for f in path)
+
+
+def _short(value: Any) -> str:
+    return "NULL" if value is None else f"{value!s:.80}"

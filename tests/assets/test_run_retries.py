@@ -1,0 +1,62 @@
+"""Runs that fail for another reason than a check are tried again; where a check fails the rows would be the same."""
+
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from assets.dagster_home import dagster_home
+from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB
+from pipelines.catalog import find_table, open_catalog
+from pipelines.ingest import run_once
+from pipelines.tables.commit import RowDelta
+from pipelines.tables.table_writer import write_rows
+from tests.shop_project import ShopProject
+
+WILL_RETRY = "dagster/will_retry"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ShopProject:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    project.land_people()
+    return project
+
+
+def will_retry(project: ShopProject, job: str, **tags: str) -> str | None:
+    """Whether the instance of the project will run a job once more that has failed."""
+    with dg.DagsterInstance.from_config(str(dagster_home(project.folder))) as instance:
+        definition = project.definitions.resolve_job_def(job)
+        result = definition.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
+        assert not result.success
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run.tags.get(WILL_RETRY)
+
+
+def break_mirror(project: ShopProject) -> None:
+    run_once(project.config)
+    table = find_table(open_catalog(project.config), "shop.orders")
+    delta = RowDelta(table)
+    rows = pa.table({"id": [99]})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+
+
+@pytest.mark.parametrize("job", [CHECK_JOB, pytest.param(INGEST_JOB, marks=pytest.mark.slow)])
+def test_a_run_in_which_a_check_fails_is_not_tried_again(project: ShopProject, job: str) -> None:
+    break_mirror(project)
+    assert will_retry(project, job) == "false"
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_otherwise_is_tried_again(project: ShopProject) -> None:
+    project.land("orders", "3.jsonl", ['{"op": broken}'] * 10)
+    assert will_retry(project, INGEST_JOB) == "true"
+
+
+@pytest.mark.slow
+def test_a_publication_whose_checks_fail_is_not_tried_again(project: ShopProject) -> None:
+    break_mirror(project)
+    assert will_retry(project, DAILY_JOB, **{"dagster/partition": "2026-01-01"}) == "false"
