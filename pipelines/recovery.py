@@ -8,6 +8,7 @@ elsewhere a folder listing per table and run is not cheap, and the catalog is a 
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,11 +240,19 @@ def _names(config: Config, warehouse: Path) -> Iterator[str]:
 def _stored(name: str, folder: Path) -> Iterator[StoredTable]:
     """The metadata files of a table, newest first; of one version the one that was written last."""
     try:
-        found = [(m, entry) for entry in (folder / "metadata").iterdir() if (m := _METADATA_NAME.fullmatch(entry.name))]
+        names = [path.name for path in (folder / "metadata").iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for match, path in sorted(found, key=lambda f: (int(f[0][1]), f[1].stat().st_mtime_ns), reverse=True):
-        yield StoredTable(name, folder, path, int(match[1]))
+    versions: dict[int, list[Path]] = defaultdict(list)
+    for file in names:
+        if match := _METADATA_NAME.fullmatch(file):
+            versions[int(match[1])].append(folder / "metadata" / file)
+    for version in sorted(versions, reverse=True):
+        paths = versions[version]
+        if len(paths) > 1:  # commits that collided; a look at each file would cost more than the listing
+            paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in paths:
+            yield StoredTable(name, folder, path, version)
 
 
 def _lead(registered: Path, stored: StoredTable) -> int:
