@@ -13,7 +13,8 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
 from pipelines.formats.documents import from_binary
-from pipelines.formats.events import Declared, Events
+from pipelines.formats.event_order import of_columns
+from pipelines.formats.events import Declared, Events, Placed
 from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
 from pipelines.formats.json_columns import decode
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
@@ -136,8 +137,8 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
             raise SourceError(f"no column {options.ts_column}; there are {', '.join(columns)}")
         times = cast_each(columns[options.ts_column], TIMESTAMP)[0]
 
-    def order(path: str) -> pa.Array:
-        return columns[path]
+    def order(path: str) -> Placed:
+        return of_columns(path, columns[path]), None
 
     former = {} if before_prefix is None else _prefixed(columns, before_prefix)
     now = {name: array for name, array in columns.items() if name not in {f"{before_prefix}{n}" for n in former}}

@@ -6,7 +6,6 @@ events as JSON are in `debezium.py`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from pipelines.formats import debezium_rules as rules
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
-from pipelines.formats.column_types import widened
 from pipelines.formats.debezium_layouts import is_envelope
-from pipelines.formats.events import Declared, Events, Refusal, milliseconds, table_names
+from pipelines.formats.event_order import of_columns
+from pipelines.formats.events import Declared, Events, Placed, Refusal, milliseconds, table_names
 from pipelines.formats.image import ArrowMembers
 from pipelines.formats.image_sources import Mask, Rows, StackedImages
 from pipelines.formats.op_names import op_codes
@@ -179,23 +178,17 @@ def _flat(group: EventColumns) -> _Part:
     )
 
 
-def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str], pa.Array]:
-    def values(path: str) -> pa.Array:
+def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str], Placed]:
+    def placed(path: str) -> Placed:
         steps = path.removeprefix("payload.").split(".")
         found = [_at(g.columns, steps, len(g.raw)) for g in groups]
-        arrow = reduce(_widest, (f.type for f in found if f is not None), pa.null())
-        if arrow is None or pa.types.is_null(arrow):
+        if all(f is None or pa.types.is_null(f.type) for f in found):
             raise KeyError(path)
-        arrays = [
-            pa.nulls(len(g.raw), arrow) if f is None else f.cast(arrow) for g, f in zip(groups, found, strict=True)
-        ]
-        return pa.concat_arrays(arrays).take(places)
+        # Each in its own type: what lies beside it must not round it.
+        texts = [of_columns(path, pa.nulls(len(g.raw)) if f is None else f) for g, f in zip(groups, found, strict=True)]
+        return pa.concat_arrays(texts).take(places), None
 
-    return values
-
-
-def _widest(one: pa.DataType | None, other: pa.DataType) -> pa.DataType | None:
-    return None if one is None else widened(one, other)
+    return placed
 
 
 def _at(columns: Mapping[str, pa.Array], steps: Sequence[str], count: int) -> pa.Array | None:

@@ -50,6 +50,10 @@ class Declared:
         return Declared(types, key)
 
 
+Placed = tuple[pa.StringArray, pa.StringArray | None]
+"""A place per change, NULL where it has none, and why those have none; None if all have one."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Raw events that a format cannot make sense of, and why: one reason for all, or one each."""
@@ -86,7 +90,8 @@ class Events:
         before: the old row, as far as known.
         key: the message key.
         sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
-        order: values by path, for `order_by`; raises KeyError for a path the format does not have.
+        order: places by path, for `order_by` (`event_order.py`), and why events have none; raises KeyError for a path the
+            format does not have.
         refusals: raw events that are no change and should have been one.
         skipped: number of raw events that rightly are no change, by reason.
         places: per change its place in the order that config asks for, as text; None where the feed's own order counts.
@@ -102,7 +107,7 @@ class Events:
     key: ImageSource
     declared_of: NDArray[np.int32]
     declared: tuple[Declared, ...]
-    order: Callable[[str], pa.Array]
+    order: Callable[[str], Placed]
     sparse_updates: bool = False
     refusals: tuple[Refusal, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What all JSON formats share: broken documents, tombstones, and values by path to order events by."""
+"""What all JSON formats share: broken documents, tombstones, and places by path to order events."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.documents import Documents
-from pipelines.formats.events import Refusal
-from pipelines.formats.inference import InferenceOptions, infer
-from pipelines.formats.json_columns import decode
+from pipelines.formats.event_order import of_json
+from pipelines.formats.events import Placed, Refusal
 from pipelines.formats.json_scan import scan_objects
 from pipelines.formats.json_spans import Members, SpanColumn
 from pipelines.formats.reasons import with_value
@@ -58,27 +57,22 @@ def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
     return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
 
 
-def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Callable[[str], pa.Array]:
-    """A function that gives the values at a dotted path of the documents, in a type that orders them.
+def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Callable[[str], Placed]:
+    """A function that gives the places by the values at a dotted path of the documents.
 
     Log sequence numbers such as `0/24EE3C8` order as the numbers that they are. `rows` gives the document of each
     change where a document holds several.
     """
 
-    def values(path: str) -> pa.Array:
+    def placed(path: str) -> Placed:
         steps = path.removeprefix("payload.").split(".")
         inner = documents
         for step in steps[:-1]:
             inner = scan_objects(inner, (step,), learn=False).column(step).documents(kernels.OBJECT)
         column = scan_objects(inner, steps[-1:], learn=False).column(steps[-1])
-        if not column.has_value.any():
-            if not column.of_kind(kernels.NULL).any():
-                raise KeyError(path)
-            # Events of a snapshot may have no place in the log.
-            return pa.nulls(len(column if rows is None else rows), pa.int64())
-        array, bad = decode(column, infer(column, InferenceOptions(objects_as_text=True)))
-        if bad.any():
+        # NULL tells that there is such a path: events of a snapshot may have no place in the log.
+        if not column.has_value.any() and not column.of_kind(kernels.NULL).any():
             raise KeyError(path)
-        return array if rows is None else array.take(pa.array(rows))
+        return of_json(path, column if rows is None else column.take(rows))
 
-    return values
+    return placed

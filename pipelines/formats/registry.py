@@ -170,8 +170,15 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
         ordered = events
         if table.order_by != POSITION and len(rows):
-            ordered = replace(events, places=places(events, table.order_by))
-            rows = in_order(rows, ordered.places)
+            found, reasons = places(events, table.order_by)
+            ordered = replace(events, places=found)
+            if reasons is not None:
+                without = np.asarray(found.is_null())[rows]
+                raw_rows, first = np.unique(events.raw[rows[without]], return_index=True)
+                why = reasons.take(pa.array(rows[without][first]))
+                refused.append(reject(readable, raw_rows, why, table.name))
+                rows = rows[~without]
+            rows = in_order(rows, found)
         done = assemble(ordered, rows, table, readable, reading)
         tables[table.name] = done.changes
         refused.append(done.rejected)

@@ -13,7 +13,8 @@ import yaml
 from pipelines.catalog import open_catalog
 from pipelines.config import load
 from pipelines.errors import ConfigError
-from pipelines.formats.event_order import places
+from pipelines.formats.debezium_columns import EventColumns, decode_columns
+from pipelines.formats.event_order import of_columns, places
 from pipelines.formats.events import Events
 from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
@@ -39,13 +40,14 @@ def ordered_by(values: dict[str, pa.Array]) -> Events:
     rows, codes = np.zeros(0, np.int64), np.zeros(0, np.int32)
     return Events(
         raw=rows, op=codes.astype(np.uint8), table_of=codes, tables=(), source_ts=nothing,
-        after=none, before=none, key=none, declared_of=codes, declared=(), order=values.__getitem__,
+        after=none, before=none, key=none, declared_of=codes, declared=(),
+        order=lambda path: (of_columns(path, values[path]), None),
     )  # fmt: skip
 
 
 def places_of(values: pa.Array) -> list[str]:
     """The places of events with these values."""
-    return list(places(ordered_by({"any": values}), ("any",)).to_pylist())
+    return list(places(ordered_by({"any": values}), ("any",))[0].to_pylist())
 
 
 def test_events_without_a_value_come_first_and_equal_ones_stay_in_place() -> None:
@@ -104,8 +106,70 @@ def test_log_sequence_numbers_compare_as_numbers_whatever_else_their_batch_has()
 
 def test_several_columns_compare_from_the_first_on() -> None:
     first, second = [1, 1, 1, 2, None], [5, 7, None, 0, 9]
-    found = places(ordered_by({"a": pa.array(first), "b": pa.array(second)}), ("a", "b")).to_pylist()
+    found = places(ordered_by({"a": pa.array(first), "b": pa.array(second)}), ("a", "b"))[0].to_pylist()
     assert np.argsort(found).tolist() == [4, 2, 0, 1, 3]
+
+
+JSON_IN_ORDER = (
+    "null", "-1e30", "-123456789012345678901.5", "-123456789012345678901", "-9223372036854775808.5", "-9223372036854775808",
+    "-1.5", "-1.25", "-1", "-0.2500000000000000000002", "-0.25", "-1e-37", "0", "1e-37", "0.1", "0.10000000000000000000001",
+    "0.25", "1", "1.0625", "9007199254740992", "9007199254740992.5", "9007199254740993", "9223372036854775807",
+    "9223372036854775807.5", "9223372036854775808", "1e37", "99999999999999999999999999999999999999.25", '""', '"a"',
+)  # fmt: skip
+
+
+def json_event(written: str) -> bytes:
+    return b'{"op":"u","before":null,"after":{"id":1},"source":{"lsn":%s}}' % written.encode()
+
+
+def decoded_json(*values: str) -> DecodedFeed:
+    feed = TableFeed(name=TABLE, key=("id",), order_by=("source.lsn",))
+    return decode(from_documents([json_event(value) for value in values]), FeedConfig(tables=(feed,)))
+
+
+def json_places(*values: str) -> list[str]:
+    result = decoded_json(*values)
+    assert result.rejected.num_rows == 0
+    return list(result.tables[TABLE].table.column("source_order").to_pylist())
+
+
+def test_json_values_compare_exactly_whatever_is_beside_them() -> None:
+    together = json_places(*reversed(JSON_IN_ORDER))
+    assert together == sorted(set(together))
+    assert len(together) == len(JSON_IN_ORDER)
+    assert [json_places(value)[0] for value in JSON_IN_ORDER] == together
+    assert len({*json_places("7", "7.0", "0.7e1", "70e-1"), *json_places('"7"')}) == 1
+    assert json_places("0.25", "2.5e-1", "0.250") == json_places("0.25") * 3
+    assert json_places("true", "1", '"0/1"') == json_places("1") * 3
+    assert json_places("9007199254740993")[0] == places_of(pa.array([2**53 + 1]))[0]
+    assert json_places("0.25") == places_of(pa.array([decimal.Decimal("0.25")]))
+
+
+def test_a_fraction_beside_large_integers_moves_none_of_them() -> None:
+    result = decoded(event(2**53 + 1, key=1), event(2**53, key=1), {**event(1), "source": {"lsn": 0.5}})
+    assert [row["n"] for row in result.tables[TABLE].table.column("after").to_pylist()] == [1, 2**53, 2**53 + 1]
+
+
+@pytest.mark.parametrize("odd", ['{"scale":0}', "[1]", "1e38", "1e-38", "-1e999999999", "1" * 76])
+def test_a_value_that_has_no_place_is_rejected_by_itself(odd: str) -> None:
+    result = decoded_json("3", odd, "1")
+    assert result.tables[TABLE].table.column("source_order").to_pylist() == json_places("1", "3")
+    rejected = result.rejected.table.to_pylist()
+    assert [row["raw"] for row in rejected] == [json_event(odd)]
+    assert "source.lsn is neither text nor a number" in rejected[0]["reason"]
+    assert odd[:60] in rejected[0]["reason"]
+    assert rejected[0]["table_name"] == TABLE
+    assert not decoded_json(odd).tables[TABLE].table.num_rows
+
+
+def test_columns_of_several_schemas_compare_exactly() -> None:
+    groups = [
+        EventColumns(np.array([0]), {"lsn": pa.array([2**53 + 1])}),
+        EventColumns(np.array([1]), {"lsn": pa.array([float(2**53)])}),
+        EventColumns(np.array([2]), {"lsn": pa.array(["seven"])}),
+    ]
+    found = decode_columns(groups).order("lsn")[0].to_pylist()
+    assert found == places_of(pa.array([2**53 + 1])) + places_of(pa.array([2**53])) + places_of(pa.array(["seven"]))
 
 
 def test_unknown_path_is_a_config_error() -> None:
