@@ -30,6 +30,8 @@ _BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
 _MANY_LINES = 4_096
 DEFAULT_SEPARATOR = b"\t"
 NO_KEYED_LINE = "no keyed line: it lacks a key, the separator {!r} behind it, or both (options: {{key_separator: ...}})"
+NO_VALUE = "a key without its value: the file ends behind it"
+NO_PAIRS = "a key or value that is broken: what is key and what is value behind it cannot be told, so the file is read up to here"
 PART_OF_EVENT = "neither an object nor what psql writes around its rows"
 
 
@@ -44,7 +46,8 @@ class Piece:
         read_bytes: of the file up to the end of the last event.
         lines: read up to there.
         skipped: lines left out, by reason.
-        rejected: lines that are no events; their file is not said.
+        rejected: lines, or a rest of the file, that are no events; their file is not said.
+        may_grow: whether what is rejected ends the file, so that more bytes may make it whole.
     """
 
     documents: pa.BinaryArray
@@ -54,6 +57,7 @@ class Piece:
     lines: int
     skipped: dict[str, int] = field(default_factory=dict)
     rejected: Rejected = field(default_factory=Rejected.none)
+    may_grow: bool = False
 
 
 def leading_blank_lines(data: pa.Buffer, first_line: int) -> Piece | None:
@@ -188,7 +192,8 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
     """The events of a whole file of documents, without the first `already` of them.
 
     A document that is broken or unfinished stays one document, up to the next line that begins a whole one; in an array
-    it takes the rest of the file with it.
+    it takes the rest of the file with it. Of keys and values in turn, whole pairs are read up to the first that is not; the
+    rest is rejected as one, since a pair further on might be a value and the key behind it.
     """
     view = np.frombuffer(data, np.uint8)
     start, end = 0, len(view)
@@ -196,22 +201,36 @@ def split_documents(data: pa.Buffer, layout: Layout, already: int) -> Piece:
         stripped = bytes(view).rstrip(SPACE)
         start = bytes(view[:64]).find(b"[") + 1
         end = len(stripped) - 1 if stripped.endswith(b"]") else len(stripped)
-    spans = _document_spans(view, start, end, separated=layout is Layout.ARRAY)
+    spans, num_whole = _document_spans(view, start, end, separated=layout is Layout.ARRAY)
     begins, ends = spans[:, 0].astype(np.int32), spans[:, 1].astype(np.int32)
     keys = None
+    rejected, may_grow = Rejected.none(), False
     if layout is Layout.KEYED_DOCUMENTS:
-        keys = _from_spans(data, begins[0::2][: len(begins) // 2], ends[0::2][: len(ends) // 2])
+        paired = num_whole - num_whole % 2
+        if paired < len(spans):
+            is_broken = num_whole < len(spans)
+            rest = pa.array([data.slice(int(begins[paired])).to_pybytes()], pa.binary())
+            number, one = np.array([paired // 2 + 1], np.int64), np.ones(1, np.bool_)
+            rejected = _refused(rest, number, one, NO_PAIRS if is_broken else NO_VALUE)
+            may_grow = num_whole >= len(spans) - 1
+        begins, ends = begins[:paired], ends[:paired]
+        keys = _from_spans(data, begins[0::2], ends[0::2])
         begins, ends = begins[1::2], ends[1::2]
     documents = _from_spans(data, begins, ends)
     count = len(documents)
     numbers = np.arange(1, count + 1, dtype=np.int64)
     if keys is not None:
         keys = keys.slice(already)
-    return Piece(documents.slice(already), keys, numbers[already:], len(view), max(count, already))
+    lines = max(count, already)
+    return Piece(
+        documents.slice(already), keys, numbers[already:], len(view), lines, rejected=rejected, may_grow=may_grow
+    )
 
 
-def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Spans:
+def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tuple[Spans, int]:
+    """Where each document begins and ends, and how many are whole before the first that is not."""
     parts: list[Spans] = []
+    num_whole: int | None = None
     stack = np.empty(kernels.MAX_DEPTH, np.uint8)
     block = np.zeros((4096, 2), np.int64)
     position = start
@@ -220,6 +239,8 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Sp
         parts.append(block[:found].copy())
         if found == len(block):
             continue
+        if position < end and num_whole is None:
+            num_whole = sum(map(len, parts))
         after = end if separated or position >= end else _next_line_with_document(view, position, end)
         if after == end:
             break
@@ -227,7 +248,8 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> Sp
         position = after
     if position < end:
         parts.append(np.array([[position, end]], np.int64))
-    return np.concatenate(parts)
+    spans = np.concatenate(parts)
+    return spans, len(spans) if num_whole is None else num_whole
 
 
 def _next_line_with_document(view: Bytes, start: int, end: int) -> int:

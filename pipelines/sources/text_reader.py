@@ -88,9 +88,12 @@ def _read_lines(
 
 
 def _lines_piece(piece: Piece, before: ReadFile, after: ReadFile) -> FilePiece:
-    rejected = piece.rejected.table
-    names = pa.array([after.name] * rejected.num_rows, pa.string())
-    return FilePiece(piece, None, before, after, Rejected(rejected.set_column(0, rejected.schema.field(0), names)))
+    return FilePiece(piece, None, before, after, _of_file(piece.rejected, after.name))
+
+
+def _of_file(rejected: Rejected, name: str) -> Rejected:
+    names = pa.array([name] * rejected.num_rows, pa.string())
+    return Rejected(rejected.table.set_column(0, rejected.table.schema.field(0), names))
 
 
 def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
@@ -131,20 +134,25 @@ def _read_documents(
     if options.comments:
         data = _blanked(data, options.comments)
     piece = split_documents(data, layout, known.lines)
-    pending = len(piece.documents) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
-    lines = piece.lines - 1 if pending else piece.lines
+    pending, lines = chunks.seekable and piece.may_grow, piece.lines
+    if layout is not Layout.KEYED_DOCUMENTS:
+        pending = bool(len(piece.documents)) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
+        lines -= pending
     known = replace(known, layout=layout.value if lines else "", waiting=False)
     if pending and not options.report_incomplete:
-        count = len(piece.documents) - 1
+        count = len(piece.documents) - (piece.lines - lines)
         keys = None if piece.keys is None else piece.keys.slice(0, count)
         piece = replace(piece, documents=piece.documents.slice(0, count), keys=keys, offsets=piece.offsets[:count])
+        piece = replace(piece, rejected=Rejected.none())
     for first in range(0, len(piece.offsets), options.batch_rows):
         part = _part(piece, first, options.batch_rows)
         read = min(int(part.offsets[-1]), lines)
         before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
         yield FilePiece(part, None, before, known)
-    waiting = bool(pending) and not options.report_incomplete
-    yield end_of(replace(known, lines=max(lines, known.lines), read_bytes=known.size if lines else 0, waiting=waiting))
+    waiting = pending and not options.report_incomplete
+    read_bytes = known.size if lines else 0
+    end = end_of(replace(known, lines=max(lines, known.lines), read_bytes=read_bytes, waiting=waiting))
+    yield replace(end, rejected=_of_file(piece.rejected, known.name))
 
 
 def _part(piece: Piece, first: int, count: int) -> Piece:
