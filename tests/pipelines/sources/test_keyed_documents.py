@@ -65,7 +65,7 @@ def test_a_pair_that_is_not_whole_waits_and_then_is_rejected(
     reason = NO_VALUE if rest == key(3) else NO_PAIRS
     assert (second.ids, second.told) == ([9], [(NAME, len(before) + 1, reason)])
     assert second.rejected[0]["raw"].decode() == rest
-    assert (again := Run(reader)).told == again.ids == []
+    assert ((again := Run(reader)).told, again.ids) == ([], [])
     reader.write(NAME, (key(3) + value(3))[len(rest) :] + pairs(4), "a")
     assert ((last := Run(reader)).ids, last.told) == ([3, 4], [])
 
