@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
 BLOCK = re.compile(
-    r"^```(?P<language>python|bash|yaml|json|csv)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^```(?P<language>python|bash|yaml|json|csv|text)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
 
 
@@ -30,7 +30,7 @@ def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
     script: list[str] = []
     blocks = examples(page)
     for number, (language, options, code) in enumerate(blocks):
-        if language in {"yaml", "json", "csv"}:
+        if language in {"yaml", "json", "csv", "text"}:
             if language != "yaml" and "file=" not in options:
                 continue
             name = options.removeprefix("file=") or "nevermore.yaml"
