@@ -4,7 +4,7 @@ Only metadata and manifests are read, never data.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from pipelines.commands.table_argument import (
     WHERE,
     open_named_table,
 )
-from pipelines.commands.terminal import counted, print_grid
+from pipelines.commands.terminal import counted, print_grid, print_json
 
 if TYPE_CHECKING:
     from scan_core import Scan, Table
@@ -45,7 +45,7 @@ def describe(
     """
     found = _description(open_named_table(table, relocate, config))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     typer.echo(f"{table}: Iceberg format version {found['format_version']}, {found['location']}")
     typer.echo(f"  metadata    {found['metadata_file']}")
@@ -91,9 +91,10 @@ def snapshots(
     """
     metadata = open_named_table(table, relocate, config).metadata
     newest = sorted(metadata.snapshots.values(), key=lambda s: (s.sequence_number, s.timestamp_ms), reverse=True)
-    documents = [_snapshot(snapshot, metadata) for snapshot in newest]
+    history = _history(metadata)
+    documents = [_snapshot(snapshot, metadata, history) for snapshot in newest]
     if as_json:
-        _print_json(documents)
+        print_json(documents)
         return
     print_grid(
         ("snapshot", "committed", "operation", *(name.replace("-", " ") for name in _COUNTS), "refs"),
@@ -137,7 +138,7 @@ def files(
     scan = build_scan(opened, columns=None, where=where, snapshot=snapshot, as_of=as_of, ref=ref)
     document = _files(scan)
     if as_json:
-        _print_json(document)
+        print_json(document)
         return
     data, deletes = document["data_files"], document["delete_files"]
     above = f"{opened.location.rstrip('/')}/"
@@ -208,13 +209,17 @@ def _description(table: "Table") -> dict[str, Any]:
         "properties": dict(sorted(metadata.properties.items())),
         "refs": sorted(metadata.refs),
         "num_snapshots": len(metadata.snapshots),
-        "current_snapshot": None if current is None else _snapshot(current, metadata),
+        "current_snapshot": None if current is None else _snapshot(current, metadata, _history(metadata)),
     }
 
 
-def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata") -> dict[str, Any]:
+def _history(metadata: "TableMetadata") -> set[int]:
+    """Ids of the current snapshot and those it was made from."""
     current = metadata.current_snapshot_id
-    history = set() if current is None else {s.snapshot_id for s in metadata.ancestors(current)}
+    return set() if current is None else {s.snapshot_id for s in metadata.ancestors(current)}
+
+
+def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata", history: set[int]) -> dict[str, Any]:
     return {
         "snapshot_id": snapshot.snapshot_id,
         "parent_id": snapshot.parent_id,
@@ -295,9 +300,3 @@ def _column_name(metadata: "TableMetadata", field_id: int) -> str:
 def _note_more(number: int, noun: str) -> None:
     if number > 0:
         typer.echo(f"and {counted(number, f'more {noun}')}; --limit or --json shows them")
-
-
-def _print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(document))

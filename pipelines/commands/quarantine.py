@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipelines.commands.table_argument import DEFAULT_CONFIG, PROJECT_CONFIG
-from pipelines.commands.terminal import counted
+from pipelines.commands.terminal import counted, print_json
 from pipelines.errors import ConfigError
 
 
@@ -54,7 +54,7 @@ def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
 
     found = [(name, {} if catalog is None else reasons(catalog, name)) for name in tables]
     if as_json:
-        _print_json([{"table": n, "events": sum(r.values()), "reasons": r} for n, r in found])
+        print_json([{"table": n, "events": sum(r.values()), "reasons": r} for n, r in found])
         return
     for name, counts in found:
         typer.echo(f"{name}: {counted(sum(counts.values()), 'event')}")
@@ -68,7 +68,7 @@ def _show(catalog: Any, table: str, limit: int, *, as_json: bool) -> None:
 
     events = held_events(catalog, table, limit)
     if as_json:
-        _print_json([e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in events])
+        print_json([e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in events])
         return
     for event in events:
         typer.echo(f"{event['source_file']}:{event['source_offset']} {event['reason']}")
@@ -82,16 +82,10 @@ def _replay(catalog: Any, settings: Any, table: str, *, as_json: bool) -> None:
 
     done = replay_quarantine(catalog, settings, table)
     if as_json:
-        _print_json(asdict(done))
+        print_json(asdict(done))
     else:
         typer.echo(
             f"{table}: {done.applied:,} applied, {done.known:,} were applied before, {done.superseded:,} stay because "
             f"their key has changed since, {done.rejected:,} stay rejected"
         )
     raise typer.Exit(3 if done.superseded or done.rejected else 0)
-
-
-def _print_json(document: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(document))

@@ -1,12 +1,12 @@
 """What commands show a person: progress on a terminal, counts in words.
 
-Results go to standard output and are written by the commands; nothing here touches it.
+Progress goes to standard error, what was asked for to standard output.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class ShowProgress(Protocol):
@@ -58,3 +58,11 @@ def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], number
         grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= numbers else str(cell) for i, cell in cells))
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(grid)
+
+
+def print_json(document: Any) -> None:
+    """A document as JSON on one line of standard output."""
+    import orjson
+    import typer
+
+    typer.echo(orjson.dumps(document))
