@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.keys import published_key
 from checks.asset_checks import check_metadata
+from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from checks.staged_rows import COMPLETE
 from pipelines.published.audit import CheckFailedError, Verdict
@@ -13,6 +14,7 @@ from pipelines.published.refresh_report import PartitionWritten, PublishReport
 
 ROW_CHECKS = {
     COMPLETE: "All rows that the tasks wrote are staged, and no others where partitions are replaced.",
+    MANIFESTS: "Partition values, bounds and counts in manifests are those of the files that were staged.",
     EQUALS_DUCKDB: "The rows are those that DuckDB computes from the mirrors, where it can.",
 }
 """By name, the checks of rows on their branch, before anybody reads them."""

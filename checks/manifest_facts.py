@@ -4,8 +4,9 @@ Partition values, bounds and counts of NULLs are claims about the rows of a file
 most of them; what they do not prove is read, column by column, in batches that fit into memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from checks.subject import Subject
 from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
 from scan_core.errors import MalformedTableError
 from scan_core.file_io import file_size
+from scan_core.location import relocate
 from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
 from scan_core.manifests import read_data_manifests, read_delete_manifests
 from scan_core.metadata import TableMetadata
@@ -33,7 +35,7 @@ from scan_core.read.split_reader import read_split
 from scan_core.read.struct_members import descended
 from scan_core.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
 from scan_core.single_value import decode_bound
-from scan_core.snapshot import ContentFile, DataFile, DeleteFile
+from scan_core.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
 from scan_core.split import FileScanTask, ScanContext, Split
 from scan_core.table import Table
 from scan_core.transforms import Transform, parse_transform
@@ -51,22 +53,31 @@ _POSITION_PATHS = {
 
 
 def manifests_match_files(subject: Subject, since: int | None = None) -> CheckResult:
-    """Manifests say of every live file what is in it.
+    """Manifests say of every live file of a table's current snapshot what is in it, see `compare_manifests`."""
+    return compare_manifests(subject.opened, subject.opened.metadata.current_snapshot, since)
+
+
+def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None = None) -> CheckResult:
+    """Manifests of a snapshot say of every live file what is in it.
 
     Compared are the size and the number of rows of data and delete files, partition values with the transformed values of
     all rows, deleted ones too, bounds and counts of NULLs with the rows, and in the manifest list what manifests have in
-    common.
+    common. The partition of equality deletes is compared with their keys, as far as these have its columns, that of
+    position deletes and deletion vectors with the partitions of the live data files whose rows they delete.
 
     Args:
-        subject: the table.
+        table: as the engine opened it.
+        snapshot: of the table, on any branch; None for a table without one.
         since: an earlier snapshot that has passed: files of which manifests say the same as then are left out.
+
+    Raises:
+        MissingFileError: a file is gone.
+        MalformedTableError: a file cannot be read.
     """
-    table = subject.opened
-    snapshot = table.metadata.current_snapshot
     listed = [] if snapshot is None else snapshot_manifests(snapshot, table.io)
     earlier = [] if since is None else snapshot_manifests(table.metadata.snapshots[since], table.io)
     told = {_place(file): file for _, found in _read(table, _without(earlier, listed)) for file in found}
-    facts = _FileFacts(table)
+    facts = _FileFacts(table, listed)
     details: list[str] = []
     compared = {"data files": 0, "delete files": 0}
     for manifest, found in _read(table, _without(listed, earlier)):
@@ -247,7 +258,9 @@ class _FileFacts:
         not_compared: what could not be, and why.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, manifests: Sequence[ManifestFile]) -> None:
+        self._table = table
+        self._manifests = manifests
         self._metadata = table.metadata
         self._paths: Mapping[int, tuple[NestedField, ...]] = {**_POSITION_PATHS, **table.metadata.field_paths()}
         self._context = ScanContext(
@@ -273,11 +286,21 @@ class _FileFacts:
         if size != file.file_size_bytes:
             yield f"{file.path}: has {size:,} bytes, but {file.file_size_bytes:,} by its manifest"
         if isinstance(file, DeleteFile) and file.is_deletion_vector:
-            try:
-                read_deletion_vector(file, self._context.io, ScanMetrics())
-            except MalformedTableError as error:
-                yield str(error)
+            yield from self._vector_faults(file)
             return
+        yield from self._content_faults(file)
+        if isinstance(file, DeleteFile) and file.content is DeleteContent.POSITION and self._has_scopes(file):
+            yield from self._scope_faults(file, self._paths_named_by(file))
+
+    def _vector_faults(self, file: DeleteFile) -> Iterator[str]:
+        try:
+            read_deletion_vector(file, self._context.io, ScanMetrics())
+        except MalformedTableError as error:
+            yield str(error)
+        yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
+
+    def _content_faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
+        """Of the rows: their number, and what is said of columns, by the footer where that proves it."""
         broken: list[_Claim] = []
         reader = open_file(file.path, file.format, self._context.io)
         try:
@@ -293,7 +316,8 @@ class _FileFacts:
             statistics = FileStatistics(reader, projection)
             for claim in self._claims(file):
                 field = claim.path[-1]
-                if not isinstance(claim, _PartitionValue) and _is_absent(projection, field.field_id):
+                is_of_rows = isinstance(file, DataFile) and isinstance(claim, _PartitionValue)
+                if not is_of_rows and _is_absent(projection, field.field_id):
                     continue  # what stands in for the column is no matter of this file's
                 for group in reader.row_groups:
                     known = statistics.of(group, {field.field_id: field.type})(field.field_id)
@@ -308,6 +332,8 @@ class _FileFacts:
     def _claims(self, file: DataFile | DeleteFile) -> Iterator[_Claim]:
         if isinstance(file, DataFile):
             yield from self._partition_values(file)
+        elif file.content is DeleteContent.EQUALITY:
+            yield from self._partition_values(file, within=frozenset(file.equality_ids))
         for field_id, path in self._paths.items():
             kind = path[-1].type
             if not isinstance(kind, PrimitiveType) or any(not isinstance(f.type, StructType) for f in path[:-1]):
@@ -320,11 +346,12 @@ class _FileFacts:
             if nulls == 0 or (nulls is not None and nulls >= file.record_count):
                 yield _Nulls(path, are_all=nulls > 0)
 
-    def _partition_values(self, file: DataFile) -> Iterator[_Claim]:
+    def _partition_values(self, file: ContentFile, within: frozenset[int] | None = None) -> Iterator[_Claim]:
+        """The values of the partition; with `within`, of columns among these ids: others do not bind rows of a delete file."""
         spec = self._metadata.specs[file.spec_id]
         for field, value in zip(spec.fields, file.partition, strict=True):
             transform, path = parse_transform(field.transform), self._paths.get(field.source_id)
-            if transform.kind == "void":
+            if transform.kind == "void" or (within is not None and field.source_id not in within):
                 continue
             kind = None if path is None else path[-1].type
             if transform.kind == "unknown" or path is None or not isinstance(kind, PrimitiveType):
@@ -335,16 +362,55 @@ class _FileFacts:
             told = partition_text(replace(spec, fields=(field,)), (value,), self._paths)
             yield _PartitionValue(path, kind, transform, partition_scalar(value, result, file.path), told)
 
+    def _has_scopes(self, file: DeleteFile) -> bool:
+        """Whether position deletes could be of another scope than the data files: else all is one partition."""
+        return bool(file.referenced_data_file) or any(spec.fields for spec in self._metadata.specs.values())
+
+    def _paths_named_by(self, file: DeleteFile) -> list[str]:
+        """The data files whose rows a file of position deletes names."""
+        found = (pc.unique(batch.column(0)) for batch in self._batches(file, _POSITION_PATHS[FILE_PATH_ID]))
+        return sorted({path for paths in found for path in paths.to_pylist()})
+
+    def _scope_faults(self, file: DeleteFile, paths: Iterable[str]) -> Iterator[str]:
+        """Position deletes reach the data files of their own spec and partition alone, and one file where they name it."""
+        spec = self._metadata.specs[file.spec_id]
+        for path in paths:
+            if file.referenced_data_file is not None and path != file.referenced_data_file:
+                yield (
+                    f"{file.path}: deletes rows of {file.referenced_data_file} by its manifest, but its rows name {path}"
+                )
+            data = self._data_files.get(relocate(path, self._context.io).path)
+            if data is None or (data.spec_id, data.partition) == (file.spec_id, file.partition):
+                continue  # a data file that is gone has no partition any more
+            own, other = (
+                self._partition_told(spec, file),
+                self._partition_told(self._metadata.specs[data.spec_id], data),
+            )
+            yield f"{file.path}: partition {own} by its manifest, but it deletes rows of {path}, whose partition is {other}"
+
+    def _partition_told(self, spec: PartitionSpec, file: ContentFile) -> str:
+        return f"{partition_text(spec, file.partition, self._paths) or 'none'} (spec {spec.spec_id})"
+
+    @cached_property
+    def _data_files(self) -> Mapping[str, DataFile]:
+        """The live data files of the snapshot by path."""
+        listed = [m for m in self._manifests if m.content == DATA_MANIFEST]
+        found = read_data_manifests(listed, self._metadata, self._table.io)
+        return {relocate(file.path, self._table.io).path: file for files in found for file in files}
+
+    def _batches(self, file: ContentFile, columns: Sequence[NestedField]) -> Iterator[pa.RecordBatch]:
+        """The rows of a file of any content, none left out."""
+        context = replace(self._context, projection=Schema(0, tuple(columns)))
+        as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
+        return read_split(Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),)), ScanMetrics())
+
     def _by_rows(self, file: ContentFile, claims: Sequence[_Claim]) -> Iterator[str]:
         """Those of the claims that rows contradict: how many do, and one of them."""
         columns = {claim.path[0].field_id: replace(claim.path[0], required=False) for claim in claims}
-        context = replace(self._context, projection=Schema(0, tuple(columns.values())))
-        as_data = DataFile(**{f.name: getattr(file, f.name) for f in fields(ContentFile)})
-        split = Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),))
         order = list(columns)
         counts, examples = [0] * len(claims), [""] * len(claims)
         num_rows = 0
-        for batch in read_split(split, ScanMetrics()):
+        for batch in self._batches(file, tuple(columns.values())):
             num_rows += batch.num_rows
             for i, claim in enumerate(claims):
                 values = descended(batch.column(order.index(claim.path[0].field_id)), _steps(claim.path))

@@ -1,15 +1,24 @@
-"""The checks that a publication asks for: of the snapshots of the mirrors that it reads, and of the rows that it staged."""
+"""The checks of published tables: those that a publication asks for, and those of a whole table.
 
-from collections.abc import Mapping, Sequence
+A publication asks for the checks of the snapshots of mirrors that it reads and of the rows that it staged.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 
 from checks.kept_results import KeptResults
+from checks.manifest_facts import NAME as MANIFESTS
+from checks.manifest_facts import compare_manifests
 from checks.mirror_checks import snapshot_results
-from checks.published_equality import staged_rows_equal_duckdb
+from checks.published_equality import NAME as EQUALS_DUCKDB
+from checks.published_equality import published_equals_duckdb, staged_rows_equal_duckdb
 from checks.result import CheckResult
-from checks.staged_rows import rows_are_complete
+from checks.staged_rows import rows_are_complete, staged_manifests_match_files
+from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.config import Config
+from pipelines.errors import ConfigError
 from pipelines.published.audit import StagedRows, Verdict
 from scan_core.scan import Scan
+from scan_core.table import open_table
 
 
 class ProjectAuditor:
@@ -24,9 +33,32 @@ class ProjectAuditor:
         return found
 
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
-        """Whether exactly the rows that tasks wrote are staged, and whether DuckDB computes the same ones."""
-        results = (rows_are_complete(staged), staged_rows_equal_duckdb(config, staged))
+        """Whether exactly the rows that tasks wrote are staged, as manifests say, and whether DuckDB computes the same ones."""
+        results = (
+            rows_are_complete(staged),
+            staged_manifests_match_files(staged),
+            staged_rows_equal_duckdb(config, staged),
+        )
         return [_verdict(staged.name, result) for result in results]
+
+
+def check_published(config: Config, name: str) -> Iterator[CheckResult]:
+    """The checks of a published table as it is now. An entry that cannot be made fails its own check, and no other's.
+
+    Raises:
+        MissingFileError: a file of the table is gone.
+        MalformedTableError: a file of the table cannot be read.
+    """
+    try:
+        yield published_equals_duckdb(config, name)
+    except ConfigError as error:
+        yield CheckResult(EQUALS_DUCKDB, passed=False, details=[str(error)])
+    found = find_table(open_catalog(config), name) if has_catalog(config) else None
+    if found is None:
+        yield CheckResult(MANIFESTS, passed=True, details=[f"not compared: {name} does not exist yet"])
+        return
+    table = open_table(found)
+    yield compare_manifests(table, table.metadata.current_snapshot)
 
 
 def _how(kept: KeptResults) -> str:

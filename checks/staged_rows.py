@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from checks.manifest_facts import compare_manifests
 from checks.result import CheckResult
 from pipelines.published.audit import StagedRows
 from scan_core.metrics import ScanMetrics
@@ -40,6 +41,13 @@ def rows_are_complete(staged: StagedRows) -> CheckResult:
         if others:
             details.append(f"{others} files are not in the partitions that were made, or in them and of other runs")
     return CheckResult(COMPLETE, not details, {"rows written": staged.num_rows, "rows found": found}, details=details)
+
+
+def staged_manifests_match_files(staged: StagedRows) -> CheckResult:
+    """What manifests of the staged snapshot say of files is so, as far as the snapshot that it builds upon did not say it."""
+    table = open_table(staged.staged.table)
+    snapshot = table.metadata.snapshots[staged.staged.committed.snapshot_id]
+    return compare_manifests(table, snapshot, since=staged.staged.base_id)
 
 
 def staged_scan(staged: StagedRows) -> Scan:

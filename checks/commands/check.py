@@ -20,16 +20,15 @@ def check(
     config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
 ) -> None:
-    """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB.
+    """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB, and with their files.
 
     Exit code 0 if every check passes, 1 if one fails.
     """
     from checks.mirror_checks import checks_of, run_checks
-    from checks.published_equality import NAME, published_equals_duckdb
-    from checks.result import CheckResult
+    from checks.publish_checks import check_published
     from pipelines.catalog import check_catalog, find_table, open_catalog
     from pipelines.config import load
-    from pipelines.errors import ConfigError, SourceError
+    from pipelines.errors import SourceError
     from pipelines.table_patterns import expanded
 
     given = load(config)
@@ -44,11 +43,7 @@ def check(
     failed = False
     for name in tables or (*settings.tables, *settings.published):
         if name in settings.published:
-            try:
-                results = iter([published_equals_duckdb(settings, name)])
-            except ConfigError as error:
-                # One entry that cannot be made is no reason to leave the others unproved.
-                results = iter([CheckResult(NAME, passed=False, details=[str(error)])])
+            results = check_published(settings, name)
         else:
             results = run_checks(settings, name, checks_of(settings, name))
         for result in results:

@@ -37,7 +37,8 @@ def test_every_table_and_published_table_has_its_assets_and_checks(project: Shop
     assert "mirror/shop/orders:no_deleted_row_reappears" in checks
     assert "published/shop/daily:published_rows_are_complete" in checks
     assert "published/shop/daily:published_equals_duckdb" in checks
-    assert len(checks) == 3 * 5 + 2
+    assert "published/shop/daily:manifests_match_files" in checks
+    assert len(checks) == 3 * 5 + 3
 
 
 def test_lineage_goes_from_log_to_mirror_to_what_the_sql_reads(project: ShopProject) -> None:

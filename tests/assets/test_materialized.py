@@ -13,6 +13,7 @@ from assets import materialized
 from assets.jobs import DAILY_JOB, INGEST_JOB
 from assets.keys import published_key
 from checks import published_equality
+from checks.manifest_facts import NAME as MANIFESTS
 from checks.published_equality import NAME as EQUALS_DUCKDB
 from checks.staged_rows import COMPLETE
 from pipelines.catalog import find_table, open_catalog
@@ -67,7 +68,7 @@ def test_a_day_is_made_from_the_rows_that_are_alive(project: ShopProject) -> Non
     assert metadata["snapshot id of shop.orders"] == str(mirror.metadata.current_snapshot_id)
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     assert {name: check.passed for name, check in checks.items()} == {
-        COMPLETE: True, EQUALS_DUCKDB: True
+        COMPLETE: True, MANIFESTS: True, EQUALS_DUCKDB: True
     }  # fmt: skip
     assert {name: value.value for name, value in checks[EQUALS_DUCKDB].metadata.items()} == {
         "rows published": 1, "rows by DuckDB": 1
@@ -122,7 +123,7 @@ def test_rows_that_fail_their_check_are_not_published_and_fail_their_run_which_i
     assert not result.success
     assert not result.get_asset_materialization_events()
     assert {check.check_name: check.passed for check in result.get_asset_check_evaluations()} == {
-        COMPLETE: True, EQUALS_DUCKDB: False
+        COMPLETE: True, MANIFESTS: True, EQUALS_DUCKDB: False
     }  # fmt: skip
     (failure,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
     told = str(failure.event_specific_data)

@@ -61,7 +61,7 @@ def test_a_whole_table_is_an_asset_that_can_be_made_by_hand(project: ShopProject
     (made,) = result.get_asset_materialization_events()
     metadata = {name: value.value for name, value in made.materialization.metadata.items()}
     assert (metadata["partitions made"], metadata["dagster/partition_row_count"]) == ("all", 1)
-    assert [check.passed for check in result.get_asset_check_evaluations()] == [True, True]
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [True, True, True]
 
 
 def test_a_backfill_of_other_units_makes_its_partitions_in_one_snapshot(project: ShopProject) -> None:

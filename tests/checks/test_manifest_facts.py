@@ -87,7 +87,12 @@ def mirror(folder: Path) -> Project:
 
 
 @pytest.mark.parametrize(
-    ("content", "say", "word"), [(0, set_partition, "partition n = 3"), (1, set_rows, "1 rows, but 2")]
+    ("content", "say", "word"),
+    [
+        (0, set_partition, "partition n = 3"),
+        (1, set_rows, "1 rows, but 2"),
+        pytest.param(1, set_partition, "partition n = 3", marks=pytest.mark.slow),
+    ],
 )
 def test_command_fails_where_a_manifest_of_a_mirror_lies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: int, say: Say, word: str
@@ -173,6 +178,76 @@ def test_bounds_of_deletes_and_positions_of_vectors_are_compared(tmp_path: Path)
     details = found_in(table).details
     assert [t for t in details if "id between 2 and 1" in t]
     assert [t for t in details if "1 positions, but its record_count is 2" in t]
+
+
+SCOPES: dict[str, Callable[[TableBuilder, BuiltFile, BuiltFile], BuiltFile]] = {
+    "equality": lambda t, *_: t.equality_delete({"id": [5], "n": [2]}, ids=[1, 2], partition={"n": 2}),
+    "equality of NULL": lambda t, *_: t.equality_delete({"id": [5], "n": [None]}, ids=[1, 2], partition={"n": None}),
+    "equality without statistics": lambda t, *_: t.equality_delete(
+        {"id": [5, 7], "n": [2, 2]}, ids=[2], partition={"n": 2}, write_statistics=False
+    ),
+    "equality in ORC": lambda t, *_: t.equality_delete({"n": [2]}, ids=[2], partition={"n": 2}, file_format="orc"),
+    "equality in Avro": lambda t, *_: t.equality_delete({"n": [2]}, ids=[2], partition={"n": 2}, file_format="avro"),
+    "position": lambda t, data, other: t.position_delete([(data, 0), (other, 1)]),
+    "position of one file": lambda t, data, _: t.position_delete([(data, 0)], referenced=data),
+    "position in Avro": lambda t, data, _: t.position_delete([(data, 0)], file_format="avro"),
+    "vector": lambda t, data, _: t.deletion_vector(data, [1]),
+}
+QUICK_SCOPES = {("equality", False), ("position", True), ("vector", False)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_since"),
+    [
+        pytest.param(kind, is_since, marks=() if (kind, is_since) in QUICK_SCOPES else pytest.mark.slow)
+        for kind in SCOPES
+        for is_since in (False, True)
+    ],
+)
+def test_partitions_of_delete_files_are_compared(tmp_path: Path, kind: str, *, is_since: bool) -> None:
+    table = plain(tmp_path, n=2)
+    table.version = 3 if kind == "vector" else 2
+    one, two = (table.data(ROWS, partition={"n": 2}) for _ in range(2))
+    green = table.commit(one, two)
+    table.commit(SCOPES[kind](table, one, two))
+    right = manifests_match_files(Subject(str(table.metadata_path), ()), since=green if is_since else None)
+    assert (right.passed, right.details) == (True, [])
+    wrong = SCOPES[kind](table, one, two)
+    wrong.record["partition"] = {"n": 3}
+    table.commit(wrong)
+    found = manifests_match_files(Subject(str(table.metadata_path), ()), since=green if is_since else None)
+    assert not found.passed
+    assert [t for t in found.details if "partition n = 3" in t and wrong.local.name in t], found.details
+
+
+def test_position_deletes_of_another_spec_or_file_than_their_manifest_says_are_found(tmp_path: Path) -> None:
+    table = plain(tmp_path, n=2)
+    one, two = (table.data(ROWS, partition={"n": 2}) for _ in range(2))
+    table.commit(one, two)
+    table.repartition()
+    table.commit(table.position_delete([(one, 0)], spec_id=1, partition={}))
+    (told,) = found_in(table).details
+    assert "partition none (spec 1) by its manifest, but it deletes rows of" in told
+    assert "whose partition is n = 2 (spec 0)" in told
+    table.rollback(1001)
+    table.commit(table.position_delete([(one, 0)], referenced=two))
+    (told,) = found_in(table).details
+    assert f"deletes rows of {two.path} by its manifest, but its rows name {one.path}" in told
+
+
+def test_partitions_of_deletes_that_their_rows_do_not_tell_are_no_fault(tmp_path: Path) -> None:
+    table = plain(tmp_path, n=2)
+    data = table.data(ROWS, partition={"n": 2})
+    table.commit(data)
+    gone = table.position_delete([(f"{tmp_path}/data/gone.parquet", 0)], partition={"n": 9})
+    by_id = table.equality_delete({"id": [5]}, ids=[1], partition={"n": 2})
+    beside = table.equality_delete(
+        {"id": [5], "n": [None]}, ids=[1], partition={"n": 2}
+    )  # n is not compared by readers
+    elsewhere = table.equality_delete({"id": [5]}, ids=[1], spec_id=table.repartition(), partition={})  # global
+    table.commit(gone, by_id, beside)
+    table.commit(elsewhere)
+    assert found_in(table).details == []
 
 
 @pytest.mark.parametrize(

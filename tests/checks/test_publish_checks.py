@@ -1,6 +1,8 @@
 """What a publication asks for before it reads a mirror: kept results, missing ones found out, red ones refused."""
 
 import datetime as dt
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,26 @@ import pytest
 
 from checks import mirror_checks
 from checks.kept_results import FOLDER
+from checks.manifest_facts import NAME as MANIFESTS
+from checks.manifest_facts import compare_manifests
 from checks.mirror_checks import checks_of, run_checks, snapshot_results
 from checks.publish_checks import ProjectAuditor
 from checks.published_equality import published_equals_duckdb
+from checks.staged_rows import staged_manifests_match_files
 from pipelines.catalog import find_table, open_catalog
+from pipelines.cli import main
+from pipelines.config import Config
 from pipelines.ingest import run_once
-from pipelines.published.audit import CHECKS, UNCHECKED, CheckFailedError, Verdict
+from pipelines.published.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
 from pipelines.published.refresh import publish
 from pipelines.tables.commit import RowDelta
+from pipelines.tables.staged_commit import StagedSnapshot
 from pipelines.tables.table_writer import write_rows
 from scan_core import open_table
+from scan_core.manifest_list import snapshot_manifests
+from tests.avro_edit import rewrite_avro
+from tests.pipelines.published.amounts import FIRST, SECOND
+from tests.pipelines.published.amounts import Project as Amounts
 from tests.shop_project import ShopProject, event, order
 from tests.spark_session import SPARK_TEST
 
@@ -146,3 +158,94 @@ def test_all_rows_are_compared_again_after_a_day(project: ShopProject, monkeypat
     run_once(project.config)
     monkeypatch.setattr(mirror_checks, "FULL_CHECK_AFTER_SECONDS", -1.0)
     assert snapshot_results(project.config, ORDERS).since is None
+
+
+# -- manifests of published tables --------------------------------------------------------------------------------------
+
+LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
+    "rows": (0, lambda f: f.update(record_count=f["record_count"] + 1), "1 rows, but 2 by its manifest"),
+    "bytes": (0, lambda f: f.update(file_size_in_bytes=1), "but 1 by its manifest"),
+    "partition": (0, lambda f: f["partition"].update(dict.fromkeys(f["partition"], 1)), "rows contradict"),
+    "bound": (0, lambda f: [b.update(value=b"\x63" + b["value"][1:]) for b in f["lower_bounds"]], "between"),
+    "rows of deletes": (1, lambda f: f.update(record_count=f["record_count"] + 1), "1 rows, but 2 by its manifest"),
+    "bound of deletes": (1, lambda f: [b.update(value=b"\x63" + b["value"][1:]) for b in f["lower_bounds"]], "between"),
+}
+
+
+def lie(table: Any, snapshot_id: int, kind: str) -> None:
+    """Let the first manifest that a snapshot added say another thing of its first live file."""
+    content, say, _ = LIES[kind]
+    snapshot = open_table(table).metadata.snapshots[snapshot_id]
+    path = next(
+        m.path for m in snapshot_manifests(snapshot, open_table(table).io)
+        if m.content == content and m.sequence_number == snapshot.sequence_number
+    )  # fmt: skip
+    rewrite_avro(
+        path.removeprefix("file://"), lambda rows, _: say(next(r["data_file"] for r in rows if r["status"] != 2))
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in {"partition", "rows of deletes"} else pytest.mark.slow) for kind in LIES],
+)
+def test_a_manifest_that_lies_of_staged_rows_keeps_them_from_being_published(tmp_path: Path, kind: str) -> None:
+    amounts = Amounts(tmp_path)
+    amounts.publish("upsert", FIRST, {1: 10})
+    amounts.publish("upsert", SECOND, {2: 19})
+    found = []
+
+    def audit(staged: StagedSnapshot, *, is_lying: bool = True) -> None:
+        if is_lying:
+            lie(staged.table, staged.committed.snapshot_id, kind)
+        rows = StagedRows(
+            name="shop.published", mode="upsert", staged=staged, keys=None, values=None, query="", sources={}
+        )
+        found.append(staged_manifests_match_files(rows))
+        if not found[-1].passed:
+            raise CheckFailedError("red", [])
+
+    amounts.publish("upsert", SECOND, {2: 20}, audit=partial(audit, is_lying=False))
+    assert (found[0].passed, found[0].compared) == (True, {"data files": 1, "delete files": 1})
+    with pytest.raises(CheckFailedError):
+        amounts.publish("upsert", SECOND, {2: 21}, audit=audit)
+    assert [text for text in found[1].details if LIES[kind][2] in text], found[1].details
+    assert amounts.rows == [(1, 1, 10), (2, 2, 20)]
+    table = open_table(amounts.table)
+    assert compare_manifests(table, table.metadata.current_snapshot).passed
+    lie(amounts.table, table.metadata.current_snapshot_id or 0, kind)
+    assert not compare_manifests(open_table(amounts.table), table.metadata.current_snapshot).passed
+
+
+class Lying(ProjectAuditor):
+    """Asks all checks, after a manifest of the staged rows was damaged."""
+
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+        lie(staged.staged.table, staged.staged.committed.snapshot_id, "partition")
+        return super().rows(config, staged)
+
+
+@pytest.mark.slow
+@SPARK_TEST[0]
+@SPARK_TEST[1]
+@pytest.mark.usefixtures("spark")
+def test_a_publication_and_the_command_ask_manifests_of_the_published_table(
+    project: ShopProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CheckFailedError, match="manifests_match_files") as refused:
+        publish(project.config, NAME, auditor=Lying())
+    assert MANIFESTS in {v.check for v in refused.value.verdicts if not v.passed and v.table == NAME}
+    report = publish(project.config, NAME, auditor=ProjectAuditor())
+    assert [v.passed for v in report.checks if v.table == NAME] == [True, True, True]
+
+    def checked() -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["check", NAME, "--config", str(project.path)])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    code, output = checked()
+    assert (code, "passed  shop.daily  manifests_match_files  2 data files, 0 delete files" in output) == (0, True)
+    assert report.snapshot_id is not None
+    lie(find_table(open_catalog(project.config), NAME), report.snapshot_id, "rows")
+    code, output = checked()
+    assert (code, "FAILED  shop.daily  manifests_match_files" in output) == (1, True)
