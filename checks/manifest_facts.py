@@ -5,6 +5,7 @@ most of them; what they do not prove is read, column by column, in batches that 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from checks.result import CheckResult
 from checks.subject import Subject
 from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
-from scan_core.errors import MalformedTableError
+from scan_core.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
 from scan_core.file_io import file_size
 from scan_core.location import relocate
 from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
@@ -27,18 +28,22 @@ from scan_core.options import ScanOptions
 from scan_core.partition import normalise_value, partition_value
 from scan_core.plan.partition_text import partition_text
 from scan_core.read.constants import partition_scalar
-from scan_core.read.file_reader import ColumnStatistics
+from scan_core.read.file_reader import ColumnStatistics, FileReader, field_id_of
 from scan_core.read.file_statistics import FileStatistics
+from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.open_file import open_file
 from scan_core.read.projection import Constant, FileProjection
 from scan_core.read.split_reader import read_split
 from scan_core.read.struct_members import descended
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import All
 from scan_core.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
 from scan_core.single_value import decode_bound
 from scan_core.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
 from scan_core.split import FileScanTask, ScanContext, Split
 from scan_core.table import Table
 from scan_core.transforms import Transform, parse_transform
+from scan_core.verification import Damage, verify_bytes
 
 NAME = "manifests_match_files"
 MOST_TOLD = 20
@@ -53,16 +58,16 @@ _POSITION_PATHS = {
 
 
 def manifests_match_files(subject: Subject, since: int | None = None) -> CheckResult:
-    """Manifests say of every live file of a table's current snapshot what is in it, see `compare_manifests`."""
+    """Every live file of a table's current snapshot is whole, and is what manifests say, see `compare_manifests`."""
     return compare_manifests(subject.opened, subject.opened.metadata.current_snapshot, since)
 
 
 def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None = None) -> CheckResult:
-    """Manifests of a snapshot say of every live file what is in it.
+    """Every live file of a snapshot is whole, and manifests say of it what is in it.
 
-    Compared are the size and the number of rows of data and delete files, partition values with the transformed values of
-    all rows, deleted ones too, bounds and counts of NULLs with the rows, and in the manifest list what manifests have in
-    common. The partition of equality deletes is compared with their keys, as far as these have its columns, that of
+    Each byte of the files is read and compared with the checksums in them. Compared are also the size and the number of rows of
+    data and delete files, partition values with the transformed values of all rows, deleted ones too, bounds and counts of
+    NULLs with the rows, and in the manifest list what manifests have in common. The partition of equality deletes is compared with their keys, as far as these have its columns, that of
     position deletes and deletion vectors with the partitions of the live data files whose rows they delete.
 
     Args:
@@ -76,17 +81,22 @@ def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None
     """
     listed = [] if snapshot is None else snapshot_manifests(snapshot, table.io)
     earlier = [] if since is None else snapshot_manifests(table.metadata.snapshots[since], table.io)
-    told = {_place(file): file for _, found in _read(table, _without(earlier, listed)) for file in found}
-    facts = _FileFacts(table, listed)
+    told = {_place(file): file for _, found in read_manifests(table, _without(earlier, listed)) for file in found}
+    facts = FileFacts(table, listed)
     details: list[str] = []
+    damaged: dict[str, Sequence[Damage]] = {}
     compared = {"data files": 0, "delete files": 0}
-    for manifest, found in _read(table, _without(listed, earlier)):
-        details += _summary_faults(manifest, found, table.metadata)
+    for manifest, found in read_manifests(table, _without(listed, earlier)):
+        details += summary_faults(manifest, found, table.metadata)
         for file in found:
             if _says_the_same(told.get(_place(file)), file):
                 continue
             compared["delete files" if isinstance(file, DeleteFile) else "data files"] += 1
-            details += facts.faults(file)
+            if file.path not in damaged:  # deletion vectors share their files
+                damaged[file.path] = verify_bytes(file.path, file.format, table.io).damage
+                details += map(str, damaged[file.path])
+            if not damaged[file.path]:
+                details += facts.faults(file)
     if len(details) > MOST_TOLD:
         details = [*details[:MOST_TOLD], f"and {len(details) - MOST_TOLD:,} more"]
     not_compared = [f"not compared: {text}" for text in sorted(facts.not_compared)]
@@ -102,7 +112,8 @@ def _without(manifests: Sequence[ManifestFile], others: Sequence[ManifestFile]) 
     return [manifest for manifest in manifests if manifest.path not in paths]
 
 
-def _read(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[ManifestFile, _Files]]:
+def read_manifests(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[ManifestFile, _Files]]:
+    """The live files of each manifest, data manifests first."""
     data = [m for m in listed if m.content == DATA_MANIFEST]
     deletes = [m for m in listed if m.content != DATA_MANIFEST]
     found: list[tuple[ManifestFile, _Files]] = []
@@ -121,7 +132,7 @@ def _says_the_same(before: ContentFile | None, now: ContentFile) -> bool:
     return before == now and all(dict(getattr(before, s)) == dict(getattr(now, s)) for s in statistics)
 
 
-def _summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadata) -> Iterator[str]:
+def summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadata) -> Iterator[str]:
     """What the manifest list says of a manifest and its entries contradict."""
     if manifest.live_files is not None and manifest.live_files != len(files):
         yield f"{manifest.path}: has {len(files):,} live files, but {manifest.live_files:,} by the manifest list"
@@ -251,14 +262,14 @@ class _Nulls:
         return f"{_name(self.path)} {'NULL in all rows' if self.are_all else 'without NULL'}"
 
 
-class _FileFacts:
+class FileFacts:
     """Compares what manifests say of the files of one table with the files.
 
     Attributes:
         not_compared: what could not be, and why.
     """
 
-    def __init__(self, table: Table, manifests: Sequence[ManifestFile]) -> None:
+    def __init__(self, table: Table, manifests: Sequence[ManifestFile] = ()) -> None:
         self._table = table
         self._manifests = manifests
         self._metadata = table.metadata
@@ -328,6 +339,89 @@ class _FileFacts:
             reader.close()
         if broken:
             yield from self._by_rows(file, broken)
+
+    def by_all_rows(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
+        """What decoding every column of a data, equality-delete or position-delete file finds wrong: column and problem.
+
+        Claims are compared with the rows alone, never with statistics of the file. One column is decoded at a time.
+
+        Raises:
+            MissingFileError: the file is gone.
+            MalformedTableError: it cannot be opened.
+        """
+        io = self._context.io
+        with closing(open_file(file.path, file.format, io)) as reader:
+            if reader.num_rows != file.record_count:
+                yield "", f"expected {file.record_count:,} rows by its manifest, found {reader.num_rows:,}"
+            projection = FileProjection(
+                reader.arrow_schema,
+                has_field_ids=reader.has_field_ids,
+                context=self._context,
+                file=file,
+                member=reader.member,
+            )
+            claims = [
+                claim
+                for claim in self._claims(file)
+                if (isinstance(file, DataFile) and isinstance(claim, _PartitionValue))
+                or not _is_absent(projection, claim.path[-1].field_id)
+            ]
+            columns = {path[0].field_id: path[0] for path in self._paths.values()}
+            in_file = {i for i in columns if projection.index_of(i) is not None}
+            unknown = [
+                i for i, f in enumerate(reader.arrow_schema) if reader.has_field_ids and field_id_of(f) not in columns
+            ]
+            for index in unknown:
+                name = reader.arrow_schema.field(index).name
+                try:
+                    _decode(reader, index)
+                except MalformedTableError as error:
+                    yield f"column {name!r}", _without_path(error, file.path)
+        for field_id, field in columns.items():
+            own = [claim for claim in claims if claim.path[0].field_id == field_id]
+            if field_id not in in_file and not own:
+                continue
+            try:
+                problems = list(self._column_faults(file, field, own, is_in_file=field_id in in_file))
+            except (UnsupportedError, MemoryLimitError) as error:
+                self.not_compared.add(f"{file.path}: column {field.name!r}: {_without_path(error, file.path)}")
+            except ScanError as error:
+                yield f"column {field.name!r}", _without_path(error, file.path)
+            else:
+                yield from ((f"column {field.name!r}", problem) for problem in problems)
+
+    def _column_faults(
+        self, file: DataFile | DeleteFile, field: NestedField, claims: Sequence[_Claim], *, is_in_file: bool
+    ) -> Iterator[str]:
+        """What the rows of one column contradict; of a column that the file has, values, NULLs and NaNs are counted, too."""
+        num_rows = nulls = nans = 0
+        is_float = isinstance(field.type, PrimitiveType) and field.type.name in _FLOATS
+        broken: dict[int, tuple[int, str]] = {}
+        for batch in self._batches(file, [replace(field, required=False)]):
+            column = batch.column(0)
+            num_rows += len(column)
+            nulls += column.null_count
+            nans += (pc.sum(pc.is_nan(column)).as_py() or 0) if is_float else 0
+            for i, claim in enumerate(claims):
+                values = descended(column, _steps(claim.path))
+                flags = claim.broken_by(values)
+                if count := pc.sum(flags).as_py() or 0:
+                    before, example = broken.get(i, (0, _short(values.filter(flags)[0].as_py())))
+                    broken[i] = before + count, example
+        for i, (count, example) in broken.items():
+            yield f"expected {claims[i].text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as {example}"
+        if num_rows != file.record_count:
+            yield f"expected {file.record_count:,} rows by its manifest, decoded {num_rows:,}"
+        if not is_in_file or not isinstance(field.type, PrimitiveType):
+            return  # writers differ in what they count of members and elements
+        stated = (
+            ("values", file.value_counts, num_rows),
+            ("NULLs", file.null_value_counts, nulls),
+            *([("NaNs", file.nan_value_counts, nans)] if is_float else []),
+        )
+        for name, by_id, found in stated:
+            if (expected := by_id.get(field.field_id)) is not None and expected != found:
+                yield f"expected {expected:,} {name} by its manifest, found {found:,}"
 
     def _claims(self, file: DataFile | DeleteFile) -> Iterator[_Claim]:
         if isinstance(file, DataFile):
@@ -425,6 +519,22 @@ class _FileFacts:
                     f"{file.path}: {claim.text()} by its manifest, but {count:,} of {num_rows:,} rows contradict, such as "
                     f"{_name(claim.path)} = {example}"
                 )
+
+
+def _decode(reader: FileReader, column: int) -> None:
+    """Decode a column of a file that the table does not know, as much at a time as fits."""
+    budget = MemoryBudget(ScanOptions(parallelism=1))
+    for group in reader.row_groups:
+        rows = range(group.num_rows)
+        windows = reader.windows(group, [column], rows, budget.limits)
+        if windows is None:
+            reader.read(group, [column], All(group.num_rows))
+        for window in windows or ():
+            reader.read(group, [column], from_ranges([(window.start, window.stop)], group.num_rows), window)
+
+
+def _without_path(error: ScanError, path: str) -> str:
+    return str(error).removeprefix(f"{path}: ")
 
 
 def _is_absent(projection: FileProjection, field_id: int) -> bool:

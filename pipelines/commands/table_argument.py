@@ -58,6 +58,19 @@ def changeable_table(name: str, config: Path | None) -> Any:
     return load_table(name, {})
 
 
+def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
+    """The uuid and the time of the last change that a catalog states of a table; None for a table named by its path.
+
+    Raises:
+        ConfigError: the config does not exist.
+        ScanError: there is no such table.
+    """
+    if not is_identifier(name):
+        return None
+    metadata = changeable_table(name, config).metadata
+    return str(metadata.table_uuid), int(metadata.last_updated_ms)
+
+
 def is_identifier(name: str) -> bool:
     """Whether this names a table of a catalog, not a path."""
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")

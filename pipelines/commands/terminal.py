@@ -4,7 +4,7 @@ Progress goes to standard error, what was asked for to standard output.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -33,6 +33,30 @@ def progress(text: str, *, hidden: bool = False) -> Iterator[ShowProgress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(text, total=None)
         yield lambda text: shown.update(task, description=text)
+
+
+@contextmanager
+def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on standard error, if that is a terminal, given bytes that are done, bytes in all, and the file at hand."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _file: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(text, total=None)
+
+        def show(done: int, total: int, file: str) -> None:
+            shown.update(task, completed=done, total=total, description=f"{text}: {file.rpartition('/')[2]:.60}")
+
+        yield show
 
 
 def _show_nothing(text: str) -> None:

@@ -4,7 +4,7 @@ Those that are read in parts are read by `read/avro_container.py`; what the reco
 `records.py`. No length found in a file is trusted: nothing is allocated before it was compared with what is left.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -15,11 +15,11 @@ MAGIC = b"Obj\x01"
 MAX_BLOCK_BYTES = 1 << 28
 """Of one decompressed block: writers flush at 64 kB to a few MB."""
 SYNC_BYTES = 16
-_CHECKED_SYNC = b"NEVRMORE"
+CHECKED_SYNC = b"NEVRMORE"
 """How the sync markers of files of our writers begin. Any 16 bytes will do for a marker, so these end in the CRC-32 of
 the file, taken with zeros in their place, and its size: Avro has checksums at most in blocks, in a codec that not every
 engine reads."""
-BLANK_SYNC = _CHECKED_SYNC.ljust(SYNC_BYTES, b"\0")
+BLANK_SYNC = CHECKED_SYNC.ljust(SYNC_BYTES, b"\0")
 _REMEMBERED_HEADERS = 8
 _MOST_REMEMBERED_BYTES = 1 << 20
 
@@ -107,7 +107,7 @@ def read_header(data: bytes) -> Header:
     beginning, metadata, checksum = known
     end = len(beginning) + SYNC_BYTES
     header = Header(metadata, data[len(beginning) : end], end)
-    if header.sync.startswith(_CHECKED_SYNC) and header.sync != _sync(
+    if header.sync.startswith(CHECKED_SYNC) and header.sync != _sync(
         data[len(beginning) :].replace(header.sync, BLANK_SYNC), checksum, len(data)
     ):
         raise AvroError("the checksum is wrong: the bytes are damaged")
@@ -121,7 +121,22 @@ def with_checksum(data: bytes) -> bytes:
 
 def _sync(data: bytes, checksum: int, size: int) -> bytes:
     """The sync marker of a file of so many bytes that goes on with `data` behind bytes of this CRC-32."""
-    return _CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
+    return CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def check_checksum(header: Header, parts: Iterable[bytes], size: int) -> None:
+    """Compare the checksum in the sync marker of a file of our writers with its bytes, given from front to back.
+
+    Raises:
+        AvroError: it is wrong.
+    """
+    checksum, rest = 0, b""
+    for part in parts:
+        held = (rest + part).replace(header.sync, BLANK_SYNC)
+        keep = max(len(held) - SYNC_BYTES + 1, 0)  # a marker may go on in the next part
+        checksum, rest = crc32(held[:keep], checksum), held[keep:]
+    if header.sync != _sync(rest, checksum, size):
+        raise AvroError("the checksum is wrong: the bytes are damaged")
 
 
 def parse_header(data: bytes) -> Header:

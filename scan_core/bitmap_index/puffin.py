@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import orjson
 import pyarrow as pa
@@ -21,6 +22,11 @@ MAGIC = b"PFA1"
 _TAIL = struct.Struct("<iI4s")
 """Payload size, flags and magic: the last bytes of a file."""
 _COMPRESSED = 1
+_CHECKED = b'"nevermore.checksum":"'
+_CHECKED_END = b'"}}'
+"""Around the last property of the footers of our writers: the CRC-32 of the JSON before it, in 8 hexadecimal digits.
+Puffin itself has no checksum of footers, and a wrong place or path in one would make an index that of other rows."""
+_CRC_DIGITS = 8
 MAX_FOOTER_BYTES = 1 << 30
 """Of a decompressed footer: far above any real one, far below what a crafted one could claim."""
 
@@ -47,6 +53,8 @@ class PuffinFooter:
     properties: Mapping[str, str]
     num_bytes: int
     """Of the footer, with both magics."""
+    is_checked: bool = False
+    """Whether the footer has a checksum of its own, which was compared."""
 
 
 def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
@@ -76,12 +84,13 @@ def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
         document = Document(path, orjson.loads(payload))
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise MalformedTableError(f"{path}: the footer is no JSON document: {error}") from error
+    is_checked = _has_checksum(payload, path)
     blobs = tuple(_blob(b, begin, path) for b in document.objects("blobs"))
-    return PuffinFooter(blobs, document.text_mapping("properties"), size - begin)
+    return PuffinFooter(blobs, document.text_mapping("properties"), size - begin, is_checked)
 
 
 def footer_bytes(blobs: list[PuffinBlob], properties: Mapping[str, str]) -> bytes:
-    """The footer of a file that holds these blobs."""
+    """The footer of a file that holds these blobs, with a checksum as its last property."""
     described = [
         {
             "type": blob.type,
@@ -95,8 +104,28 @@ def footer_bytes(blobs: list[PuffinBlob], properties: Mapping[str, str]) -> byte
         }
         for blob in blobs
     ]
-    payload = orjson.dumps({"blobs": described, "properties": dict(properties)})
+    plain = orjson.dumps({"blobs": described, "properties": dict(properties)})
+    head = plain.removesuffix(b"}}") + (b"," if properties else b"")
+    payload = head + _CHECKED + f"{crc32(head):0{_CRC_DIGITS}x}".encode() + _CHECKED_END
     return MAGIC + payload + _TAIL.pack(len(payload), 0, MAGIC)
+
+
+def _has_checksum(payload: bytes, path: str) -> bool:
+    """Compare a footer with the checksum at its end, if it has one; whether it has.
+
+    Raises:
+        MalformedTableError: it is wrong, or right behind a damaged key.
+    """
+    begin = len(payload) - len(_CHECKED) - _CRC_DIGITS - len(_CHECKED_END)
+    if begin < 0:
+        return False
+    checksum = f"{crc32(payload[:begin]):0{_CRC_DIGITS}x}".encode()
+    stated = payload[begin + len(_CHECKED) :][:_CRC_DIGITS]
+    if payload[begin:] == _CHECKED + checksum + _CHECKED_END:
+        return True
+    if payload[begin:].startswith(_CHECKED) or stated == checksum:
+        raise MalformedTableError(f"{path}: the checksum of the footer is wrong: the bytes are damaged")
+    return False
 
 
 def _blob(document: Document, end_of_blobs: int, path: str) -> PuffinBlob:

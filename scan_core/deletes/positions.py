@@ -58,18 +58,10 @@ def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: Sca
             f"{delete_file.path}: deletion vector without content_offset or content_size_in_bytes"
         )
     source = f"{delete_file.path}: deletion vector at {offset}"
-    if size < _DV_FRAME_BYTES:
-        raise MalformedTableError(f"{source}: {size} bytes cannot hold one")
     blob = read_bytes(delete_file.path, io, offset, size)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += size
-    length, checksum = struct.unpack_from(">I", blob)[0], struct.unpack_from(">I", blob, size - 4)[0]
-    if length != size - 8:
-        raise MalformedTableError(f"{source}: states a length of {length} in a blob of {size} bytes")
-    if blob[4:8] != _DV_MAGIC:
-        raise MalformedTableError(f"{source}: magic is {blob[4:8].hex()}, not {_DV_MAGIC.hex()}")
-    if zlib.crc32(memoryview(blob)[4:-4]) != checksum:
-        raise MalformedTableError(f"{source}: CRC-32 does not match")
+    check_vector_frame(blob, source)
     positions = decode_roaring(blob[8:-4], source)
     if positions.cardinality != delete_file.record_count:
         raise MalformedTableError(
@@ -77,6 +69,24 @@ def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: Sca
         )
     metrics.delete_rows_loaded += positions.cardinality
     return positions
+
+
+def check_vector_frame(blob: bytes, source: str) -> None:
+    """Length, magic and checksum around the bitmap of a `deletion-vector-v1` blob.
+
+    Raises:
+        MalformedTableError: one is wrong; `source` names file and blob.
+    """
+    size = len(blob)
+    if size < _DV_FRAME_BYTES:
+        raise MalformedTableError(f"{source}: {size} bytes cannot hold one")
+    length, checksum = struct.unpack_from(">I", blob)[0], struct.unpack_from(">I", blob, size - 4)[0]
+    if length != size - 8:
+        raise MalformedTableError(f"{source}: states a length of {length} in a blob of {size} bytes")
+    if blob[4:8] != _DV_MAGIC:
+        raise MalformedTableError(f"{source}: magic is {blob[4:8].hex()}, not {_DV_MAGIC.hex()}")
+    if zlib.crc32(memoryview(blob)[4:-4]) != checksum:
+        raise MalformedTableError(f"{source}: CRC-32 does not match")
 
 
 def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> PositionDeleteFile:

@@ -81,6 +81,25 @@ def verified_parts(footer: bytes, file_size: int) -> Callable[[int, int], Checks
     return shaped
 
 
+def damaged_entry(footer: bytes, file_size: int) -> str | None:
+    """What is wrong with the entries of a footer for which `verified_parts` finds no checksums; None if nothing is.
+
+    Readers take a damaged entry for none, or for one that was copied from another file. An entry whose checksum is right
+    once the size in it is corrected is of this file.
+    """
+    parts, entry = _value(footer, PARTS_KEY), _value(footer, FOOTER_KEY)
+    if entry is None or len(text := footer[entry]) != _CRC_DIGITS + _SIZE_DIGITS:
+        return None if parts is None else f"the entry {FOOTER_KEY} is damaged or gone, but {PARTS_KEY} is there"
+    corrected = bytearray(footer)
+    corrected[entry] = b"0" * _CRC_DIGITS + f"{file_size:0{_SIZE_DIGITS}x}".encode()
+    try:
+        stated = int(text[:_CRC_DIGITS], 16)
+        int(text[_CRC_DIGITS:], 16)
+    except ValueError:
+        return f"the entry {FOOTER_KEY} holds {text!r}, which is no number"
+    return f"the entry {FOOTER_KEY} states another size than the file has" if crc32(corrected) == stated else None
+
+
 def check_part(checksums: Checksums | None, row_group: int, leaf: int, part: int, data: Any) -> None:
     """Compare bytes with the checksum of a part, if there is one.
 

@@ -25,7 +25,8 @@ def written(path: Path, footer: bytes | None = None) -> str:
 def test_footer_is_read_as_it_was_written(tmp_path: Path) -> None:
     footer = read_footer(written(tmp_path / "a.puffin"), IO)
     assert list(footer.blobs) == BLOBS
-    assert footer.properties == {"created-by": "a test"}
+    assert footer.properties["created-by"] == "a test"
+    assert footer.is_checked
     assert footer.num_bytes == (tmp_path / "a.puffin").stat().st_size - 12
 
 

@@ -1,0 +1,298 @@
+"""The bytes of one file of a table held against the checksums in it: each byte is read, in pieces of bounded size.
+
+Which files there are, and what manifests say of them, is asked elsewhere (`checks/damage.py`). Nothing is taken from a cache.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import assert_never
+from zlib import crc32
+
+import numpy as np
+
+from scan_core.avro.codecs import MAX_EXPANSION, decompress
+from scan_core.avro.container import CHECKED_SYNC, check_checksum
+from scan_core.bitmap_index.bitmaps import decode_bitmap
+from scan_core.bitmap_index.layout import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_directory
+from scan_core.bitmap_index.puffin import PuffinBlob, read_footer
+from scan_core.deletes.positions import check_vector_frame
+from scan_core.errors import MalformedTableError, ScanError
+from scan_core.file_io import open_input, read_bytes
+from scan_core.read.avro_container import MAX_BLOCK_BYTES, read_block
+from scan_core.read.avro_container import read_header as read_avro_header
+from scan_core.read.byte_ranges import ByteSource
+from scan_core.read.checksums import (
+    BLOOM_FILTER,
+    COLUMN_INDEX,
+    OFFSET_INDEX,
+    check_part,
+    damaged_entry,
+)
+from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
+from scan_core.read.footer import read_footer as read_parquet_footer
+from scan_core.read.page_body import page_header
+from scan_core.read.page_headers import PageHeaders
+from scan_core.read.remote_file import opened_source
+from scan_core.read.thrift import Struct
+from scan_core.schema import PrimitiveType
+from scan_core.schema_json import parse_type
+from scan_core.snapshot import FileFormat
+from scan_core.split import FileIOConfig
+
+_PIECE_BYTES = 4 * 1024**2
+"""Read and held at a time."""
+_HEADER_WINDOWS = (64 * 1024, 16 * 1024**2)
+"""Page headers are some 30 bytes, unless long values stand in their statistics."""
+_DELETION_VECTOR = "deletion-vector-v1"
+_ZSTD_CHECKSUM_FLAG = 0x04
+_BROKEN = (ValueError, LookupError, ArithmeticError, TypeError, OSError)
+"""What decoders and disks raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong with a file.
+
+    Attributes:
+        file: path as metadata writes it.
+        place: part of the file: offset, column and page as far as they are known; "" for the file as a whole.
+        problem: what was expected and what was found.
+    """
+
+    file: str
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.place + ': ' if self.place else ''}{self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedBytes:
+    """What became of the bytes of one file.
+
+    Attributes:
+        damage: what is wrong.
+        unprotected: parts that no checksum covers, so that a changed bit in them may go unseen; empty if there are none.
+    """
+
+    damage: tuple[Damage, ...] = ()
+    unprotected: tuple[str, ...] = ()
+
+
+def verify_bytes(path: str, file_format: FileFormat, io: FileIOConfig) -> VerifiedBytes:
+    """Read every byte of a data, delete, manifest, manifest list or Puffin file and compare its checksums.
+
+    Rows are not decoded; headers, lengths and counts that stand around them are followed from end to end.
+    """
+    match file_format:
+        case FileFormat.PARQUET:
+            verify = _parquet
+        case FileFormat.AVRO:
+            verify = _avro
+        case FileFormat.PUFFIN:
+            verify = _puffin
+        case FileFormat.ORC:
+            verify = _orc
+        case _:
+            assert_never(file_format)
+    damage: list[Damage] = []
+    unprotected: set[str] = set()
+    try:
+        for found in verify(path, io):
+            if isinstance(found, Damage):
+                damage.append(found)
+            else:
+                unprotected.add(found)
+    except (ScanError, *_BROKEN) as error:
+        damage.append(Damage(path, "", _reason(path, error)))
+    return VerifiedBytes(tuple(damage), tuple(sorted(unprotected)))
+
+
+def _reason(path: str, error: BaseException) -> str:
+    """The text of an error without the path, which stands in front of it already."""
+    return (str(error) or type(error).__name__).removeprefix(f"{path}: ")
+
+
+class _Pieces:
+    """A file read from front to back, or a part of it, a piece at a time."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._size = source.size()
+        self._begin = 0
+        self._data = b""
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Up to so many bytes, fewer than a piece."""
+        end = min(offset + length, self._size)
+        if offset < self._begin or end > self._begin + len(self._data):
+            self._begin = offset
+            self._data = self._source.read_at(min(max(_PIECE_BYTES, length), self._size - offset), offset)
+        return memoryview(self._data)[offset - self._begin : max(end - self._begin, 0)]
+
+    def checksum(self, offset: int, length: int) -> int:
+        """The CRC-32 of a range of any length."""
+        found = 0
+        for at in range(offset, offset + length, _PIECE_BYTES):
+            found = crc32(self.read(at, min(_PIECE_BYTES, offset + length - at)), found)
+        return found
+
+
+def _parquet(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
+    with closing(opened_source(open_input(path, io))) as source:
+        pieces = _Pieces(source)
+        if bytes(pieces.read(0, len(MAGIC))) != MAGIC:
+            yield Damage(path, "byte 0", f"{bytes(pieces.read(0, len(MAGIC)))!r} instead of {MAGIC!r}")
+        footer, encoded = read_parquet_footer(source, path)
+        if footer.checksums is None:
+            if (problem := damaged_entry(encoded, source.size())) is not None:
+                yield Damage(path, "footer", problem)
+            else:
+                yield "footer, page headers, page index, Bloom filters"
+        headers = PageHeaders(source, footer)
+        for number, group in enumerate(footer.row_groups):
+            for leaf, chunk in enumerate(group.chunks):
+                place = f"row group {number}, column {'.'.join(footer.leaves[leaf].path)!r}"
+                yield from _parts(path, place, pieces, footer, (number, leaf))
+                try:
+                    headers.check(number, [leaf])
+                except ValueError as error:
+                    yield Damage(path, f"{place}, page headers", str(error))
+                yield from _pages(path, place, pieces, chunk)
+
+
+def _parts(path: str, place: str, pieces: _Pieces, footer: Footer, at: tuple[int, int]) -> Iterator[Damage]:
+    """Page index and Bloom filter of a column chunk."""
+    chunk = footer.row_groups[at[0]].chunks[at[1]]
+    for part, name, where in (
+        (OFFSET_INDEX, "offset index", chunk.offset_index),
+        (COLUMN_INDEX, "column index", chunk.column_index),
+        (BLOOM_FILTER, "Bloom filter", chunk.bloom_filter),
+    ):
+        if where is None or where[1] is None:
+            continue
+        try:
+            check_part(footer.checksums, *at, part, pieces.read(where[0], where[1]))
+        except ValueError as error:
+            yield Damage(path, f"{place}, {name} at byte {where[0]}", str(error))
+
+
+def _pages(path: str, place: str, pieces: _Pieces, chunk: Chunk) -> Iterator[Damage | str]:
+    """The pages of a column chunk, one behind the other: each header says where the next page begins."""
+    at, end, num_values, number = chunk.start, chunk.start + chunk.num_bytes, 0, 0
+    while at < end:
+        where = f"{place}, page {number} at byte {at}"
+        found = next(
+            (h for w in _HEADER_WINDOWS if (h := page_header(pieces.read(at, min(w, end - at)), 0, min(w, end - at)))),
+            None,
+        )
+        size = None if found is None else found[0].get(3)
+        if found is None or not isinstance(size, int) or not 0 <= size <= end - at - found[1]:
+            yield Damage(path, where, "expected a page header with a size that lies within its column chunk")
+            return
+        header, begin = found
+        stated = header.get(4)
+        if stated is None:
+            yield "pages"
+        elif not isinstance(stated, int) or pieces.checksum(at + begin, size) != stated & 0xFFFFFFFF:
+            yield Damage(path, where, f"the CRC-32 of its {size:,} bytes is not the {_hex(stated)} of its header")
+        num_values += _num_values(header)
+        at, number = at + begin + size, number + 1
+    if num_values != chunk.num_values:
+        yield Damage(path, place, f"expected {chunk.num_values:,} values by the footer, its pages state {num_values:,}")
+
+
+def _hex(checksum: object) -> str:
+    return f"{checksum & 0xFFFFFFFF:08x}" if isinstance(checksum, int) else repr(checksum)
+
+
+def _num_values(header: Struct) -> int:
+    details = {DATA_PAGE: header.get(5), DATA_PAGE_V2: header.get(8)}.get(header.get(1, DICTIONARY_PAGE))
+    count = details.get(1) if isinstance(details, dict) else None
+    return count if isinstance(count, int) else 0
+
+
+def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
+    with closing(opened_source(open_input(path, io))) as source:
+        size = source.size()
+        file = source.for_arrow()
+        header = read_avro_header(file, size)
+        codec = header.codec
+        if codec not in MAX_EXPANSION:
+            yield Damage(path, "header", f"codec {codec!r} is not known")
+            return
+        if header.sync.startswith(CHECKED_SYNC):
+            pieces = _Pieces(source)
+            data = (bytes(pieces.read(at, min(_PIECE_BYTES, size - at))) for at in range(0, size, _PIECE_BYTES))
+            check_checksum(header, data, size)
+        else:
+            yield "header"
+        at = header.end
+        while at < size:
+            block = read_block(file, at, size, header.sync)
+            payload = file.read_at(block.num_bytes, block.offset)
+            try:
+                decompress(payload, codec, MAX_BLOCK_BYTES)
+            except ValueError as error:
+                yield Damage(path, f"block at byte {at}", str(error))
+            if not header.sync.startswith(CHECKED_SYNC) and not _block_is_protected(codec, payload):
+                yield f"blocks (codec {codec})"
+            at = block.next_offset
+
+
+def _block_is_protected(codec: str, payload: bytes) -> bool:
+    """Whether a block carries a checksum of its bytes."""
+    if codec == "zstandard":
+        return len(payload) > 4 and bool(payload[4] & _ZSTD_CHECKSUM_FLAG)
+    return codec in {"snappy", "bzip2", "xz"}
+
+
+def _orc(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
+    with closing(opened_source(open_input(path, io))) as source:
+        pieces = _Pieces(source)
+        for at in range(0, source.size(), _PIECE_BYTES):  # a disk may refuse to give some of them
+            pieces.read(at, _PIECE_BYTES)
+        if bytes(pieces.read(0, 3)) != b"ORC":
+            yield Damage(path, "byte 0", f"{bytes(pieces.read(0, 3))!r} instead of b'ORC'")
+        yield "everything (ORC has no checksums)"
+
+
+def _puffin(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
+    footer = read_footer(path, io)
+    if not footer.is_checked:
+        yield "footer"
+    for blob in footer.blobs:
+        where = f"blob {blob.type} at byte {blob.offset}"
+        try:
+            if blob.type == BLOB_TYPE:
+                _check_bitmaps(blob, path, io)
+            elif blob.type == _DELETION_VECTOR and blob.compression is None:
+                source = f"{path}: deletion vector at {blob.offset}"
+                check_vector_frame(read_bytes(path, io, blob.offset, blob.length), source)
+            else:
+                for at in range(blob.offset, blob.offset + blob.length, _PIECE_BYTES):
+                    read_bytes(path, io, at, min(_PIECE_BYTES, blob.offset + blob.length - at))
+                yield f"blobs of type {blob.type}"
+        except (ScanError, *_BROKEN) as error:
+            yield Damage(path, where, _reason(path, error))
+
+
+def _check_bitmaps(blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
+    """Directory and bitmaps of a bitmap index."""
+    source = f"{path}: bitmap index at {blob.offset}"
+    column_type = parse_type(blob.properties.get(COLUMN_TYPE))
+    stated = blob.properties.get(DIRECTORY_BYTES, "")
+    if not isinstance(column_type, PrimitiveType) or not stated.isdecimal():
+        raise MalformedTableError(f"{source}: its properties state no type of values, or no size of the directory")
+    data = read_bytes(path, io, blob.offset, min(int(stated), blob.length))
+    directory = decode_directory(data, column_type, blob.length, source)
+    for entry in np.flatnonzero(np.diff(directory.ends, prepend=directory.num_bytes)).tolist():
+        begin, end = directory.begin(entry), int(directory.ends[entry])
+        bitmap = read_bytes(path, io, blob.offset + begin, end - begin)
+        if crc32(bitmap) != directory.checksums[entry]:
+            raise MalformedTableError(
+                f"{source}: CRC-32 of bitmap {entry} at byte {blob.offset + begin} does not match"
+            )
+        decode_bitmap(bitmap, int(directory.cardinalities[entry]), directory.num_rows, source)
