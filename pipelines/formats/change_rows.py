@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import ConfigError, SourceError
+from pipelines.formats import json_kernels as kernels
 from pipelines.formats.avro_types import types_of_file
 from pipelines.formats.casting import cast_each
 from pipelines.formats.documents import from_binary
@@ -35,6 +36,12 @@ from pipelines.sources.raw_events import RawEvents
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
+Mask = NDArray[np.bool_]
+Ops = NDArray[np.uint8]
+
+SEVERAL = (
+    "several columns may say what happened (op, operation, _change_type ...): name the one that does with op_column"
+)
 _LAST_LOOKED_AT = 64
 """More rows before updates and blank lines at the end of a batch are not usual."""
 
@@ -44,7 +51,7 @@ class RowChangeOptions:
     """Options of the format.
 
     Attributes:
-        op_column: column that holds the operation; None takes the first of the usual names.
+        op_column: column that holds the operation; None takes the one of each row that has a usual name.
         ops: letter (r, c, u, d, t; b for the row before an update; x to skip) by word; the usual words, in any case,
             are known.
         ts_column: column with the source's time, left in the row.
@@ -100,22 +107,25 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     names = _op_columns(options)
     extra = (options.ts_column,) if options.ts_column else ()
     rows = scan_objects(documents, (*names, *extra), learn=False)
-    given, words = _words(rows, names)
-    op = with_retractions(_ops(words, rows.is_object, options, _usual(given)))
+    told = _told(rows, names)
+    _require_column(options, is_there=bool(told.is_given.any() or not rows.is_object.any()))
+    op = with_retractions(_ops(told, rows.is_object, options))
     times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
     usable = documents.where(rows.is_object)
     deleted = op == ord("d")
-    without = frozenset(given[:1])
+    without = frozenset(names)
     old, has_old = old_rows(op)
     events = _events(
         op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.take(old).where(has_old), without)
     )
+    shown = names[0] if options.op_column else "any of the usual columns"
     return Events(
         **events,
         order=paths_of(documents),
         refusals=(
             *broken_documents(rows),
-            *refusal(rows.is_object & (op == 0), f"no operation that is known in {(given or names)[0]}", words),
+            *refusal(rows.is_object & told.in_doubt, SEVERAL),
+            *refusal(rows.is_object & (op == 0), f"no operation that is known in {shown}", told.words),
         ),
         skipped=counted(
             ("blank line", blank(rows)),
@@ -127,10 +137,10 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
 
 
 def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str | None) -> Events:
-    names = _op_columns(options)
-    given = [name for name in names if name in table.column_names]
-    op = with_retractions(_ops_of_rows(table, options))
-    columns = {name: _single(table.column(name)) for name in table.column_names if name not in given[:1]}
+    column, told = _told_by_table(table, options)
+    _require_column(options, is_there=column is not None or not table.num_rows)
+    op = with_retractions(_ops(told, np.ones(table.num_rows, np.bool_), options))
+    columns = {name: _single(table.column(name)) for name in table.column_names if name != column}
     times = pa.nulls(len(op), TIMESTAMP)
     if options.ts_column is not None:
         if options.ts_column not in columns:
@@ -148,8 +158,8 @@ def _from_table(table: pa.Table, options: RowChangeOptions, before_prefix: str |
         order=order,
         refusals=refusal(
             op == 0,
-            f"no operation that is known in {(given or names)[0]}",
-            _single(table.column(given[0])) if given else None,
+            f"no operation that is known in {column}",
+            None if column is None else _single(table.column(column)),
         ),
         skipped=counted(("row before an update", op == BEFORE), ("left out by ops", op == ord("x"))),
     )
@@ -159,24 +169,70 @@ def _op_columns(options: RowChangeOptions) -> tuple[str, ...]:
     return (options.op_column,) if options.op_column else USUAL_OP_COLUMNS
 
 
-def _words(rows: Members, names: tuple[str, ...]) -> tuple[list[str], pa.StringArray | None]:
-    """The members that may tell the operation, and what the first of them says."""
-    given = [name for name in names if rows.column(name).has_value.any()]
-    return given, json_text(rows.column(given[0]))[0] if given else None
+@dataclass(frozen=True)
+class _Told:
+    """What each row says of its operation.
+
+    Attributes:
+        words: NULL where it says nothing.
+        is_given: whether the row has a column that may tell.
+        is_number: the numbers of SQL Server's change tables.
+        in_doubt: rows of which several columns may tell.
+    """
+
+    words: pa.StringArray
+    is_given: Mask
+    is_number: Mask
+    in_doubt: Mask
 
 
-def _ops_of_documents(documents: pa.BinaryArray, options: RowChangeOptions) -> NDArray[np.uint8]:
-    rows = scan_objects(from_binary(documents), _op_columns(options), learn=False)
-    given, words = _words(rows, _op_columns(options))
-    if words is None:
-        return np.zeros(len(documents), np.uint8)  # decoding says that there is no operation
-    return _ops(words, rows.is_object, options, _usual(given))
+def _told(rows: Members, names: tuple[str, ...]) -> _Told:
+    """What objects say, each by the one member of its own that may tell."""
+    given = {name: rows.column(name).kind != kernels.MISSING for name in names}
+    given = {name: mask for name, mask in given.items() if mask.any()}
+    num_given = np.sum([np.zeros(len(rows), np.int64), *given.values()], axis=0)
+    words = pa.nulls(len(rows), pa.string())
+    for name in given:
+        words = pc.coalesce(words, json_text(rows.column(name))[0])
+    nothing = np.zeros(len(rows), np.bool_)
+    return _Told(words, num_given > 0, given.get(SQL_SERVER_OPERATION, nothing), num_given > 1)
 
 
-def _ops_of_rows(table: pa.Table, options: RowChangeOptions) -> NDArray[np.uint8]:
+def _told_by_table(table: pa.Table, options: RowChangeOptions) -> tuple[str | None, _Told]:
+    """(the column of a table that tells the operation, what it says).
+
+    Raises:
+        SourceError: several may tell.
+    """
     given = [name for name in _op_columns(options) if name in table.column_names]
-    words = cast_each(_single(table.column(given[0])), pa.string())[0] if given else None
-    return _ops(words, np.ones(table.num_rows, np.bool_), options, _usual(given))
+    if len(given) > 1:
+        raise SourceError(f"{' and '.join(given)}: {SEVERAL}")
+    count, nothing = table.num_rows, np.zeros(table.num_rows, np.bool_)
+    if not given:
+        return None, _Told(pa.nulls(count, pa.string()), nothing, nothing, nothing)
+    words = cast_each(_single(table.column(given[0])), pa.string())[0]
+    return given[0], _Told(words, ~nothing, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
+
+
+def _ops_of_documents(documents: pa.BinaryArray, options: RowChangeOptions) -> Ops:
+    rows = scan_objects(from_binary(documents), _op_columns(options), learn=False)
+    return _ops(_told(rows, _op_columns(options)), rows.is_object, options)
+
+
+def _ops_of_rows(table: pa.Table, options: RowChangeOptions) -> Ops:
+    return _ops(_told_by_table(table, options)[1], np.ones(table.num_rows, np.bool_), options)
+
+
+def _require_column(options: RowChangeOptions, *, is_there: bool) -> None:
+    """Stop where nothing tells what happened: without the option, every row would be refused one by one.
+
+    Raises:
+        SourceError: names the options.
+    """
+    if is_there or options.no_op is not None:
+        return
+    wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS[:8])} ..."
+    raise SourceError(f"the rows have no column {wanted} that says what happened: op_column, or no_op: u")
 
 
 def _prefixed(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
@@ -218,24 +274,17 @@ def _events(
     }
 
 
-def _usual(given: list[str]) -> Mapping[str, str]:
-    return SQL_SERVER_WORDS if given[:1] == [SQL_SERVER_OPERATION] else USUAL_WORDS
-
-
-def _ops(
-    words: pa.StringArray | None, present: NDArray[np.bool_], options: RowChangeOptions, known: Mapping[str, str]
-) -> NDArray[np.uint8]:
-    if words is None:
-        if options.no_op is None and present.any():
-            wanted = options.op_column or f"any of {', '.join(USUAL_OP_COLUMNS[:8])} ..."
-            raise SourceError(f"the rows have no column {wanted} that says what happened: op_column, or no_op: u")
-        return np.where(present, np.uint8(ord(options.no_op or "u")), np.uint8(0))
-    usual = op_codes(pc.utf8_lower(pc.utf8_trim_whitespace(words)), known)
+def _ops(told: _Told, present: Mask, options: RowChangeOptions) -> Ops:
+    words = told.words
+    plain = pc.utf8_lower(pc.utf8_trim_whitespace(words))
+    usual = op_codes(plain, USUAL_WORDS)
+    if told.is_number.any():
+        usual = np.where(told.is_number, op_codes(plain, SQL_SERVER_WORDS), usual)
     own = op_codes(words, options.ops)
     codes = np.where(own != 0, own, usual)
     if options.no_op is not None:
         codes = np.where(np.asarray(words.is_null()), np.uint8(ord(options.no_op)), codes)
-    return np.where(present, codes, np.uint8(0))
+    return np.where(present & ~told.in_doubt, codes, np.uint8(0))
 
 
 def _times(column: SpanColumn) -> pa.Array:

@@ -117,6 +117,17 @@ class Events:
         return len(self.op)
 
 
+def without_refused(events: Events) -> Events:
+    """The same without changes of raw events that are refused: an event is applied or refused as a whole, never both.
+
+    Members in front of the place where a document breaks off are found all the same, and look like a change.
+    """
+    refused = [refusal.rows for refusal in events.refusals]
+    if not refused:
+        return events
+    return replace(events, op=np.where(np.isin(events.raw, np.concatenate(refused)), np.uint8(0), events.op))
+
+
 def letters(column: SpanColumn) -> NDArray[np.uint8]:
     """The single character of each string of one character, 0 where it is none."""
     single = (column.kind == 6) & (column.end - column.start == 1)

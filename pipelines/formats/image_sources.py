@@ -98,10 +98,8 @@ class CellImages:
 
     def take(self, rows: Rows) -> Members:
         """See `ImageSource`."""
-        lengths = (self.offsets[1:] - self.offsets[:-1])[rows]
-        change = np.repeat(np.arange(len(rows)), lengths)
-        first = np.repeat(self.offsets[:-1][rows] - (np.cumsum(lengths) - lengths), lengths)
-        cells = first + np.arange(int(lengths.sum()))
+        offsets, cells = taken_cells(self.offsets, rows)
+        change = np.repeat(np.arange(len(rows)), np.diff(offsets))
         encoded = self.names.take(pa.array(cells)).dictionary_encode()
         code = np.asarray(encoded.indices)
         shape = (len(encoded.dictionary), len(rows))
@@ -110,6 +108,9 @@ class CellImages:
         end[code, change] = self.values.end[cells]
         kind[code, change] = self.values.kind[cells]
         status = np.where(self.present[rows], kernels.OK, kernels.ABSENT).astype(np.int8)
+        given = change[self.values.kind[cells] != kernels.MISSING]
+        repeated = np.bincount(given, minlength=len(rows)) > (kind != kernels.MISSING).sum(axis=0)
+        status[repeated & self.present[rows]] = kernels.REPEATED
         return Members(self.values.data, tuple(encoded.dictionary.to_pylist()), start, end, kind, status)
 
 
@@ -129,9 +130,19 @@ class PrefixedImages:
         members = scan_objects(taken(self.documents, rows))
         names = set(members.names)
         prefixed = [n for n in members.names if n.startswith(self.prefix) and n.removeprefix(self.prefix) in names]
+        if not prefixed:
+            return members if not self.inside else members.without_names(names).where(np.zeros(len(members), np.bool_))
+        kind = members.kind.copy()
+        for name in prefixed:
+            bare, own = members.column(name.removeprefix(self.prefix)), members.names.index(name)
+            # Each object tells by itself, whatever others have.
+            kind[own, (bare.kind != kernels.MISSING) != self.inside] = kernels.MISSING
+        image = replace(members, kind=kind)
         if not self.inside:
-            return members.without_names(prefixed)
-        image = members.without_names(names - set(prefixed))
+            return image.without_names(
+                [n for n in prefixed if not (kind[members.names.index(n)] != kernels.MISSING).any()]
+            )
+        image = image.without_names(names - set(prefixed))
         has_any = (image.kind != kernels.MISSING).any(axis=0)
         image = replace(image, names=tuple(name.removeprefix(self.prefix) for name in image.names))
         return image.where(members.is_object & has_any)
@@ -149,12 +160,13 @@ class EitherImages:
         first, second = self.first.take(rows), self.second.take(rows)
         if not isinstance(first, Members) or not isinstance(second, Members):
             raise TypeError("images of either kind must both be spans")
-        if not second.is_object.any():
+        # A first image that is ambiguous is the one meant: the second does not stand in for it.
+        which = first.is_object | (first.status == kernels.REPEATED)
+        if not (second.is_object | (second.status == kernels.REPEATED)).any():
             return first
-        if not first.is_object.any():
+        if not which.any():
             return second
         names = tuple(dict.fromkeys([*first.names, *second.names]))
-        which = first.is_object
         columns = [(first.column(name), second.column(name)) for name in names]
         return Members(
             second.data,
@@ -211,6 +223,13 @@ class Nothing:
     def take(self, rows: Rows) -> Members:
         """See `ImageSource`."""
         return scan_objects(no_documents(len(rows)))
+
+
+def taken_cells(offsets: Rows, rows: Rows) -> tuple[Rows, Rows]:
+    """(where the cells of each of these rows begin among those taken, which cells they are)."""
+    lengths = np.diff(offsets)[rows]
+    begins = np.r_[0, np.cumsum(lengths)]
+    return begins, np.repeat(offsets[:-1][rows] - begins[:-1], lengths) + np.arange(int(begins[-1]))
 
 
 def taken(documents: Documents, rows: Rows) -> Documents:

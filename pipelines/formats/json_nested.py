@@ -41,9 +41,16 @@ def lists(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
 
 
 def maps(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
-    """Objects whose member names are keys, or lists of [key, value] pairs."""
+    """Objects whose member names are keys, or lists of [key, value] pairs: each value tells by itself."""
     key_type, value_type = wanted.members[0][1], wanted.members[1][1]
-    if column.kinds[kernels.ARRAY]:
+    as_pairs = column.of_kind(kernels.ARRAY)
+    if as_pairs.any() and column.kinds[kernels.OBJECT]:
+        pairs_of, wrong_pairs = maps(column.without(~as_pairs), wanted, decode)
+        objects_of, wrong_objects = maps(column.without(as_pairs), wanted, decode)
+        both = pa.concat_arrays([objects_of, pairs_of])
+        places = np.arange(len(column)) + np.where(as_pairs, len(column), 0)
+        return both.take(pa.array(places)), wrong_pairs | wrong_objects
+    if as_pairs.any():
         pairs = scan_arrays(column.documents(kernels.ARRAY))
         inner = scan_arrays(pairs.values.documents(kernels.ARRAY))
         is_pair = np.diff(inner.offsets) == 2

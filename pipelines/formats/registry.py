@@ -20,7 +20,7 @@ from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium
 from pipelines.formats.debezium_options import DebeziumOptions
 from pipelines.formats.dms import DmsOptions, decode_dms
 from pipelines.formats.event_order import in_order, places
-from pipelines.formats.events import Events, each_once, reject
+from pipelines.formats.events import Events, each_once, reject, without_refused
 from pipelines.formats.feed import POSITION, Decided, FeedConfig
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
@@ -149,7 +149,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
-    events = chosen.decode(readable, options)
+    events = without_refused(chosen.decode(readable, options))
     reading = Reading(
         InferenceOptions(objects_as_text=getattr(options, "objects", "struct") == "text"),
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),

@@ -17,7 +17,7 @@ from pipelines.errors import ConfigError
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats import temporal
 from pipelines.formats.documents import Documents, from_binary
-from pipelines.formats.events import Declared, Events, strings, table_names
+from pipelines.formats.events import Declared, Events, Refusal, strings, table_names
 from pipelines.formats.image_sources import Nothing
 from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
 from pipelines.formats.json_scan import scan_arrays, scan_objects
@@ -53,7 +53,7 @@ class Wal2JsonOptions:
     """Options of the format.
 
     Attributes:
-        version: 1 or 2; None takes what the first event looks like.
+        version: 1 or 2; None lets each event tell.
         date_style: the server's `DateStyle`, where it is not ISO: `SQL, DMY`. Nothing is guessed from the values.
     """
 
@@ -86,18 +86,24 @@ def _words(style: str) -> tuple[str, ...]:
 
 
 def decode_wal2json(raw: RawEvents, options: Wal2JsonOptions) -> Events:
-    """The changes of a batch of wal2json events."""
-    documents, wrapper = _unwrapped(from_binary(raw.documents))
-    if options.version == 1 or (options.version is None and _looks_like_v1(documents)):
-        return _version_1(documents, wrapper, options.dates)
-    return _version_2(documents, wrapper, options.dates)
+    """The changes of a batch of wal2json events. Each tells its version by itself, unless the config says which it is."""
+    documents, wrapper, is_first = _unwrapped(from_binary(raw.documents))
+    if options.version is not None:
+        is_first = np.full(len(documents), options.version == 1)
+    if is_first.all():
+        found = _version_1(documents, wrapper)
+    elif not is_first.any():
+        found = _version_2(documents, wrapper)
+    else:
+        found = _version_1(documents.where(is_first), wrapper).beside(_version_2(documents.where(~is_first), wrapper))
+    return _events(found, documents, wrapper, options.dates)
 
 
 def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2JsonOptions) -> Complete | None:
     """How many of the events belong to finished transactions; None if nothing among them marks transactions."""
     if isinstance(documents, pa.Table) or options.version == 1:
         return None
-    inner, _ = _unwrapped(from_binary(documents))
+    inner, _, _ = _unwrapped(from_binary(documents))
     action = strings(scan_objects(inner, ("action",), learn=False).column("action"))
     begins = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(action, "B"), False)))
     commits = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(action, "C"), False)))
@@ -109,56 +115,86 @@ def complete_transactions(documents: pa.BinaryArray | pa.Table, options: Wal2Jso
     return Complete(count, of_transactions=True)
 
 
-def _unwrapped(documents: Documents) -> tuple[Documents, Members]:
-    """The messages inside the wrapper of pgcopydb, and the wrappers (or the events themselves) with their times."""
-    wrapper = scan_objects(documents, ("action", "xid", "lsn", "timestamp", "message"), learn=False)
+def _unwrapped(documents: Documents) -> tuple[Documents, Members, Mask]:
+    """(messages, wrappers, which messages are of version 1).
+
+    The messages are those inside the wrapper of pgcopydb; wrappers, or else the events themselves, have the times.
+    """
+    wrapper = scan_objects(documents, ("action", "xid", "lsn", "timestamp", "message", "change"), learn=False)
     message = wrapper.column("message")
     wrapped = message.of_kind(kernels.OBJECT)
     if not wrapped.any():
-        return documents, wrapper
+        return documents, wrapper, _is_version_1(wrapper)
     inner = message.documents(kernels.OBJECT)
     start = np.where(wrapped, inner.start, documents.start)
-    return Documents(documents.data, start, np.where(wrapped, inner.end, documents.end)), wrapper
+    messages = Documents(documents.data, start, np.where(wrapped, inner.end, documents.end))
+    return messages, wrapper, _is_version_1(scan_objects(messages, ("change", "action"), learn=False))
 
 
-def _looks_like_v1(documents: Documents) -> bool:
-    first = np.flatnonzero(documents.present)[:100]
-    sample = scan_objects(documents.take(first), ("change", "action"), learn=False)
-    return bool(sample.column("change").kinds[kernels.ARRAY] > sample.column("action").has_value.sum())
+def _is_version_1(events: Members) -> Mask:
+    return events.column("change").of_kind(kernels.ARRAY) & ~events.column("action").has_value
 
 
-def _version_2(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
+@dataclass(frozen=True)
+class _Changes:
+    """Changes of either version, in the order of their events.
+
+    Attributes:
+        op: of each; 0 for what is no change.
+        raw: the event of each.
+        parts: names of schemas and tables.
+        cells: columns, old identity and primary key.
+        times: of their transactions.
+        refused: events that are no wal2json.
+        num_control: what stands around changes.
+    """
+
+    op: NDArray[np.uint8]
+    raw: Rows
+    parts: tuple[pa.StringArray, ...]
+    cells: tuple[Cells, ...]
+    times: pa.Array
+    refused: tuple[Refusal, ...]
+    num_control: int
+
+    def beside(self, other: "_Changes") -> "_Changes":
+        """Both, of which no event is in common, in the order of the events."""
+        raw = np.concatenate([self.raw, other.raw])
+        order = np.argsort(raw, kind="stable")
+        places = pa.array(order)
+        return _Changes(
+            op=np.concatenate([self.op, other.op])[order],
+            raw=raw[order],
+            parts=tuple(pa.concat_arrays(both).take(places) for both in zip(self.parts, other.parts, strict=True)),
+            cells=tuple(a.followed_by(b).take(order) for a, b in zip(self.cells, other.cells, strict=True)),
+            times=pa.concat_arrays([self.times, other.times]).take(places),
+            refused=(*self.refused, *other.refused),
+            num_control=self.num_control + other.num_control,
+        )
+
+
+def _version_2(documents: Documents, wrapper: Members) -> _Changes:
     names = ("action", "schema", "table", "columns", "identity", "pk", "timestamp")
     events = scan_objects(documents, names, learn=False)
     action = strings(events.column("action"))
     op, control = op_codes(action, _V2), op_codes(action, _V2_CONTROL) != 0
-    columns, identity, pk = (cells_of(events.column(name)) for name in ("columns", "identity", "pk"))
     times = pc.coalesce(strings(events.column("timestamp")), strings(wrapper.column("timestamp")))
-    return _events(
-        events,
-        op,
-        np.arange(len(op)),
-        (columns, identity, pk),
-        temporal.from_text(times, _TIMESTAMP)[0],
-        dates=dates,
-        paths=paths_of(documents),
+    unknown = events.is_object & (op == 0) & ~control
+    return _Changes(
+        op=op,
+        raw=np.arange(len(op)),
+        parts=_table_parts(events),
+        cells=tuple(cells_of(events.column(name)) for name in ("columns", "identity", "pk")),
+        times=temporal.from_text(times, _TIMESTAMP)[0],
         refused=(
             *broken_documents(events),
-            *refusal(
-                events.is_object & (op == 0) & ~control,
-                "no wal2json event: action is none of I, U, D, T, B, C, M",
-                action,
-            ),
+            *refusal(unknown, "no wal2json event: action is none of I, U, D, T, B, C, M", action),
         ),
-        skipped=counted(
-            ("blank line", blank(events)),
-            ("tombstone", tombstones(events)),
-            ("control event", events.is_object & control),
-        ),
+        num_control=int((events.is_object & control).sum()),
     )
 
 
-def _version_1(documents: Documents, wrapper: Members, dates: Encoding) -> Events:
+def _version_1(documents: Documents, wrapper: Members) -> _Changes:
     transactions = scan_objects(documents, ("change", "timestamp"), learn=False)
     changes = scan_arrays(transactions.column("change").documents(kernels.ARRAY))
     raw_of = np.repeat(np.arange(len(documents)), np.diff(changes.offsets))
@@ -173,67 +209,56 @@ def _version_1(documents: Documents, wrapper: Members, dates: Encoding) -> Event
     keys = scan_objects(events.column("pk").documents(kernels.OBJECT), ("pknames", "pktypes"), learn=False)
     cells = (columns, parallel(old, "keynames", "keytypes", "keyvalues"), parallel(keys, "pknames", "pktypes", None))
     times = pc.coalesce(strings(transactions.column("timestamp")), strings(wrapper.column("timestamp")))
-    uneven = columns.uneven | cells[1].uneven
-    unknown = (op == 0) & ~message
-    odd = np.unique(raw_of[unknown | uneven])
+    odd = np.unique(raw_of[((op == 0) & ~message) | columns.uneven | cells[1].uneven])
     reason = (
         "no wal2json change: kind is none of insert, update, delete, truncate, or names and values differ in number"
     )
     no_change = transactions.is_object & (transactions.column("change").kind != kernels.ARRAY)
-    return _events(
-        events,
-        np.where(uneven, np.uint8(0), op),
-        raw_of,
-        cells,
-        temporal.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
-        dates=dates,
-        paths=paths_of(documents, raw_of),
+    return _Changes(
+        op=op,
+        raw=raw_of,
+        parts=_table_parts(events),
+        cells=cells,
+        times=temporal.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
         refused=(
             *broken_documents(transactions),
             *refusal(no_change, "no wal2json transaction: change is missing"),
             *refusal(np.isin(np.arange(len(documents)), odd), reason),
         ),
-        skipped=counted(
-            ("blank line", blank(transactions)), ("tombstone", tombstones(transactions)), ("control event", message)
-        ),
+        num_control=int(message.sum()),
     )
 
 
-def _events(
-    events: Members,
-    op: NDArray[np.uint8],
-    raw_of: Rows,
-    cells: tuple[Cells, Cells, Cells],
-    times: pa.Array,
-    *,
-    dates: Encoding,
-    paths: Any,
-    refused: Any,
-    skipped: Mapping[str, int],
-) -> Events:
-    columns, identity, _ = cells
-    table_of, tables = table_names([strings(events.column(name)) for name in ("schema", "table")])
-    declared_of, declared = _declared(table_of, op, cells, dates)
+def _table_parts(events: Members) -> tuple[pa.StringArray, ...]:
+    return tuple(strings(events.column(name)) for name in ("schema", "table"))
+
+
+def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: Encoding) -> Events:
+    op = changes.op
+    columns, identity, _ = changes.cells
+    table_of, tables = table_names(list(changes.parts))
+    declared_of, declared = _declared(table_of, op, changes.cells, dates)
+    skipped = counted(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
     return Events(
-        raw=raw_of,
+        raw=changes.raw,
         op=op,
         table_of=table_of,
         tables=tables,
-        source_ts=times,
+        source_ts=changes.times,
         after=columns.images((op == ord("c")) | (op == ord("u"))),
         before=identity.images((op == ord("u")) | (op == ord("d"))),
         key=Nothing(),
         declared_of=declared_of,
         declared=declared,
-        order=paths,
+        order=paths_of(documents, changes.raw),
         sparse_updates=True,
-        refusals=refused,
-        skipped=skipped,
+        refusals=changes.refused,
+        skipped=skipped | ({"control event": changes.num_control} if changes.num_control else {}),
     )
 
 
 def _declared(
-    table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, Cells, Cells], dates: Encoding
+    table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, ...], dates: Encoding
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
     """What the events say about columns and key, together per table as long as they do not contradict each other."""
     parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in cells)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipelines.formats import json_kernels as kernels
 from pipelines.formats.events import strings
-from pipelines.formats.image_sources import CellImages
+from pipelines.formats.image_sources import CellImages, taken_cells
 from pipelines.formats.json_scan import scan_arrays, scan_objects
 from pipelines.formats.json_spans import Elements, Members, SpanColumn
 
@@ -30,6 +30,30 @@ class Cells:
     def images(self, present: Mask) -> CellImages:
         """The cells as row images of the events that are `present` and have the list."""
         return CellImages(self.offsets, self.names, self.values, present & self.given)
+
+    def followed_by(self, other: "Cells") -> "Cells":
+        """The cells of these events, then those of others; all lie in the same bytes."""
+        values = SpanColumn(
+            other.values.data,
+            np.concatenate([self.values.start, other.values.start]),
+            np.concatenate([self.values.end, other.values.end]),
+            np.concatenate([self.values.kind, other.values.kind]),
+        )
+        return Cells(
+            np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+            pa.concat_arrays([self.names, other.names]),
+            pa.concat_arrays([self.types, other.types]),
+            values,
+            np.concatenate([self.given, other.given]),
+            np.concatenate([self.uneven, other.uneven]),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> "Cells":
+        """The cells of these events."""
+        offsets, cells = taken_cells(self.offsets, rows)
+        places = pa.array(cells)
+        names, types, values = self.names.take(places), self.types.take(places), self.values.take(cells)
+        return Cells(offsets, names, types, values, self.given[rows], self.uneven[rows])
 
     def signatures(self) -> pa.Array:
         """Per event a text of all names and types."""

@@ -1,0 +1,126 @@
+"""An event means the same whatever stands beside it in a batch, and is applied or refused, never both."""
+
+import json
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.errors import SourceError
+from pipelines.formats.documents import from_binary
+from pipelines.formats.json_columns import decode
+from pipelines.formats.json_scan import scan_objects
+from pipelines.formats.value_type import from_arrow
+from pipelines.sources.raw_events import RawEvents, from_documents
+from tests.pipelines.formats.decoded_feed import changes, dms, read, reasons, wal
+
+OLD = {"keynames": ["id"], "keytypes": ["integer"], "keyvalues": [1]}
+VERSION_1 = {"change": [{"kind": "delete", "schema": "public", "table": "products", "oldkeys": OLD}]}
+DEBEZIUM = {"op": "d", "before": {"id": 1}, "after": None, "source": {"table": "products"}}
+CANAL = {"type": "DELETE", "data": [{"id": "1"}], "old": None, "table": "products", "mysqlType": {"id": "BIGINT"}}
+MAXWELL = {"database": "d", "table": "products", "type": "delete", "ts": 1, "data": {"id": 1}}
+DELETES: dict[str, tuple[str, Any]] = {
+    "debezium": ("debezium-json", DEBEZIUM),
+    "unwrapped": ("debezium-json", {"id": 1, "__deleted": "true"}),
+    "canal": ("canal-json", {**CANAL, "database": "d", "isDdl": False, "es": 1}),
+    "maxwell": ("maxwell-json", MAXWELL),
+    "dms": ("dms", dms("delete", {"id": 1})),
+    "wal2json": ("wal2json", wal("D", None, {"id": 1})),
+    "wal2json 1": ("wal2json", VERSION_1),
+    "rows": ("rows", {"op": "d", "id": 1}),
+}
+
+
+def each_alone(name: str, events: list[Any], **feed: Any) -> list[Any]:
+    return [found for event in events for found in changes(read(name, event, **feed), "op", "key", "before", "after")]
+
+
+@pytest.mark.parametrize(
+    "behind", [b"", b"tru", b'"x', b"[" * 3000 + b"]" * 3000 + b"}"], ids=["cut", "word", "text", "deep"]
+)
+@pytest.mark.parametrize("kind", DELETES)
+def test_broken_events_are_refused_and_not_applied_too(kind: str, behind: bytes) -> None:
+    name, event = DELETES[kind]
+    broken = json.dumps(event).encode()[:-1] + b', "x": ' + behind
+    decoded = read(name, broken, event)
+    assert [c["op"] for c in changes(decoded)] == ["d"]
+    assert reasons(decoded) == ["not JSON"]
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("wal2json", wal("D", None, {"id": 1}) | {"identity": [{"name": "id", "type": "integer", "value": n} for n in (1, 2)]}),
+        ("dms", dms("update", {"id": 1}, **{"before-image": "@"})),
+    ],
+    ids=["column of wal2json", "before image of DMS"],
+)  # fmt: skip
+def test_rows_that_give_a_column_twice_are_refused(name: str, event: Any) -> None:
+    document = json.dumps(event).replace('"@"', '{"id": 2, "id": 3}').encode()
+    decoded = read(name, document)
+    assert changes(decoded) == []
+    assert reasons(decoded) == ["an object gives a member twice"]
+
+
+def test_each_event_of_wal2json_tells_its_version() -> None:
+    insert = {"kind": "insert", "schema": "public", "table": "products"}
+    first = {
+        "change": [insert | {"columnnames": ["id"], "columntypes": ["integer"], "columnvalues": [n]} for n in (5, 6)]
+    }
+    events: list[Any] = [first, wal("I", {"id": 1}), VERSION_1, wal("U", {"id": 2}, {"id": 1})]
+    for order in permutations(events):
+        decoded = read("wal2json", *order)
+        assert reasons(decoded) == []
+        assert changes(decoded, "op", "key", "before", "after") == each_alone("wal2json", list(order))
+    assert len(reasons(read("wal2json", *events, options={"version": 2}))) == 2
+
+
+def test_each_row_tells_its_operation_by_its_own_member() -> None:
+    rows: list[Any] = [
+        {"op": "c", "id": 1},
+        {"_op": "d", "id": 1},
+        {"__$operation": 3, "id": 1},
+        {"__$operation": 4, "id": 1},
+    ]
+    doubtful = {"op": "c", "operation": "d", "id": 4}
+    decoded = read("rows", *rows, doubtful)
+    assert [c["op"] for c in changes(decoded)] == ["c", "d", "u"]
+    assert reasons(decoded)[0].startswith("several columns may say what happened")
+    assert reasons(read("rows", doubtful)) == reasons(decoded)
+    assert [c["op"] for c in changes(read("rows", doubtful, options={"op_column": "operation"}))] == ["d"]
+    assert decoded.tables["shop.products"].row_type == pa.struct([("id", pa.int64())])
+
+
+def test_tables_of_which_several_columns_may_tell_are_refused() -> None:
+    table = pa.table({"op": ["c"], "operation": ["d"], "id": [1]})
+    raw = from_documents(pa.nulls(1, pa.binary()))
+    raw = RawEvents(**{**raw.__dict__, "documents": None, "rows": table})
+    with pytest.raises(SourceError, match=r"op and operation: several columns may say what happened.*op_column"):
+        read("rows", raw=raw)
+    assert [c["op"] for c in changes(read("rows", raw=raw, options={"op_column": "operation"}))] == ["d"]
+
+
+def test_maps_may_be_written_in_both_ways_within_a_batch() -> None:
+    values: list[Any] = [{"a": 1}, [["b", 2]], [], {}, None, [["c", 3], ["d", 4]], [["e"]]]
+    documents = from_binary(pa.array([json.dumps({"m": value}).encode() for value in values], pa.binary()))
+    wanted = from_arrow(pa.map_(pa.string(), pa.int64()))
+    column = scan_objects(documents).column("m")
+    found, bad = decode(column, wanted)
+    assert found.to_pylist() == [[("a", 1)], [("b", 2)], [], [], None, [("c", 3), ("d", 4)], None]
+    assert bad.tolist() == [False] * 6 + [True]
+    for row in range(len(values)):
+        alone, wrong = decode(column.take(np.array([row])), wanted)
+        assert (alone.to_pylist()[0], bool(wrong[0])) == (found[row].as_py(), bool(bad[row]))
+
+
+def test_a_before_image_of_dms_stands_beside_its_column_in_the_same_row() -> None:
+    """Another row's column makes no before image of a column that has the prefix by chance."""
+    rows = [dms("update", {"id": 1, "BI_x": 5}), dms("update", {"id": 2, "x": 1, "BI_x": 7})]
+    types = {"types": {"BI_x": "long", "x": "long"}}
+    together = changes(read("dms", *rows, **types), "before", "after")
+    assert together[0]["after"]["BI_x"] == 5
+    assert (together[0]["before"] or {}).get("x") is None
+    assert together[1]["before"]["x"] == 7
+    assert together[1]["after"]["x"] == 1
