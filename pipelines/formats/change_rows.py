@@ -108,7 +108,7 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     extra = (options.ts_column,) if options.ts_column else ()
     rows = scan_objects(documents, (*names, *extra), learn=False)
     told = _told(rows, names)
-    _require_column(options, is_there=bool(told.is_given.any() or not rows.is_object.any()))
+    _require_column(options, is_there=bool(told.given or not rows.is_object.any()))
     op = with_retractions(_ops(told, rows.is_object, options))
     times = _times(rows.column(extra[0])) if extra else pa.nulls(len(op), TIMESTAMP)
     usable = documents.where(rows.is_object)
@@ -118,14 +118,19 @@ def _from_documents(raw: RawEvents, options: RowChangeOptions) -> Events:
     events = _events(
         op, times, ObjectImages(usable.where(~deleted), without), ObjectImages(usable.take(old).where(has_old), without)
     )
-    shown = names[0] if options.op_column else "any of the usual columns"
+    unknown = rows.is_object & (op == 0)
     return Events(
         **events,
         order=paths_of(documents),
         refusals=(
             *broken_documents(rows),
             *refusal(rows.is_object & told.in_doubt, SEVERAL),
-            *refusal(rows.is_object & (op == 0), f"no operation that is known in {shown}", told.words),
+            *(
+                refused
+                for name, given in told.given.items()
+                for refused in refusal(unknown & given, f"no operation that is known in {name}", told.words)
+            ),
+            *refusal(unknown, f"no {names[0] if options.op_column else 'column'} that says what happened"),
         ),
         skipped=counted(
             ("blank line", blank(rows)),
@@ -175,13 +180,13 @@ class _Told:
 
     Attributes:
         words: NULL where it says nothing.
-        is_given: whether the row has a column that may tell.
+        given: rows that have each of the columns that may tell.
         is_number: the numbers of SQL Server's change tables.
         in_doubt: rows of which several columns may tell.
     """
 
     words: pa.StringArray
-    is_given: Mask
+    given: Mapping[str, Mask]
     is_number: Mask
     in_doubt: Mask
 
@@ -195,7 +200,7 @@ def _told(rows: Members, names: tuple[str, ...]) -> _Told:
     for name in given:
         words = pc.coalesce(words, json_text(rows.column(name))[0])
     nothing = np.zeros(len(rows), np.bool_)
-    return _Told(words, num_given > 0, given.get(SQL_SERVER_OPERATION, nothing), num_given > 1)
+    return _Told(words, given, given.get(SQL_SERVER_OPERATION, nothing), num_given > 1)
 
 
 def _told_by_table(table: pa.Table, options: RowChangeOptions) -> tuple[str | None, _Told]:
@@ -209,9 +214,9 @@ def _told_by_table(table: pa.Table, options: RowChangeOptions) -> tuple[str | No
         raise SourceError(f"{' and '.join(given)}: {SEVERAL}")
     count, nothing = table.num_rows, np.zeros(table.num_rows, np.bool_)
     if not given:
-        return None, _Told(pa.nulls(count, pa.string()), nothing, nothing, nothing)
+        return None, _Told(pa.nulls(count, pa.string()), {}, nothing, nothing)
     words = cast_each(_single(table.column(given[0])), pa.string())[0]
-    return given[0], _Told(words, ~nothing, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
+    return given[0], _Told(words, {given[0]: ~nothing}, np.full(count, given[0] == SQL_SERVER_OPERATION), nothing)
 
 
 def _ops_of_documents(documents: pa.BinaryArray, options: RowChangeOptions) -> Ops:

@@ -134,7 +134,7 @@ def test_reasons_show_the_value_of_each_event_shortened() -> None:
     found = reasons(read("rows", *rows, {"op": "?", "id": 3}, {"id": 4}))
     assert found == [
         "no operation that is known in op: '?'",
-        "no operation that is known in op: there is none",
+        "no column that says what happened",
         "column n: text 'a b' is no long",
         f"column n: text '{'x' * 60}...' is no long",
         "column n: list '[1]' is no long",
