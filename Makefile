@@ -31,11 +31,15 @@ ui: $(READY) java ## Open the demo project in the Dagster UI
 	@$(BIN)/nevermore ui --dir $(DEMO_DIR)
 
 test: $(READY) java ## Run the tests that every change must pass
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadgroup
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
-test-all: $(READY) java ## Run every test, the long ones too
-	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadgroup
+PART ?=
+
+test-all: $(READY) java ## Run every test, the long ones too; PART="checks kernels" runs those folders of tests/ alone
+	@$(BIN)/python -m pytest --timeout 1800 --numprocesses 2 --dist loadfile $(addprefix tests/,$(PART))
+ifeq ($(strip $(PART)),)
 	@tests/spark_versions/run
+endif
 
 lint: $(READY) ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""One Spark session per test run, for every test marked `spark`; starting one takes longer than most suites.
+"""One Spark session per process of a test run, for every test marked `spark`; starting one takes longer than most suites.
 
 pytestmark = SPARK_TEST
 
@@ -14,8 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_TEST = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-"""Marks of tests with a session: all in one process of a parallel run."""
+SPARK_TEST = [pytest.mark.spark]
+"""Marks of tests with a session."""
 
 REMOTE = "NEVERMORE_TEST_SPARK_REMOTE"
 """Environment variable: the session is one of Connect; `local[2]` starts its server too."""

@@ -12,7 +12,7 @@ from tests.cluster.faulty_job import FAULTS
 from tests.cluster.sales_project import make_project, published
 from tests.cluster.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 _SOLD = """
   shop.sold:

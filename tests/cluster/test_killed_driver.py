@@ -16,7 +16,7 @@ from pipelines.crash_points import EXIT_CODE, VARIABLE
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.sales_project import DAYS, make_project, published
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 SECONDS = 300
 _SOLD = """

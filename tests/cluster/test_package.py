@@ -14,7 +14,7 @@ from tests.cluster.sales_project import expected, make_project
 from tests.cluster.standalone import StandaloneCluster
 from tests.cluster.worker_python import python_with_requirements
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 NUM_ROWS, NUM_DELETES = 40_000, 10_000
 

@@ -12,7 +12,7 @@ from tests.cluster.connect_server import ConnectServer
 from tests.cluster.sales_project import DAYS, TABLES, expected, published
 from tests.cluster.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1500)]
 
 COLUMNS = {
     "shop.daily": ["day", "name", "sales", "amount", "note"],

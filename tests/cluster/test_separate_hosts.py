@@ -10,7 +10,7 @@ from tests.cluster.conftest import RunJob
 from tests.cluster.sales_project import make_project
 from tests.cluster.standalone import StandaloneCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def _may_unshare() -> bool:

@@ -22,7 +22,6 @@ def examples(page: Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
 def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:

@@ -99,7 +99,6 @@ def test_nested_columns_are_left_to_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(
     "how", [k if k == "inner" else pytest.param(k, marks=pytest.mark.slow) for k in ("inner", "left_semi", "right")]
 )
@@ -113,7 +112,6 @@ def test_every_type_comes_out_as_spark_reads_it(spark: SparkSession, fact: Scan,
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_keys_of_every_type_and_of_none(spark: SparkSession, dimension: Scan) -> None:
     for name in VALUES:
         few = dimension.select(name).where("k < 1")
