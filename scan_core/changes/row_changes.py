@@ -15,11 +15,11 @@ from scan_core.changes.file_changes import FileChanges, Redeleted
 from scan_core.deletes.delete_filter import open_delete_filter
 from scan_core.metrics import ScanMetrics
 from scan_core.plan.splits import make_splits
-from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.memory_budget import MemoryBudget
+from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
 from scan_core.read.split_reader import read_split
-from scan_core.read.task_reader import open_task
+from scan_core.read.task import open_task
 from scan_core.rows.selection import Mask, to_indices
 from scan_core.split import ScanContext, Split
 
@@ -80,15 +80,15 @@ def _read_redeleted(file: Redeleted, context: ScanContext, metrics: ScanMetrics)
     after = open_delete_filter(file.after, context, metrics)
     if before.is_empty and after.is_empty:
         return
-    order = ConjunctOrder(adaptive=context.options.adaptive_order)
-    with open_task(file.common, context, metrics, order) as reader:
-        output = OutputColumns(reader.projection, context, file.common.data_file)
+    adaptivity = Adaptivity(adaptive=context.options.adaptive_order)
+    with open_task(file.common, context, metrics, adaptivity) as reader:
+        output = OutputColumns(reader.projection, context, file.common.data_file, context.projection.fields)
         reader.plan_to_read(output.file_columns)
-        for columns, conjuncts in reader.row_groups():
+        for columns, unread in reader.row_groups():
             dead_after = reader.removed_by(after, columns)
             changed = Mask(reader.removed_by(before, columns) ^ dead_after)
             if changed.values.any():
-                selection = reader.refine(columns, conjuncts, changed)
+                selection = reader.refine(columns, reader.select(columns, unread, changed), changed)
                 gone = dead_after[to_indices(selection)]
                 start = 0
                 for batch in output.batches(columns, selection, MemoryBudget(context.options), metrics):

@@ -1,4 +1,4 @@
-"""What a statistic can tell about the rows it describes."""
+"""What can be told of rows without looking at them, and at which level."""
 
 from enum import Enum
 
@@ -9,3 +9,15 @@ class Match(Enum):
     NEVER = "never"
     MAYBE = "maybe"
     ALWAYS = "always"
+
+
+class Level(Enum):
+    """Where rows can be excluded, with the names that people read."""
+
+    FILES = "files"
+    ROW_GROUPS = "row groups"
+    BLOOM_FILTERS = "Bloom filters"
+    DICTIONARIES = "dictionaries"
+    BITMAPS = "bitmap indexes"
+    PAGES = "pages"
+    ROWS = "rows"

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.native.machine_code import Kernels
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.row_filter import ValueSource, file_columns_of, values_of
+from scan_core.read.restriction import ValueSource, file_columns_of, values_of
 from scan_core.rows.buffers import boolean_array, index_array, numbers, validity
 from scan_core.rows.selection import All, RowSelection, selected_count, to_mask
 

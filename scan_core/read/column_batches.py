@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.metrics import ScanMetrics
-from scan_core.read.conjunct_order import ConjunctOrder
 from scan_core.read.memory_budget import MemoryBudget
+from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FromFile
-from scan_core.read.row_filter import file_columns_of, values_of
-from scan_core.read.task_reader import open_task
+from scan_core.read.restriction import file_columns_of, values_of
+from scan_core.read.task import open_task
 from scan_core.rows.selection import to_indices
 from scan_core.schema import NestedField
 from scan_core.split import FileScanTask, ScanContext
@@ -32,7 +32,7 @@ def column_batches(
         context: of a scan without predicate.
     """
     metrics = ScanMetrics()
-    with open_task(task, context, metrics, ConjunctOrder(adaptive=False)) as reader:
+    with open_task(task, context, metrics, Adaptivity(adaptive=False)) as reader:
         if not isinstance(reader.projection.leaf(column.field_id, column.type), FromFile):
             return None
     return _batches(task, column, context)
@@ -40,7 +40,7 @@ def column_batches(
 
 def _batches(task: FileScanTask, column: NestedField, context: ScanContext) -> Iterator[tuple[pa.Array, Rows]]:
     budget = MemoryBudget(context.options)
-    with open_task(task, context, ScanMetrics(), ConjunctOrder(adaptive=False)) as reader:
+    with open_task(task, context, ScanMetrics(), Adaptivity(adaptive=False)) as reader:
         source = reader.projection.leaf(column.field_id, column.type)
         reader.plan_to_read(file_columns_of(source))
         for columns, _ in reader.row_groups():

@@ -37,6 +37,10 @@ class ColumnStatistics:
     value_count: int | None = None
 
 
+StatisticsOf = Callable[[int], ColumnStatistics | None]
+"""Field id -> what is known of the column in the rows that are asked about."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PageStatistics:
     """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1])."""

@@ -1,19 +1,73 @@
 """What an open data file tells of its columns, by field id and in the types of the table: bounds, pages, exclusion tests.
 
-What that proves for a predicate or a set of deletes is the business of `prune/` and `deletes/`.
+Columns have pages of their own lengths: a stretch is a run of rows in which no column of interest begins a new page. What
+is proved so for a predicate, a runtime filter or a set of deletes is known to the restrictions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from scan_core.prune.match import Match
 from scan_core.read.bloom_filter import is_comparable
-from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, RowGroup
-from scan_core.read.page_pruning import Stretches, find_stretches
+from scan_core.read.file_reader import ColumnStatistics, FileReader, PageStatistics, RowGroup, StatisticsOf
 from scan_core.read.projection import FileProjection
 from scan_core.read.statistics import table_statistics
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import All, RowSelection
 from scan_core.schema import Type, arrow_type
 
 ExclusionTest = Callable[[Any], bool]
+
+_MOST_STRETCHES = 4_096
+"""Beyond, looking at bounds costs more than pages do."""
+SAMPLED_PARTS = 16
+_LEAST_SAMPLED_STRETCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PageMatches:
+    """What is known of the rows [edges[k], edges[k + 1]) of one row group, for each k."""
+
+    edges: Sequence[int]
+    verdicts: Sequence[Match]
+
+    @classmethod
+    def unknown(cls, num_rows: int) -> "PageMatches":
+        """Pages tell nothing."""
+        return cls((0, num_rows), (Match.MAYBE,))
+
+    def rows(self, *wanted: Match) -> RowSelection:
+        """The rows with one of these verdicts."""
+        if all(verdict in wanted for verdict in self.verdicts):
+            return All(self.edges[-1])
+        pairs = [(self.edges[k], self.edges[k + 1]) for k, verdict in enumerate(self.verdicts) if verdict in wanted]
+        return from_ranges(pairs, self.edges[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Runs of rows [edges[k], edges[k + 1]) of one row group, and what is known of each."""
+
+    edges: Sequence[int]
+    known: Sequence[StatisticsOf]
+
+    def match(self, match: Callable[[StatisticsOf], Match]) -> PageMatches:
+        """The verdict on every stretch."""
+        return PageMatches(self.edges, [match(known) for known in self.known])
+
+    def match_if_worthwhile(self, match: Callable[[StatisticsOf], Match]) -> PageMatches:
+        """The same, if of many stretches some of a few evenly spread ones are excluded.
+
+        Data that lie in order or in clusters exclude some of them; of values scattered at random none are excluded.
+        """
+        step = max(len(self.known) // SAMPLED_PARTS, 1)
+        is_long = len(self.known) >= _LEAST_SAMPLED_STRETCHES
+        if is_long and all(match(known) is not Match.NEVER for known in self.known[step // 2 :: step]):
+            return PageMatches.unknown(self.edges[-1])
+        return self.match(match)
 
 
 class FileStatistics:
@@ -24,7 +78,7 @@ class FileStatistics:
         self._projection = projection
         self._known: dict[tuple[int, int], tuple[Type, ColumnStatistics | None]] = {}
 
-    def of(self, row_group: RowGroup, types: Mapping[int, Type]) -> Callable[[int], ColumnStatistics | None]:
+    def of(self, row_group: RowGroup, types: Mapping[int, Type]) -> StatisticsOf:
         """Statistics of a row group by field id, bounds in the types given."""
 
         def statistics_of(field_id: int) -> ColumnStatistics | None:
@@ -77,3 +131,28 @@ class FileStatistics:
             return test_of(row_group, index)
 
         return excludes_of
+
+
+def find_stretches(pages: Mapping[int, PageStatistics], whole: StatisticsOf) -> Stretches | None:
+    """The stretches of a row group; None if its pages tell no more than the row group does.
+
+    Args:
+        pages: of columns by field id, bounds in the types that `whole` uses.
+        whole: statistics of the row group, for columns without page index.
+    """
+    edges = sorted({int(edge) for found in pages.values() for edge in found.edges})
+    if not 2 < len(edges) <= _MOST_STRETCHES:
+        return None
+    begins = np.array(edges[:-1])
+    page_of = {i: (np.searchsorted(found.edges, begins, side="right") - 1).tolist() for i, found in pages.items()}
+
+    def known(stretch: int) -> StatisticsOf:
+        def statistics_of(field_id: int) -> ColumnStatistics | None:
+            if field_id not in pages:
+                return whole(field_id)
+            page: int = page_of[field_id][stretch]
+            return pages[field_id].statistics[page]
+
+        return statistics_of
+
+    return Stretches(edges, [known(k) for k in range(len(edges) - 1)])

@@ -5,7 +5,7 @@ runs of survivors. Where most rows survive, the others are dropped batch by batc
 the next one is needed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget, halves
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
 from scan_core.read.projection import Constant, FileProjection, FromFile
-from scan_core.read.row_filter import ValueSource, file_columns_of
+from scan_core.read.restriction import ValueSource, file_columns_of
 from scan_core.rows.algebra import runs, select_rows
 from scan_core.rows.selection import (
     All,
@@ -26,6 +26,7 @@ from scan_core.rows.selection import (
     slice_selection,
     to_indices,
 )
+from scan_core.schema import NestedField
 from scan_core.snapshot import DataFile
 from scan_core.split import ScanContext
 
@@ -34,10 +35,12 @@ _LONG_RUN_ROWS = 16_384
 
 
 class OutputColumns:
-    """How one data file gives the columns of the result."""
+    """How one data file gives columns of the result: `fields` are all of them, or none where rows are only counted."""
 
-    def __init__(self, projection: FileProjection, context: ScanContext, data_file: DataFile) -> None:
-        """Resolve every column of the result; MalformedTableError if a required one is missing."""
+    def __init__(
+        self, projection: FileProjection, context: ScanContext, data_file: DataFile, fields: Sequence[NestedField]
+    ) -> None:
+        """Resolve every column; MalformedTableError if a required one is missing."""
         self._schema = context.projection.arrow_schema()
         self._batch_rows = context.options.batch_rows
         self._drops_by_batch = context.options.drop_rows_by_batch
@@ -47,7 +50,7 @@ class OutputColumns:
             else projection.column(field)
             if len(context.field_paths[field.field_id]) == 1
             else projection.leaf(field.field_id, field.type)
-            for field in context.projection.fields
+            for field in fields
         ]
         self._indices = tuple(dict.fromkeys(s.index for s in self.sources if isinstance(s, FromFile)))
         self.file_columns = frozenset(i for s in self.sources for i in file_columns_of(s))

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.file_io import fingerprint, open_input, read_small
+from scan_core.read.absent_values import AbsenceTests
 from scan_core.read.byte_ranges import ByteRanges, ByteSource
 from scan_core.read.chunk_stream import ChunkStreams
-from scan_core.read.chunk_tests import ChunkTests
 from scan_core.read.decoded_size import DecodedSizes
 from scan_core.read.file_reader import (
     ColumnStatistics,
@@ -107,7 +107,7 @@ class ParquetFileReader:
         self._chunks = WholeChunks(path, source, layout)
         self._pages = PagedChunks(path, source, layout)
         self._streams = ChunkStreams(path, source, layout, parallelism)
-        self._tests = ChunkTests(path, source, layout)
+        self._tests = AbsenceTests(path, source, layout)
         self._sizes = DecodedSizes(path, source, layout)
         self._windows: dict[int, int] = {}
         self.counts = ReadCounts()

@@ -1,11 +1,12 @@
-"""The whole worker path, top to bottom: from a split to record batches, or to a count.
+"""The whole worker path, top to bottom: from a split to record batches, to a count, or to aggregates.
 
-For each row group: prune by statistics, start from what position deletes leave, narrow by conjuncts and delete sets,
-and only then decode the payload of the rows that survived.
+For each row group: ask all restrictions what they know of it, cut it to what positions and pages leave, judge rows by their
+values, and only then decode the payload of the rows that survived.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import pyarrow as pa
@@ -13,13 +14,15 @@ import pyarrow as pa
 from scan_core.metrics import ScanMetrics
 from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
-from scan_core.read.conjunct_order import ConjunctOrder
+from scan_core.read.lazy import LazyColumns
 from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
 from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.task_reader import TaskReader, open_task
-from scan_core.rows.selection import selected_count
+from scan_core.read.task import TaskReader, open_task
+from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.schema import NestedField
 from scan_core.split import FileScanTask, ScanContext, Split
 
 
@@ -38,17 +41,11 @@ def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = No
         MissingFileError: a file is gone.
         EvaluationError: the predicate fails on a row that nothing else drops.
     """
-    with _opening(split, split.tasks, metrics, ahead) as (readers, budget):
-        for task, reader in readers:
-            output = OutputColumns(reader.projection, split.context, task.data_file)
-            reader.plan_to_read(output.file_columns)
-            for columns, conjuncts in reader.row_groups():
-                for piece, within in reader.pieces(columns, budget):
-                    selection = reader.refine(piece, conjuncts, within)
-                    for batch in output.batches(piece, selection, budget, metrics):
-                        metrics.rows_out += batch.num_rows
-                        yield batch
-                reader.count_bytes(columns)
+    with closing(_find_rows(split, split.tasks, split.context.projection.fields, metrics, ahead)) as pieces:
+        for piece in pieces:
+            for batch in piece.output.batches(piece.columns, piece.selection, piece.budget, metrics):
+                metrics.rows_out += batch.num_rows
+                yield batch
 
 
 def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> int:
@@ -57,12 +54,8 @@ def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = N
     total = 0
     if len(tasks) < len(split.tasks):
         total = sum(task.data_file.record_count for task in split.tasks if _manifest_tells(task, split.context))
-    with _opening(split, tasks, metrics, ahead) as (readers, budget):
-        for _, reader in readers:
-            for columns, conjuncts in reader.row_groups():
-                for piece, within in reader.pieces(columns, budget):
-                    total += selected_count(reader.refine(piece, conjuncts, within))
-                reader.count_bytes(columns)
+    with closing(_find_rows(split, tasks, (), metrics, ahead)) as pieces:
+        total += sum(selected_count(piece.selection) for piece in pieces)
     metrics.rows_out += total
     return total
 
@@ -72,41 +65,55 @@ def aggregate_split(
 ) -> Iterator[tuple[Partial, ...]]:
     """For each row group the calls over the rows that `read_split` would yield of it."""
     use_numba = may_use_numba(split.context.options)
-    with _opening(split, split.tasks, metrics, ahead) as (readers, budget):
-        for task, reader in readers:
-            output = OutputColumns(reader.projection, split.context, task.data_file)
-            reader.plan_to_read(output.file_columns)
-            for columns, conjuncts in reader.row_groups():
-                for piece, within in reader.pieces(columns, budget):
-                    selection = reader.refine(piece, conjuncts, within)
-                    metrics.rows_out += selected_count(selection)
-                    yield aggregate_group(calls, output.sources, piece, selection, use_numba=use_numba)
-                reader.count_bytes(columns)
+    with closing(_find_rows(split, split.tasks, split.context.projection.fields, metrics, ahead)) as pieces:
+        for piece in pieces:
+            metrics.rows_out += selected_count(piece.selection)
+            sources = piece.output.sources
+            yield aggregate_group(calls, sources, piece.columns, piece.selection, use_numba=use_numba)
 
 
-_Readers = Iterator[tuple[FileScanTask, TaskReader]]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A row group or a part of it that fits into memory, and its rows that are in the result."""
+
+    columns: LazyColumns
+    selection: RowSelection
+    output: OutputColumns
+    budget: MemoryBudget
 
 
-@contextmanager
-def _opening(
-    split: Split, tasks: Sequence[FileScanTask], metrics: ScanMetrics, ahead: FilesAhead | None
-) -> Iterator[tuple[_Readers, MemoryBudget]]:
-    """The files of some tasks of a split, opened one after the other, and what may be decoded of them at once."""
+def _find_rows(
+    split: Split,
+    tasks: Sequence[FileScanTask],
+    fields: Sequence[NestedField],
+    metrics: ScanMetrics,
+    ahead: FilesAhead | None,
+) -> Generator[_Piece, None, None]:
+    """The rows of the result in some tasks of a split, of which these columns will be read."""
+    context = split.context
     metrics.splits_read += 1
     with ExitStack() as stack:
-        known = stack.enter_context(FilesAhead(split.context.options)) if ahead is None else ahead
+        known = stack.enter_context(FilesAhead(context.options)) if ahead is None else ahead
         readers = stack.enter_context(closing(_open_in_turn(split, tasks, metrics, known)))
-        yield readers, MemoryBudget(split.context.options, known.reserved_bytes(split))
+        budget = MemoryBudget(context.options, known.reserved_bytes(split))
+        for task, reader in readers:
+            output = OutputColumns(reader.projection, context, task.data_file, fields)
+            reader.plan_to_read(output.file_columns)
+            for columns, unread in reader.row_groups():
+                plan = reader.select(columns, unread)
+                for piece, within in reader.pieces(columns, budget):
+                    yield _Piece(piece, reader.refine(piece, plan, within), output, budget)
+                reader.count_bytes(columns)
 
 
 def _open_in_turn(
     split: Split, tasks: Sequence[FileScanTask], metrics: ScanMetrics, ahead: FilesAhead
 ) -> Generator[tuple[FileScanTask, TaskReader], None, None]:
-    order = ConjunctOrder.of(split.context)
+    adaptivity = Adaptivity.of(split.context)
     for task, following in zip_longest(tasks, tasks[1:]):
         if following is not None:
             ahead.expect_task(following, split.context)
-        with open_task(task, split.context, metrics, order, ahead) as reader:
+        with open_task(task, split.context, metrics, adaptivity, ahead) as reader:
             yield task, reader
 
 

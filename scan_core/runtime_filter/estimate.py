@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from scan_core.options import ScanOptions
+from scan_core.prune.match import Level
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.runtime_filter.key_set import KeyLookup, KeySet
-from scan_core.runtime_filter.request import FilterDecision, Level, RuntimeFilter
+from scan_core.runtime_filter.request import FilterDecision, RuntimeFilter
 from scan_core.snapshot import DataFile
 
 BUILD_COST, ROW_COST, SAVED_COST = 60.0, 8.0, 40.0

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from scan_core.prune.match import Level
+from scan_core.read.order import RUNS
 from scan_core.runtime_filter.key_ranges import KeyRanges
 from scan_core.runtime_filter.key_set import KeyLookup, KeySet
-from scan_core.runtime_filter.request import FilterDecision, Level, RuntimeFilter
-from scan_core.runtime_filter.worth import RUNS
+from scan_core.runtime_filter.request import FilterDecision, RuntimeFilter
 from scan_core.split import ScanContext
 
 _MOST_RANGES = 4
@@ -26,8 +27,7 @@ def explain_filters(context: ScanContext) -> Iterator[str]:
 def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
     """Of the last run in this process: levels that were switched off on the way."""
     for filter_ in filters:
-        run = RUNS.known(filter_.decision.run)
-        for level, tally in () if run is None else run.tallies.items():
+        for level, tally in RUNS.known(filter_.decision.run).items():
             if tally.switched_off:
                 state = "was switched off" if tally.is_off else "was switched off for a while"
                 yield f"  in the last run, the {filter_.name} {state} for {level.value}: it excluded too little there"

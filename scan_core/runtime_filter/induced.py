@@ -16,6 +16,7 @@ from scan_core.errors import OptionError
 from scan_core.plan.file_pruner import file_statistics
 from scan_core.plan.planner import ScanPlan
 from scan_core.prune.domain import of_statistics
+from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.open_file import open_file
@@ -148,7 +149,7 @@ def _survivors(plan: ScanPlan, scan: "Scan", key: KeyField) -> Iterator[ColumnSt
 
 
 def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[ColumnStatistics | None]:
-    from scan_core.read.predicate_plan import PredicatePlan
+    from scan_core.read.predicate import open_conjuncts
 
     context, file = plan.context, task.data_file
     reader = open_file(file.path, file.format, context.io, file.file_size_bytes)
@@ -160,9 +161,10 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
             file=file,
             member=reader.member,
         )
-        statistics, predicate = FileStatistics(reader, projection), PredicatePlan(context, file, projection)
+        statistics = FileStatistics(reader, projection)
+        conjuncts = open_conjuncts(context, file, projection, statistics)
         for row_group in reader.row_groups:
-            if predicate.undecided(statistics.of(row_group, predicate.types)) is not None:
+            if all(c.match(statistics.of(row_group, c.types)) is not Match.NEVER for c in conjuncts):
                 yield statistics.of(row_group, {key.field_id: key.type})(key.field_id)
     finally:
         reader.close()

@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from scan_core.prune.domain import of_statistics
-from scan_core.read.file_reader import ColumnStatistics
+from scan_core.prune.match import Match
+from scan_core.read.file_reader import ColumnStatistics, StatisticsOf
 from scan_core.runtime_filter.column_keys import KeyField
 
 MOST_RANGES = 16
@@ -45,6 +46,10 @@ class KeyRanges:
             (known.upper is None or low <= known.upper) and (known.lower is None or known.lower <= high)
             for low, high in self.ranges
         )
+
+    def match(self, statistics_of: StatisticsOf) -> Match:
+        """NEVER: no row so described lies in a range; otherwise MAYBE."""
+        return Match.MAYBE if self.may_hold(statistics_of(self.field.field_id)) else Match.NEVER
 
 
 def merged_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) -> tuple[tuple[Any, Any], ...]:

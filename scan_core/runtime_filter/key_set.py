@@ -29,6 +29,8 @@ from scan_core.deletes.equality import (
 from scan_core.index.key_columns import Flags
 from scan_core.native.compiled import may_use_numba
 from scan_core.options import ScanOptions
+from scan_core.prune.match import Match
+from scan_core.read.file_reader import StatisticsOf
 from scan_core.runtime_filter.column_keys import ColumnKeys, KeyField, column_keys
 from scan_core.runtime_filter.key_types import positive_zero
 
@@ -118,6 +120,16 @@ class KeyLookup:
         if not isinstance(index, DenseIndex) or not isinstance(lower, int) or not isinstance(upper, int):
             return False
         return index.covers(lower, upper, 0)
+
+    def match(self, statistics_of: StatisticsOf) -> Match:
+        """NEVER: no row so described has a key; ALWAYS: every row has one; MAYBE: look."""
+        known = [statistics_of(column.field.field_id) for column in self.columns]
+        if not all(column.may_hold(k) for column, k in zip(self.columns, known, strict=True)):
+            return Match.NEVER
+        only = known[0]
+        if len(known) == 1 and only is not None and only.null_count == 0 and self.holds_all(only.lower, only.upper):
+            return Match.ALWAYS
+        return Match.MAYBE
 
 
 def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:

@@ -14,10 +14,10 @@ from scan_core.plan.trace import PlanTrace
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics
 from scan_core.runtime_filter.estimate import decide
+from scan_core.runtime_filter.key_ranges import KeyRanges
 from scan_core.runtime_filter.key_set import KeyLookup, KeySet
 from scan_core.runtime_filter.partition_keys import PartitionKeys, partition_keys
 from scan_core.runtime_filter.request import RuntimeFilter
-from scan_core.runtime_filter.row_groups import match_lookup, match_ranges
 from scan_core.schema import Schema
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
 from scan_core.split import ScanContext
@@ -133,10 +133,8 @@ class _PlanFilter:
 
     def excludes_bounds(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
         """No key lies within these bounds."""
-        if self._lookup is not None:
-            return match_lookup(self._lookup, statistics_of) is Match.NEVER
-        keys = self._keys
-        return keys is not None and not isinstance(keys, KeySet) and match_ranges(keys, statistics_of) is Match.NEVER
+        keys = self._keys if self._lookup is None else self._lookup
+        return isinstance(keys, KeyLookup | KeyRanges) and keys.match(statistics_of) is Match.NEVER
 
     def _partitions(self, spec_id: int) -> PartitionKeys | None:
         if spec_id not in self._of_spec:

@@ -1,30 +1,18 @@
 """RuntimeFilter: what a scan carries of one join: columns, keys, whether the result depends on it, what was decided.
 
 Frozen and picklable, part of the context that splits share. Where it is used is the business of `planning.py` on the
-driver and `task_filters.py` on the workers.
+driver and `key_filter.py` on the workers.
 """
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
+from scan_core.prune.match import Level
 from scan_core.runtime_filter.column_keys import KeyField
 from scan_core.runtime_filter.key_ranges import KeyRanges
 from scan_core.runtime_filter.key_set import KeySet
 from scan_core.runtime_filter.late_keys import LateKeys
 
 FilterKeys = KeySet | KeyRanges | LateKeys
-
-
-class Level(Enum):
-    """Where a filter can exclude rows, from the cheapest on."""
-
-    FILES = "files"
-    ROW_GROUPS = "row groups"
-    BLOOM_FILTERS = "Bloom filters"
-    DICTIONARIES = "dictionaries"
-    BITMAPS = "bitmap indexes"
-    PAGES = "pages"
-    ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)

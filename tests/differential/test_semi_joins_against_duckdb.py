@@ -24,7 +24,8 @@ from checks.oracle.connection import open_connection
 from scan_core import ScanOptions
 from scan_core.bounded_cache import BoundedCache
 from scan_core.partition import normalise_value
-from scan_core.runtime_filter import bloom_keys, column_keys, key_set, partition_keys, row_groups, worth
+from scan_core.read import order
+from scan_core.runtime_filter import bloom_keys, column_keys, key_filter, key_set, partition_keys
 from scan_core.schema import arrow_type
 from scan_core.schema_json import parse_type
 from scan_core.transforms import parse_transform
@@ -149,10 +150,10 @@ def small_limits(stack: ExitStack) -> None:
     """Few keys are many."""
     for module, name in (
         (column_keys, "MOST_VALUES"),
-        (row_groups, "MOST_TESTED"),
+        (key_filter, "MOST_TESTED"),
         (bloom_keys, "INTERSECTED_FROM"),
         (partition_keys, "MOST_TUPLES"),
-        (worth, "TRIED_ROWS"),
+        (order, "TRIED_ROWS"),
     ):
         stack.enter_context(patch.object(module, name, 1))
     stack.enter_context(patch.object(key_set, "_LOOKUPS", BoundedCache(lambda lookup: lookup.num_bytes)))

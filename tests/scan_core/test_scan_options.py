@@ -12,7 +12,7 @@ from scan_core import (
     OptionError,
     ScanOptions,
 )
-from scan_core.read import conjunct_order
+from scan_core.read import order as adaptivity
 from tests.iceberg_json import Column
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
 from tests.table_builder import TableBuilder
@@ -65,7 +65,7 @@ def test_every_order_of_filters_and_delete_sets_gives_the_same_rows(
         def permuted(_: Any, steps: Any, order: tuple[int, ...] = order) -> list[int]:
             return [i for i in order if i < len(steps)]
 
-        monkeypatch.setattr(conjunct_order.ConjunctOrder, "order", permuted)
+        monkeypatch.setattr(adaptivity.Adaptivity, "order", permuted)
         scan = scan_of(table, prune_row_groups=False, prune_deletes=False).where("qty > 0").where("id > 90")
         assert sorted(scan.to_table().column("id").to_pylist()) == EXPECTED
 

@@ -17,10 +17,9 @@ from scan_core.location import Location
 from scan_core.metrics import ScanMetrics
 from scan_core.native import compiled
 from scan_core.options import ScanOptions
-from scan_core.read.conjunct_order import HINTS
+from scan_core.read.order import HINTS, RUNS
 from scan_core.read.parquet_layout import FOOTERS
-from scan_core.runtime_filter import bloom_keys, key_set, worth
-from scan_core.runtime_filter.request import FilterDecision
+from scan_core.runtime_filter import bloom_keys, key_set
 
 _PATIENCE_SECONDS = 20
 
@@ -98,7 +97,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
         lambda: key_set._LOOKUPS._lock,
         lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions(use_numba=False)),
     ),
-    "runs": (lambda: worth.RUNS._lock, lambda: worth.RUNS.of(FilterDecision("fork"))),
+    "runs": (lambda: RUNS._lock, lambda: RUNS.of("fork")),
     "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),
     "dead rows": (lambda: dead_rows._CACHE._lock, dead_rows.forget),
 }

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.prune.bounds import match_conjuncts
+from scan_core.prune.bounds import combined, match_conjuncts
 from scan_core.prune.match import Match
 from scan_core.read.file_reader import ColumnStatistics, PageStatistics
-from scan_core.read.page_pruning import find_stretches
+from scan_core.read.file_statistics import find_stretches
 from scan_core.rows.selection import to_mask
 from tests.random_predicates import SCHEMA, Sql, predicates, tables
 from tests.scan_core.prune.test_soundness import leaf_array, passing, true_statistics
@@ -30,10 +30,8 @@ def rows_kept(predicate: BoundPredicate, index: Mapping[int, PageStatistics], nu
     stretches = find_stretches(index, lambda _: None)
     if stretches is None:
         return np.ones(num_rows, np.bool_)
-    verdicts = [
-        Match.NEVER if Match.NEVER in match_conjuncts(predicate, known) else Match.MAYBE for known in stretches.known
-    ]
-    return to_mask(stretches.rows(verdicts, Match.MAYBE))
+    pages = stretches.match(lambda known: combined(match_conjuncts(predicate, known)))
+    return to_mask(pages.rows(Match.MAYBE, Match.ALWAYS))
 
 
 INDEX = {1: pages([0, 10, 20, 30], (0, 9), (10, 19), (20, 29)), 2: pages([0, 15, 30], (0, 4), (5, 9))}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import scan_core
-from scan_core import ScanMetrics, ScanOptions
-from scan_core.runtime_filter import worth
-from scan_core.runtime_filter.request import FilterDecision, Level
-from scan_core.runtime_filter.worth import Run
+from scan_core import ScanOptions
+from scan_core.prune.match import Level
+from scan_core.read import order
+from scan_core.read.order import Worth
 from tests.iceberg_json import Column
 from tests.table_builder import TableBuilder
 
@@ -30,7 +30,7 @@ def scattered(tmp_path: Path) -> scan_core.Scan:
 def test_level_that_excludes_nothing_is_switched_off_and_told(
     scattered: scan_core.Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "TRIED_ROWS", 2_000)
+    monkeypatch.setattr(order, "TRIED_ROWS", 2_000)
     keys = list(range(0, 8_000, 6))
     expected = sum(k % 6 == 0 for k in range(0, 8_000, 2)) * 4
     joined = scattered.semi_join("id", keys)
@@ -52,12 +52,10 @@ def test_rows_are_left_to_the_next_join_where_nearly_all_have_a_key(scattered: s
 
 
 def test_tally_goes_off_and_tries_again() -> None:
-    metrics, run = ScanMetrics(), Run(FilterDecision())
-    assert run.is_on(Level.PAGES, adaptive=True)
-    run.record(Level.PAGES, worth.TRIED_ROWS, 0, metrics)
-    assert metrics.runtime_filters_switched_off == 1
-    assert not run.is_on(Level.PAGES, adaptive=True)
-    assert run.is_on(Level.PAGES, adaptive=False)
-    assert sum(run.is_on(Level.PAGES, adaptive=True) for _ in range(64)) == 4
-    run.record(Level.PAGES, worth.TRIED_ROWS, worth.TRIED_ROWS, metrics)
-    assert run.is_on(Level.PAGES, adaptive=True)
+    worth = Worth()
+    assert worth.is_on(Level.PAGES)
+    assert worth.record(Level.PAGES, order.TRIED_ROWS, 0)
+    assert not worth.is_on(Level.PAGES)
+    assert sum(worth.is_on(Level.PAGES) for _ in range(64)) == 4
+    assert not worth.record(Level.PAGES, order.TRIED_ROWS, order.TRIED_ROWS)
+    assert worth.is_on(Level.PAGES)

@@ -6,7 +6,7 @@ import pytest
 
 import scan_core
 from scan_core import Scan, ScanOptions
-from scan_core.runtime_filter import filter_bitmaps
+from scan_core.runtime_filter import key_filter
 from tests.bitmap_indexes import bitmaps_for_nothing, index_columns
 from tests.iceberg_json import Column
 from tests.table_builder import TableBuilder
@@ -39,7 +39,7 @@ def test_few_keys_are_answered_by_the_index(scan: Scan, monkeypatch: pytest.Monk
         off = joined.with_options(ScanOptions(use_bitmap_indexes=False))
         assert off.count() == len(expected)
         assert off.metrics.bitmap_indexes_used == 0
-        monkeypatch.setattr(filter_bitmaps, "MOST_KEYS", 1)
+        monkeypatch.setattr(key_filter, "MOST_KEYS", 1)
         assert joined.count() == len(expected)
 
 

@@ -9,9 +9,8 @@ import pytest
 
 import scan_core
 from scan_core.expr.bind import bind
-from scan_core.read.conjunct_order import HINTS, ConjunctOrder, OrderHints
-from scan_core.read.predicate_step import PredicateStep
-from scan_core.read.projection import Constant
+from scan_core.read.order import HINTS, Adaptivity, OrderHints
+from scan_core.read.predicate import guess_cost
 from tests.iceberg_json import Column
 from tests.random_predicates import SCHEMA
 from tests.table_builder import TableBuilder
@@ -33,32 +32,32 @@ def _without_hints() -> Iterator[None]:
     HINTS.clear()
 
 
-def measure(order: ConjunctOrder) -> None:
+def measure(order: Adaptivity) -> None:
     """Seconds so far apart that no pause of a busy machine changes their order."""
     for step, seconds, rows_out in zip(STEPS, (5_000, 100, 100), (900, 900, 10), strict=True):
         order.record(step, perf_counter() - seconds, 1000, rows_out)
 
 
 def test_order_follows_the_guess_until_something_is_measured() -> None:
-    order = ConjunctOrder(adaptive=True)
+    order = Adaptivity(adaptive=True)
     assert order.order(STEPS) == [0, 1, 2]
     measure(order)
     assert order.order(STEPS) == [2, 1, 0]
-    fixed = ConjunctOrder(adaptive=False)
+    fixed = Adaptivity(adaptive=False)
     measure(fixed)
     assert fixed.order(STEPS) == [0, 1, 2]
 
 
 def test_measurements_are_a_hint_for_other_splits_of_the_same_scan_alone() -> None:
-    measure(ConjunctOrder(adaptive=True, hint_key=("table", "a > 1")))
-    assert ConjunctOrder(adaptive=True, hint_key=("table", "a > 1")).order(STEPS) == [2, 1, 0]
-    assert ConjunctOrder(adaptive=True, hint_key=("table", "a > 2")).order(STEPS) == [0, 1, 2]
-    assert ConjunctOrder(adaptive=False, hint_key=("table", "a > 1")).order(STEPS) == [0, 1, 2]
+    measure(Adaptivity(adaptive=True, hint_key=("table", "a > 1")))
+    assert Adaptivity(adaptive=True, hint_key=("table", "a > 1")).order(STEPS) == [2, 1, 0]
+    assert Adaptivity(adaptive=True, hint_key=("table", "a > 2")).order(STEPS) == [0, 1, 2]
+    assert Adaptivity(adaptive=False, hint_key=("table", "a > 1")).order(STEPS) == [0, 1, 2]
 
 
 def test_hints_are_bounded() -> None:
     hints = OrderHints(2)
-    measured = ConjunctOrder(adaptive=True, hint_key="x")
+    measured = Adaptivity(adaptive=True, hint_key="x")
     measure(measured)
     for key in ("a", "b", "c"):
         hints.put(key, HINTS.get("x"))
@@ -69,11 +68,8 @@ def test_first_guess_prefers_cheap_conjuncts_and_those_on_one_column() -> None:
     texts = ["s rlike 'a.*b'", "i + l > 5", "lower(s) like '%x%'", "i > 5"]
     conjuncts = [bind(text, SCHEMA).conjuncts[0] for text in texts]
     columns = [1, 2, 1, 1]
-    steps = [
-        PredicateStep(c, dict.fromkeys(range(n), Constant(None)), k)
-        for k, (c, n) in enumerate(zip(conjuncts, columns, strict=True))
-    ]
-    assert ConjunctOrder(adaptive=True).order(steps)[:2] == [3, 1]
+    steps = [Step(k, guess_cost(c, n)) for k, (c, n) in enumerate(zip(conjuncts, columns, strict=True))]
+    assert Adaptivity(adaptive=True).order(steps)[:2] == [3, 1]
 
 
 def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
@@ -92,17 +88,17 @@ def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
 
 
 def test_columns_are_cut_to_the_rows_left_only_where_that_is_cheaper() -> None:
-    order = ConjunctOrder(adaptive=True)
+    order = Adaptivity(adaptive=True)
     cheap, dear = Step("cheap", 5.0), Step("dear", 500.0)
     assert not order.narrows(cheap, 900, 1000)
     assert order.narrows(dear, 900, 1000)
     assert order.narrows(cheap, 400, 1000)
-    assert ConjunctOrder(adaptive=False).narrows(cheap, 900, 1000)
+    assert Adaptivity(adaptive=False).narrows(cheap, 900, 1000)
 
 
 def test_conjuncts_on_one_map_share_its_child_arrays_until_few_rows_are_left() -> None:
-    order, step = ConjunctOrder(adaptive=True), Step("m[1] = 2", 35.0)
+    order, step = Adaptivity(adaptive=True), Step("m[1] = 2", 35.0)
     assert order.narrows(step, 400, 1000)
     assert not order.narrows(step, 400, 1000, rereads_collection=True)
     assert order.narrows(step, 50, 1000, rereads_collection=True)
-    assert ConjunctOrder(adaptive=False).narrows(step, 400, 1000, rereads_collection=True)
+    assert Adaptivity(adaptive=False).narrows(step, 400, 1000, rereads_collection=True)

@@ -1,15 +1,19 @@
-"""In which order the steps that narrow a selection run: cheapest rejection first, by measured cost.
+"""All adaptivity of reading: in which order restrictions judge rows, and at which levels they are not asked any more.
 
-All adaptivity of filtering lives here. Any order gives the same rows, for each step only removes some.
+It never changes a result, for each restriction only removes rows: the cheapest rejection runs first, by measured cost, and
+what excludes too little at a level is left out there. A level that is switched off is tried again now and then: data drifts.
 """
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from scan_core.bounded_cache import BoundedCache
+from scan_core.prune.match import Level
 
 if TYPE_CHECKING:
     from scan_core.split import ScanContext
@@ -25,13 +29,30 @@ _COPY_COLLECTION_COST = 150.0
 _LEAST_ROWS = 256
 """Too few rows measure only the clock."""
 
+TRIED_ROWS = 500_000
+"""Rows after which a level has shown what it is worth."""
+LEAST_SHARE = {
+    Level.ROW_GROUPS: 0.0,  # statistics are in memory already
+    Level.BLOOM_FILTERS: 0.02,
+    Level.DICTIONARIES: 0.02,
+    Level.BITMAPS: 0.0,  # they decide by their own cost
+    Level.PAGES: 0.02,
+    Level.ROWS: 0.05,
+}
+"""Of the rows tried, what a level must exclude to go on: looking costs about so much of reading them."""
+_TRIED_OF_FILE = {Level.PAGES: 2_000_000, Level.BLOOM_FILTERS: 4}
+"""Before a level is switched off for the rest of one file: rows of pages, but row groups of Bloom filters for deletes."""
+_TRIED_AGAIN = 16
+"""Of so many occasions while it is off, one is used to look again."""
+_REMEMBERED_RUNS = 64
+
 
 class Costed(Protocol):
-    """A step as its order sees it."""
+    """A restriction as its order sees it."""
 
     @property
     def key(self) -> object:
-        """What stays the same for this step from file to file."""
+        """What stays the same from file to file."""
         ...
 
     @property
@@ -85,7 +106,7 @@ HINTS = OrderHints(_REMEMBERED_FILTERS)
 os.register_at_fork(after_in_child=HINTS.forget_threads)
 
 
-class ConjunctOrder:
+class Adaptivity:
     """Measures steps over the row groups of one split and orders them for the next one.
 
     Args:
@@ -99,7 +120,7 @@ class ConjunctOrder:
         self._measured = HINTS.get(hint_key) if self._hint_key is not None else {}
 
     @classmethod
-    def of(cls, context: "ScanContext") -> "ConjunctOrder":
+    def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
         text = "" if context.predicate is None else context.predicate.sql  # of an IN list it may be megabytes
         return cls(adaptive=context.options.adaptive_order, hint_key=(context.table, hash(text)))
@@ -146,3 +167,80 @@ class ConjunctOrder:
         measured.rows_out = measured.rows_out * _FORGET + rows_out
         if self._hint_key is not None:
             HINTS.put(self._hint_key, self._measured)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one restriction excluded at one level, in rows or whatever else is counted there."""
+
+    tried: float = 0.0
+    excluded: float = 0.0
+    is_off: bool = False
+    passed_over: int = 0
+    switched_off: int = 0
+
+
+@dataclass(slots=True)
+class Worth:
+    """What one restriction excluded so far, by level; `tried` overrides `TRIED_ROWS`."""
+
+    tried: Mapping[Level, int] = field(default_factory=dict)
+    tallies: dict[Level, Tally] = field(default_factory=dict)
+
+    @classmethod
+    def in_file(cls) -> "Worth":
+        """Of a conjunct or set of deletes in one file: the next one may lie in another order."""
+        return cls(_TRIED_OF_FILE)
+
+    def is_on(self, level: Level) -> bool:
+        """Whether to ask at a level now."""
+        tally = self.tallies.get(level)
+        if tally is None or not tally.is_off:
+            return True
+        tally.passed_over += 1
+        return tally.passed_over % _TRIED_AGAIN == 0
+
+    def record(self, level: Level, tried: int, excluded: int) -> bool:
+        """Remember what was excluded; True if that switches the level off."""
+        tally = self.tallies.setdefault(level, Tally())
+        tally.tried += tried
+        tally.excluded += excluded
+        if tally.tried < self.tried.get(level, TRIED_ROWS):
+            return False
+        was_off, tally.is_off = tally.is_off, tally.excluded < LEAST_SHARE[level] * tally.tried
+        is_new = tally.is_off and not was_off
+        tally.switched_off += is_new
+        tally.tried, tally.excluded = tally.tried * _FORGET, tally.excluded * _FORGET
+        return is_new
+
+
+class Runs:
+    """What runtime filters are worth, over all splits of one run in this process, the least recently used forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Worth] = OrderedDict()
+
+    def of(self, name: str) -> Worth:
+        """Of the run with this name; one without a name is its own."""
+        if not name:
+            return Worth()
+        with self._lock:
+            run = self._kept.setdefault(name, Worth())
+            self._kept.move_to_end(name)
+            while len(self._kept) > _REMEMBERED_RUNS:
+                self._kept.popitem(last=False)
+            return run
+
+    def known(self, name: str) -> Mapping[Level, Tally]:
+        """What was measured in the run with this name."""
+        run = self._kept.get(name)
+        return {} if run is None else run.tallies
+
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock: the thread that did was left behind."""
+        self._lock = threading.Lock()
+
+
+RUNS = Runs()
+os.register_at_fork(after_in_child=RUNS.forget_threads)

@@ -1,0 +1,266 @@
+"""Deletes applied to one data file: position deletes and sets of equality deletes as restrictions, and dead rows flagged.
+
+What a set holds is known to `deletes/`. Rows are flagged instead of dropped for `_deleted`, and for `_delete_file` delete
+files are tried one at a time, in the order in which they apply: diagnosis, not the fast path.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.deletes.delete_filter import DeleteFilter, EqualityFilter, open_delete_filter
+from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
+from scan_core.prune.domain import believed
+from scan_core.prune.match import Level, Match
+from scan_core.read.conversion import repeat
+from scan_core.read.file_reader import RowGroup, StatisticsOf
+from scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
+from scan_core.read.lazy import DeadRows, LazyColumns
+from scan_core.read.metadata_columns import names_delete_files
+from scan_core.read.order import Worth
+from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
+from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, Verdict, values_of
+from scan_core.rows.algebra import relative, select_rows
+from scan_core.rows.selection import All, RowSelection, intersect, selected_count, to_mask
+from scan_core.schema import Type
+from scan_core.split import FileScanTask, ScanContext
+
+_ASIDE_SHARE = 0.5
+"""Of more rows than that keys are read for all of them: other restrictions or the result may want them."""
+_KEPT = {Match.NEVER: Match.ALWAYS, Match.MAYBE: Match.MAYBE, Match.ALWAYS: Match.NEVER}
+"""What a restriction keeps, by what a delete set touches."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeleteSet(Restriction):
+    """One set of equality deletes; `types` are those of its key columns that are top-level, by field id."""
+
+    deletes: EqualityFilter
+    sources: Sequence[ColumnSource]
+    types: Mapping[int, Type]
+    statistics: FileStatistics
+    options: ScanOptions
+    metrics: ScanMetrics
+    worth: Worth
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        return Cause.EQUALITY_DELETES
+
+    @property
+    def key(self) -> object:
+        """Its key columns."""
+        return ("deletes", self.deletes.key_ids)
+
+    @property
+    def first_guess(self) -> float:
+        """Behind conjuncts, which mostly let fewer rows pass."""
+        return 16.0 * len(self.sources)
+
+    def row_group(self, group: RowGroup, level: Level) -> Match:
+        """By bounds; where few keys lie within them, by Bloom filters of single values."""
+        if not self.options.prune_deletes:
+            return Match.MAYBE
+        if level is Level.ROW_GROUPS:
+            return self._match(self.statistics.of(group, self.types))
+        if level is Level.BLOOM_FILTERS and self.options.use_bloom_filters:
+            return Match.ALWAYS if self._is_excluded_by_bloom_filter(group) else Match.MAYBE
+        return Match.MAYBE
+
+    def pages(self, group: RowGroup) -> PageMatches:
+        """By the bounds of pages, where the keys leave gaps that pages can lie in."""
+        unknown = PageMatches.unknown(group.num_rows)
+        options = self.options
+        if not options.prune_deletes or not options.prune_pages or not self.worth.is_on(Level.PAGES):
+            return unknown
+        if not self._has_gaps(self.statistics.of(group, self.types)):
+            return unknown
+        stretches = self.statistics.stretches(group, self.types)
+        if stretches is None:
+            return unknown
+        found = stretches.match(self._match)
+        self.worth.record(Level.PAGES, group.num_rows, group.num_rows - selected_count(found.rows(Match.MAYBE)))
+        return found
+
+    def within(self, rows: RowSelection) -> Restriction:
+        """The same deletes, which probe these rows of a row group alone."""
+        return _DeletesWithin(self, rows)
+
+    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if its key is not deleted."""
+        return Verdict(keep_living(self.deletes, self.sources, columns, selection))
+
+    def _match(self, statistics_of: StatisticsOf) -> Match:
+        return _KEPT[self.deletes.may_touch(statistics_of)]
+
+    def _is_excluded_by_bloom_filter(self, group: RowGroup) -> bool:
+        """Whether the values of one key column, few within the row group's bounds, are all in no row of it."""
+        if not self.worth.is_on(Level.BLOOM_FILTERS):
+            return False
+        statistics_of = self.statistics.of(group, self.types)
+        tests = self.statistics.bloom_filters(group, self.types)
+        was_asked = False
+        for column, field_id in enumerate(self.deletes.key_ids):
+            if field_id not in self.types or not self.statistics.has_bloom_filter(group, field_id):
+                continue
+            known = believed(statistics_of(field_id), self.types[field_id])
+            values = self.deletes.few_values(column, known)
+            if values is None or (test := tests(field_id)) is None:
+                continue
+            was_asked = True
+            if all(map(test, values)):
+                self.worth.record(Level.BLOOM_FILTERS, 1, 1)
+                self.metrics.delete_probes_spared_by_bloom_filters += 1
+                return True
+        if was_asked:
+            self.worth.record(Level.BLOOM_FILTERS, 1, 0)
+        return False
+
+    def _has_gaps(self, whole: StatisticsOf) -> bool:
+        """Whether some part of a row group's key range is free of deletes, or covered: only then page bounds can help.
+
+        Looks at equal parts of the range of the first integer key; True where there is none, for then nothing is known.
+        """
+        for field_id in self.types:
+            known = whole(field_id)
+            if known is None or not isinstance(known.lower, int) or not isinstance(known.upper, int):
+                continue
+            width = (known.upper - known.lower) // SAMPLED_PARTS + 1
+            parts = [
+                replace(known, lower=begin, upper=min(begin + width - 1, known.upper))
+                for begin in range(known.lower, known.upper + 1, width)
+            ]
+            return any(
+                self._match(lambda i, part=part, key=field_id: part if i == key else whole(i)) is not Match.MAYBE  # type: ignore[misc]
+                for part in parts
+            )
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DeletesWithin(Restriction):
+    """A set of deletes that can touch `touched` alone: keys of other rows are not decoded for it."""
+
+    whole: DeleteSet
+    touched: RowSelection
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        return Cause.EQUALITY_DELETES
+
+    @property
+    def key(self) -> object:
+        """Its key columns."""
+        return self.whole.key
+
+    @property
+    def first_guess(self) -> float:
+        """As for all rows."""
+        return self.whole.first_guess
+
+    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if its key is not deleted."""
+        deletes, sources = self.whole.deletes, self.whole.sources
+        if all(isinstance(source, Constant) for source in sources):
+            return self.whole.rows(columns, selection)
+        probed = intersect(selection, self.touched)
+        stays: Keep = np.ones(selected_count(selection), np.bool_)
+        if selected_count(probed) == 0:
+            return Verdict(stays)
+        is_few = selected_count(probed) < _ASIDE_SHARE * selected_count(selection)
+        view, cut = (columns.aside(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
+        keys = _keys_of(sources, view, probed if is_few else selection)
+        stays[to_mask(relative(probed, selection))] = deletes.keep(select_rows(keys, cut))
+        return Verdict(stays)
+
+
+def restrict_by_deletes(
+    deletes: DeleteFilter,
+    context: ScanContext,
+    projection: FileProjection,
+    statistics: FileStatistics,
+    metrics: ScanMetrics,
+) -> Iterator[Restriction]:
+    """All deletes of one task as restrictions."""
+    if deletes.positions is not None:
+        yield ByPosition(
+            Cause.POSITION_DELETES,
+            Level.ROW_GROUPS,
+            lambda group: deletes.position_selection(group.first_row_position, group.num_rows),
+        )
+    paths = context.field_paths
+    for found in deletes.equality:
+        types = {i: paths[i][0].type for i in found.key_ids if len(paths.get(i, ())) == 1}
+        sources = [projection.leaf(i) for i in found.key_ids]
+        yield DeleteSet(found, sources, types, statistics, context.options, metrics, Worth.in_file())
+
+
+def keep_living(
+    deletes: EqualityFilter, sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection
+) -> Keep:
+    """Which of the selected rows these deletes leave; keys that are the same in the whole file are looked up once."""
+    if all(isinstance(source, Constant) for source in sources):
+        keys = [repeat(source.value, 1) for source in sources if isinstance(source, Constant)]
+        return np.full(selected_count(selection), bool(deletes.keep(keys)[0]))
+    return deletes.keep(_keys_of(sources, columns, selection))
+
+
+def find_dead_rows(
+    task: FileScanTask,
+    context: ScanContext,
+    columns: LazyColumns,
+    deletes: Iterable[Restriction],
+    restrict: Callable[[DeleteFilter], Iterable[Restriction]],
+) -> DeadRows:
+    """Which rows of a row group `deletes` remove, and why if the scan asks for it: `restrict` opens those of one file."""
+    flags = removed_by(deletes, columns)
+    if not names_delete_files(context):
+        return DeadRows(flags, None)
+    paths: list[str] = []
+    codes = np.full(len(flags), -1, np.int32)
+    for path, single in _one_at_a_time(task):
+        hit = removed_by(restrict(open_delete_filter(single, context, ScanMetrics())), columns) & (codes < 0)
+        if hit.any():
+            codes[hit] = len(paths)
+            paths.append(path)
+    indices = pa.array(codes, mask=codes < 0)
+    return DeadRows(flags, pa.DictionaryArray.from_arrays(indices, pa.array(paths, pa.string())).cast(pa.string()))
+
+
+def removed_by(deletes: Iterable[Restriction], columns: LazyColumns) -> Keep:
+    """Which rows of a row group these deletes remove; keys that cannot match are not read."""
+    group = columns.row_group
+    dead: Keep = np.zeros(group.num_rows, np.bool_)
+    for restriction in deletes:
+        match restriction.row_group(group, Level.ROW_GROUPS):
+            case Match.NEVER:
+                dead[:] = True
+            case Match.MAYBE:
+                dead |= ~to_mask(restriction.positions(group))
+                dead |= ~restriction.rows(columns, All(group.num_rows)).keep
+            case Match.ALWAYS:
+                pass
+    return dead
+
+
+def _one_at_a_time(task: FileScanTask) -> Iterator[tuple[str, FileScanTask]]:
+    """The task with a single delete file, for each that may touch it; position deletes first, then by age."""
+    bare = replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)
+    if task.deletion_vector is not None:
+        yield task.deletion_vector.path, replace(bare, deletion_vector=task.deletion_vector)
+    for file in sorted(task.position_deletes, key=lambda f: f.data_sequence_number):
+        yield file.path, replace(bare, position_deletes=(file,))
+    singles = [(file, group) for group in task.equality_deletes for file in group.files]
+    for file, group in sorted(singles, key=lambda pair: pair[0].data_sequence_number):
+        yield file.path, replace(bare, equality_deletes=(replace(group, files=(file,), covered_by=()),))
+
+
+def _keys_of(sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection) -> list[pa.Array]:
+    """The key columns of the rows of `selection`, all read at once."""
+    columns.load([source.index for source in sources if isinstance(source, FromFile)], selection)
+    return [values_of(source, columns, selection) for source in sources]

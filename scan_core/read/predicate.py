@@ -1,0 +1,175 @@
+"""The predicate of a scan in one data file: each conjunct is a restriction; what it means is in `expr/` and `prune/`.
+
+Loaded only where there is a predicate: expressions and their kernels are a quarter of the engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
+from scan_core.expr.cost import cost_of
+from scan_core.expr.evaluate import evaluation_error, judge
+from scan_core.expr.nodes import BoundPredicate, leaf_ids
+from scan_core.options import ScanOptions
+from scan_core.prune.bounds import ExcludesOf, match_conjuncts
+from scan_core.prune.match import Level, Match
+from scan_core.read.file_reader import RowGroup, StatisticsOf
+from scan_core.read.file_statistics import FileStatistics, PageMatches
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, metadata_fields, partition_member
+from scan_core.read.order import Worth
+from scan_core.read.projection import Constant, FileProjection, FromFile
+from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, values_of
+from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.schema import ListType, MapType, Type
+from scan_core.snapshot import DataFile
+from scan_core.split import ScanContext
+
+_READ_COST = 4.0
+"""Of a column, in the units of `expr/cost.py`: about a nanosecond per row."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conjunct(Restriction):
+    """One conjunct of the predicate.
+
+    Attributes:
+        predicate: the conjunct alone.
+        index: its place in the predicate.
+        columns: where the values of each column or struct member come from, by id.
+        types: of those that statistics tell of.
+        equated: those of them that are compared for equality, of which single values can be excluded.
+    """
+
+    predicate: BoundPredicate
+    index: int
+    columns: Mapping[int, ValueSource]
+    types: Mapping[int, Type]
+    equated: Mapping[int, Type]
+    statistics: FileStatistics
+    options: ScanOptions
+    worth: Worth
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        return Cause.PREDICATE
+
+    @property
+    def expr(self) -> BoundExpr:
+        """What must be true."""
+        return self.predicate.conjuncts[0]
+
+    @property
+    def key(self) -> object:
+        """Its place in the predicate."""
+        return ("predicate", self.index)
+
+    @property
+    def first_guess(self) -> float:
+        """Reading its columns and evaluating it; beside cheap conjuncts, delete sets come later."""
+        return guess_cost(self.expr, len(self.columns))
+
+    @property
+    def collection_id(self) -> int | None:
+        """The list or map of the file that is all it reads; None if it reads anything else."""
+        if len(self.columns) != 1:
+            return None
+        ((field_id, source),) = self.columns.items()
+        types = {n.type for n in walk(self.expr) if isinstance(n, Column | Member) and n.field_id == field_id}
+        is_collection = all(isinstance(type_, ListType | MapType) for type_ in types)
+        return field_id if is_collection and isinstance(source, FromFile) else None
+
+    def row_group(self, group: RowGroup, level: Level) -> Match:
+        """By bounds; where they leave an equality or IN list open, by what excludes single values."""
+        options, statistics = self.options, self.statistics
+        if not options.prune_row_groups:
+            return Match.MAYBE
+        known = statistics.of(group, self.types)
+        if level is Level.ROW_GROUPS:
+            return self.match(known)
+        if level is Level.BLOOM_FILTERS and options.use_bloom_filters and self.equated:
+            found = self.match(known, statistics.bloom_filters(group, self.equated))
+        elif level is Level.DICTIONARIES and options.prune_dictionaries and self.equated:
+            found = self.match(known, statistics.dictionaries(group, self.equated))
+        else:
+            return Match.MAYBE
+        return found if found is Match.NEVER else Match.MAYBE
+
+    def pages(self, group: RowGroup) -> PageMatches:
+        """By the bounds of pages, as long as they exclude enough in this file."""
+        unknown = PageMatches.unknown(group.num_rows)
+        if not self.options.prune_pages or not self.worth.is_on(Level.PAGES):
+            return unknown
+        stretches = self.statistics.stretches(group, self.types)
+        if stretches is None:
+            return unknown
+        found = stretches.match_if_worthwhile(self.match)
+        self.worth.record(Level.PAGES, group.num_rows, group.num_rows - selected_count(found.rows(Match.MAYBE)))
+        return found
+
+    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if the conjunct is true; false and NULL are not."""
+        values = {i: values_of(source, columns, selection) for i, source in self.columns.items()}
+        outcome = judge(self.expr, values, selected_count(selection))
+        if outcome.failed is None:
+            return Verdict(outcome.passed)
+        return Verdict(outcome.passed | outcome.failed, outcome.failed, evaluation_error(self.expr, outcome))
+
+    def match(self, statistics_of: StatisticsOf, excludes_of: ExcludesOf | None = None) -> Match:
+        """Whether the conjunct is true for no row so described, for all, or perhaps for some."""
+        return match_conjuncts(self.predicate, statistics_of, excludes_of)[0]
+
+
+def open_conjuncts(
+    context: ScanContext, data_file: DataFile, projection: FileProjection, statistics: FileStatistics
+) -> list[Conjunct]:
+    """The conjuncts of a scan with their columns in one data file; MalformedTableError if a required one is missing."""
+    predicate = context.predicate or BoundPredicate("true", ())
+    return [
+        Conjunct(
+            BoundPredicate("", (conjunct,)),
+            index,
+            {i: _source(i, conjunct, context, data_file, projection) for i in leaf_ids(conjunct)},
+            *_types(conjunct),
+            statistics,
+            context.options,
+            Worth.in_file(),
+        )
+        for index, conjunct in enumerate(predicate.conjuncts)
+    ]
+
+
+def guess_cost(expr: BoundExpr, num_columns: int) -> float:
+    """Nanoseconds per row to read columns and evaluate a conjunct."""
+    return _READ_COST * num_columns + cost_of(expr)
+
+
+def _types(conjunct: BoundExpr) -> tuple[Mapping[int, Type], Mapping[int, Type]]:
+    """Of the columns and members that statistics tell of, and of those that are compared for equality, by id."""
+    types = {
+        node.field_id: node.type
+        for node in walk(conjunct)
+        if isinstance(node, Column | Member)
+        and node.field_id not in METADATA_IDS  # bounds tell nothing of what is inherited
+    }
+    equated = {
+        node.field_id: types[node.field_id]
+        for part in walk(conjunct)
+        if isinstance(part, InSet) or (isinstance(part, Comparison) and part.operator in {"=", "<=>"})
+        for node in walk(part)
+        if isinstance(node, Column | Member) and node.field_id in types
+    }
+    return types, equated
+
+
+def _source(
+    field_id: int, conjunct: BoundExpr, context: ScanContext, data_file: DataFile, projection: FileProjection
+) -> ValueSource:
+    """Where a column or member comes from, in the type of the schema that the predicate is bound to."""
+    node = next(n for n in walk(conjunct) if isinstance(n, Column | Member) and n.field_id == field_id)
+    if field_id in METADATA_IDS:
+        field = metadata_fields(context.specs, context.field_paths)[node.name]
+        return MetadataSource(field, data_file, projection, context.specs)
+    member = partition_member(field_id, data_file, context.specs[data_file.spec_id], node.type)
+    return projection.leaf(field_id, node.type) if member is None else Constant(member)

@@ -1,0 +1,249 @@
+"""Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
+
+Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are restrictions. Each only removes rows, so any
+order gives the same rows; the levels are climbed in `access_plan.py`, rows are judged here, costs are measured in `order.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.errors import EvaluationError
+from scan_core.metrics import ScanMetrics
+from scan_core.prune.match import Level, Match
+from scan_core.read.conversion import repeat
+from scan_core.read.file_reader import RowGroup
+from scan_core.read.file_statistics import PageMatches
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.metadata_columns import MetadataSource
+from scan_core.read.order import Adaptivity
+from scan_core.read.projection import ColumnSource, Constant, FromFile
+from scan_core.rows.selection import All, RowSelection, intersect, refine, selected_count
+
+Keep = npt.NDArray[np.bool_]
+ValueSource = ColumnSource | MetadataSource
+
+
+class Cause(Enum):
+    """Why a row is not in the result, in the order in which removed rows are attributed before any value is read."""
+
+    SAMPLE = 0
+    POSITION_DELETES = 1
+    RUNTIME_FILTER = 2
+    PREDICATE = 3
+    EQUALITY_DELETES = 4
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether the row is deleted, rather than not asked for."""
+        return self in {Cause.POSITION_DELETES, Cause.EQUALITY_DELETES}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether such rows are attributed before anything is asked about the others."""
+        return self in {Cause.SAMPLE, Cause.POSITION_DELETES}
+
+    def count(self, metrics: ScanMetrics, num_rows: int) -> None:
+        """Add rows removed for this reason."""
+        match self:
+            case Cause.SAMPLE:
+                metrics.rows_removed_by_sampling += num_rows
+            case Cause.POSITION_DELETES:
+                metrics.rows_removed_by_position_deletes += num_rows
+            case Cause.EQUALITY_DELETES:
+                metrics.rows_removed_by_equality_deletes += num_rows
+            case Cause.RUNTIME_FILTER:
+                metrics.rows_removed_by_filter += num_rows
+                metrics.rows_removed_by_runtime_filters += num_rows
+            case Cause.PREDICATE:
+                metrics.rows_removed_by_filter += num_rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What a restriction says of the selected rows.
+
+    Attributes:
+        keep: whether each stays.
+        failed: rows it could not judge, which stay for now; None if there is none.
+        error: the error to raise if such a row survives everything else.
+    """
+
+    keep: Keep
+    failed: Keep | None = None
+    error: EvaluationError | None = None
+
+
+class Restriction:
+    """What an implementation does not override keeps every row: unknown means keep.
+
+    `Match` says of a row group or page which of its rows the restriction keeps: NEVER none, ALWAYS all, MAYBE some.
+    """
+
+    __slots__ = ()
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> object:
+        """What stays the same for this restriction from file to file."""
+        raise NotImplementedError
+
+    @property
+    def first_guess(self) -> float:
+        """Relative cost of judging rows as long as nothing is measured."""
+        return 0.0
+
+    @property
+    def collection_id(self) -> int | None:
+        """The list or map of the file that is all it reads; None if it reads anything else."""
+        return None
+
+    def row_group(self, group: RowGroup, level: Level) -> Match:
+        """What is known of a whole row group at one level; asked from the cheapest level on, while it is MAYBE."""
+        del group, level
+        return Match.MAYBE
+
+    def positions(self, group: RowGroup) -> RowSelection:
+        """The rows that may stay by their position alone; no column is read to tell."""
+        return All(group.num_rows)
+
+    def pages(self, group: RowGroup) -> PageMatches:
+        """What is known of the pages of a row group."""
+        return PageMatches.unknown(group.num_rows)
+
+    def within(self, rows: RowSelection) -> "Restriction":
+        """The same restriction, known to keep every row of a row group but some of these."""
+        del rows
+        return self
+
+    def judges_rows(self) -> bool:
+        """Whether single rows are to be judged by their values, where nothing above decides."""
+        return True
+
+    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """Whether each row of `selection`, in order, stays."""
+        del columns
+        return Verdict(np.ones(selected_count(selection), np.bool_))
+
+
+class ByPosition(Restriction):
+    """Rows known by position: a sample, position deletes, what bitmap indexes answer.
+
+    Args:
+        cause: of the rows that go.
+        level: at which it tells of a row group.
+        find: the rows of a row group that stay.
+    """
+
+    __slots__ = ("_cause", "_find", "_last", "_level")
+
+    def __init__(self, cause: Cause, level: Level, find: Callable[[RowGroup], RowSelection]) -> None:
+        self._cause = cause
+        self._level = level
+        self._find = find
+        self._last: tuple[int, RowSelection] = (-1, All(0))
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        return self._cause
+
+    @property
+    def key(self) -> object:
+        """Why and how it removes rows."""
+        return self._cause, self._level
+
+    @property
+    def is_of_bitmaps(self) -> bool:
+        """Whether bitmap indexes tell the rows."""
+        return self._level is Level.BITMAPS
+
+    def row_group(self, group: RowGroup, level: Level) -> Match:
+        """By the rows themselves."""
+        if level is not self._level:
+            return Match.MAYBE
+        found = self.positions(group)
+        if isinstance(found, All):
+            return Match.ALWAYS
+        return Match.MAYBE if selected_count(found) else Match.NEVER
+
+    def positions(self, group: RowGroup) -> RowSelection:
+        """The rows that stay; those of the last row group are remembered."""
+        if self._last[0] != group.index:
+            self._last = group.index, self._find(group)
+        return self._last[1]
+
+    def judges_rows(self) -> bool:
+        """All is told by position."""
+        return False
+
+
+def refine_rows(
+    restrictions: Sequence[Restriction],
+    columns: LazyColumns,
+    selection: RowSelection,
+    adaptivity: Adaptivity,
+    metrics: ScanMetrics,
+) -> RowSelection:
+    """The rows of `selection` that every restriction keeps.
+
+    Raises:
+        EvaluationError: a conjunct fails on a row that every other restriction keeps.
+    """
+    failures: list[tuple[RowSelection, EvaluationError]] = []
+    alive: Keep = np.ones(selected_count(selection), np.bool_)
+    rows_in = len(alive)
+    collections: set[int | None] = set()
+    for index in adaptivity.order(restrictions):
+        if rows_in == 0:
+            break
+        restriction, started = restrictions[index], adaptivity.start()
+        rereads = restriction.collection_id in collections
+        if rows_in < len(alive) and adaptivity.narrows(restriction, rows_in, len(alive), rereads_collection=rereads):
+            selection, alive = refine(selection, alive), np.ones(rows_in, np.bool_)
+            collections.clear()
+        if restriction.collection_id is not None:
+            collections.add(restriction.collection_id)
+        verdict = restriction.rows(columns, selection)
+        if verdict.failed is not None and verdict.error is not None:
+            failures.append((refine(selection, verdict.failed), verdict.error))
+        alive = verdict.keep if rows_in == len(alive) else verdict.keep & alive
+        rows_out = int(np.count_nonzero(alive))
+        adaptivity.record(restriction, started, rows_in, rows_out)
+        restriction.cause.count(metrics, rows_in - rows_out)
+        rows_in = rows_out
+    selection = refine(selection, alive)
+    for failed, error in failures:
+        if selected_count(intersect(failed, selection)):
+            raise error
+    return selection
+
+
+def values_of(source: ValueSource, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+    """The values of a column for the rows of `selection`, in the table's type (perhaps dictionary-encoded)."""
+    match source:
+        case FromFile(index, convert):
+            return convert(columns.load([index], selection)[0])
+        case Constant(value):
+            return repeat(value, selected_count(selection))
+        case MetadataSource():
+            return source.values(columns, selection)
+
+
+def file_columns_of(source: ValueSource) -> frozenset[int]:
+    """The file's top-level columns that a source reads."""
+    match source:
+        case FromFile(index):
+            return frozenset({index})
+        case Constant():
+            return frozenset()
+        case MetadataSource():
+            return source.file_columns

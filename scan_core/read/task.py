@@ -1,0 +1,301 @@
+"""One data file of a split, opened: its row groups with what to read of them, in pieces that fit into memory.
+
+What narrows the read is put together here; how it is asked is in `access_plan.py` and `restriction.py`, how survivors become
+batches in `output.py`.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+
+from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
+from scan_core.errors import UnsupportedError
+from scan_core.metrics import ScanMetrics
+from scan_core.prune.match import Level
+from scan_core.read.access_plan import AccessPlan, Scan, Skip, count_skipped, plan_row_group, plan_rows
+from scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
+from scan_core.read.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
+from scan_core.read.file_statistics import FileStatistics
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.memory_budget import MemoryBudget
+from scan_core.read.metadata_columns import keeps_dead_rows
+from scan_core.read.order import Adaptivity
+from scan_core.read.projection import FileProjection
+from scan_core.read.read_ahead import FilesAhead
+from scan_core.read.restriction import (
+    ByPosition,
+    Cause,
+    Keep,
+    Restriction,
+    ValueSource,
+    file_columns_of,
+    refine_rows,
+)
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import All, RowSelection, intersect
+from scan_core.split import FileScanTask, ScanContext
+
+OpenRowGroup = tuple[LazyColumns, AccessPlan]
+
+
+@contextmanager
+def open_task(
+    task: FileScanTask,
+    context: ScanContext,
+    metrics: ScanMetrics,
+    adaptivity: Adaptivity,
+    ahead: FilesAhead | None = None,
+) -> Iterator["TaskReader"]:
+    """Open the file of a task, or take it from those opened ahead, and close it again.
+
+    Raises:
+        UnsupportedError: the file is encrypted.
+        MalformedTableError: it cannot be read, or lacks a required column.
+    """
+    data_file = task.data_file
+    if data_file.is_encrypted:
+        raise UnsupportedError(f"{data_file.path}: encrypted files are not supported")
+    ahead = FilesAhead(context.options) if ahead is None else ahead
+    reader = ahead.open(task, context)
+    try:
+        projection = FileProjection(
+            reader.arrow_schema,
+            has_field_ids=reader.has_field_ids,
+            context=context,
+            file=data_file,
+            member=reader.member,
+        )
+        metrics.data_files_read += task.start == 0 and task.row_share[0] == 0
+        yield TaskReader(task, context, metrics, adaptivity, reader=reader, ahead=ahead, projection=projection)
+    finally:
+        reader.close()
+
+
+class TaskReader:
+    """An open data file and what narrows its reading; delete files and bitmaps are opened when they are first needed."""
+
+    def __init__(
+        self,
+        task: FileScanTask,
+        context: ScanContext,
+        metrics: ScanMetrics,
+        adaptivity: Adaptivity,
+        *,
+        reader: FileReader,
+        ahead: FilesAhead,
+        projection: FileProjection,
+    ) -> None:
+        self._task = task
+        self._context = context
+        self._metrics = metrics
+        self._adaptivity = adaptivity
+        self._reader = reader
+        self._ahead = ahead
+        self._statistics = FileStatistics(reader, projection)
+        self._wanted: set[int] = set()
+        self._payload: set[int] = set()
+        self._keeps_dead_rows = keeps_dead_rows(context)
+        self.projection = projection
+
+    def plan_to_read(self, file_columns: Collection[int]) -> None:
+        """Columns that will be read, so that what deletes and filters save can be told."""
+        self._payload.update(file_columns)
+
+    def row_groups(self) -> Iterator[OpenRowGroup]:
+        """Row groups of the task that may hold rows of the result, and what to read of them.
+
+        On an object store the bytes of one row group are fetched while that before it is read.
+        """
+        is_filtered = self._context.predicate is not None or self._context.runtime_filters
+        first_guess = () if is_filtered else self._payload
+        waiting: list[OpenRowGroup] = []
+        for columns, plan in self._open_row_groups():
+            if self._task.row_share != (0, 1) or not self._ahead.expect_row_group(
+                self._reader, columns.row_group, first_guess
+            ):
+                yield columns, plan
+                continue
+            yield from waiting
+            waiting = [(columns, plan)]
+        yield from waiting
+
+    def pieces(self, columns: LazyColumns, budget: MemoryBudget) -> Iterator[tuple[LazyColumns, RowSelection]]:
+        """The row group as a whole, or cut into row ranges that the budget can hold."""
+        group, wanted = columns.row_group, sorted(self._wanted)
+        mine = self._share(group)
+        if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
+            for window in windows:
+                yield columns.anew(window), _within(window, group.num_rows)
+            return
+        if not self._context.options.lazy_columns or not self._reader.reads_ranges(group, wanted):
+            yield columns, _within(mine, group.num_rows)
+            return
+        everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
+        share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
+        stated = int(group.num_bytes * share)
+        pieces = budget.pieces(len(mine), stated * len(mine) // max(group.num_rows, 1))
+        for piece in pieces:
+            window = range(mine.start + piece.start, mine.start + piece.stop)
+            view = columns.anew(window if len(pieces) > 1 else None)
+            yield view, _within(window, group.num_rows)
+            budget.record(stated * len(window) / group.num_rows, view.num_bytes)
+
+    def select(self, columns: LazyColumns, plan: AccessPlan, within: RowSelection | None = None) -> AccessPlan:
+        """The plan of a row group, narrowed by positions and pages.
+
+        Args:
+            columns: of the row group.
+            plan: as `row_groups` yields it.
+            within: look no further than at these rows; by default at those of the task.
+        """
+        group = columns.row_group
+        if self._keeps_dead_rows:
+            columns.dead = find_dead_rows(
+                self._task, self._context, columns, self._delete_restrictions, self._restrict_by
+            )
+        mine = _within(self._share(group), group.num_rows) if within is None else within
+        return plan_rows(plan, group, mine, self._metrics)
+
+    def refine(self, columns: LazyColumns, plan: AccessPlan, within: RowSelection) -> RowSelection:
+        """The rows of `within` that are in the result: by default no deleted ones, flagged ones where they are asked for.
+
+        Args:
+            columns: of one piece of a row group.
+            plan: of the row group, as `select` returns it.
+            within: the rows of the piece.
+        """
+        if not self._context.options.lazy_columns:
+            columns.load(sorted(self._wanted), within)
+        if isinstance(plan, Scan):
+            return within
+        selection = intersect(plan.selection, within)
+        return refine_rows(plan.restrictions, columns, selection, self._adaptivity, self._metrics)
+
+    def removed_by(self, deletes: DeleteFilter, columns: LazyColumns) -> Keep:
+        """Which rows of a row group `deletes`, not the task's own, remove."""
+        return removed_by(self._restrict_by(deletes), columns)
+
+    def count_bytes(self, columns: LazyColumns) -> None:
+        """Add what was read of a row group, and what of the planned columns was not."""
+        if isinstance(self._reader, ReadsAhead):
+            self._reader.release(columns.row_group)
+        counts, self._reader.counts = self._reader.counts, ReadCounts()
+        group, mine = columns.row_group, self._share(columns.row_group)
+        wanted = self._reader.compressed_bytes(group, sorted(self._wanted | columns.reads.keys()))
+        wanted = wanted * len(mine) // max(group.num_rows, 1)
+        read = (
+            self._reader.compressed_bytes(columns.row_group, sorted(columns.reads.elements())) - counts.bytes_left_out
+        )
+        self._metrics.bytes_read += read
+        self._metrics.bytes_skipped += max(wanted - read, 0)
+        self._metrics.pages_read += counts.pages_read
+        self._metrics.pages_skipped += counts.pages_left_out
+        self._metrics.fallbacks += counts.fallbacks
+        self._metrics.bytes_read_ahead += counts.bytes_ahead
+        self._metrics.bytes_read_in_vain += counts.bytes_in_vain
+        names = {i: self._reader.field(i).name for i in counts.whole | counts.paged}
+        self._ahead.record(
+            Habits(frozenset((i, names[i]) for i in counts.whole), frozenset((i, names[i]) for i in counts.paged))
+        )
+
+    def _open_row_groups(self) -> Iterator[OpenRowGroup]:
+        first = self._restrictions()
+        is_first = self._task.row_share[0] == 0
+        for row_group in self._reader.row_groups:
+            if not self._task.owns(row_group.byte_offset):
+                continue
+            mine = self._share(row_group)
+            self._metrics.rows_in_files += len(mine)
+            if not mine:
+                continue
+            plan = plan_row_group(self._stages(first), row_group)
+            self._count_bloom_filters()
+            if isinstance(plan, Skip):
+                self._count_skipped(plan, row_group, mine)
+                continue
+            self._metrics.row_groups_read += is_first
+            yield LazyColumns(self._reader, row_group), plan
+
+    def _stages(self, first: Sequence[Restriction]) -> Iterator[Sequence[Restriction]]:
+        """What is asked first, and then deletes: they are loaded only where something else leaves rows."""
+        yield first
+        if not self._keeps_dead_rows:
+            yield self._delete_restrictions
+
+    @cached_property
+    def _delete_restrictions(self) -> Sequence[Restriction]:
+        return self._restrict_by(open_delete_filter(self._task, self._context, self._metrics))
+
+    def _restrict_by(self, deletes: DeleteFilter) -> Sequence[Restriction]:
+        found = restrict_by_deletes(deletes, self._context, self.projection, self._statistics, self._metrics)
+        return tuple(found)
+
+    def _restrictions(self) -> Sequence[Restriction]:
+        """All but deletes, and the columns that all of them read as wanted."""
+        task, context = self._task, self._context
+        file = task.data_file
+        found: list[Restriction] = []
+        sources: list[ValueSource] = [self.projection.leaf(i) for i in _delete_keys(task)]
+        if (sample := context.sample) is not None:
+            found.append(
+                ByPosition(
+                    Cause.SAMPLE,
+                    Level.ROW_GROUPS,
+                    lambda g: sample.rows(file.path, file.record_count, g.first_row_position, g.num_rows),
+                )
+            )
+        if context.predicate is not None:
+            from scan_core.read.predicate import open_conjuncts
+
+            conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
+            sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
+            if task.bitmap_indexes:
+                from scan_core.bitmap_index.filter import answer_by_bitmaps
+
+                found += answer_by_bitmaps(conjuncts, task, context, self._metrics)
+            else:
+                found += conjuncts
+        if context.runtime_filters:
+            from scan_core.runtime_filter.key_filter import key_sources, open_key_filters
+
+            sources += key_sources(context, self.projection)
+            found += open_key_filters(task, context, self.projection, self._statistics, self._metrics)
+        self._wanted = self._payload | {index for source in sources for index in file_columns_of(source)}
+        return found
+
+    def _count_bloom_filters(self) -> None:
+        counts = self._reader.counts
+        self._metrics.bloom_filters_read += counts.bloom_filters_read
+        self._metrics.bloom_bytes_read += counts.bloom_bytes_read
+        counts.bloom_filters_read = counts.bloom_bytes_read = 0
+
+    def _count_skipped(self, skip: Skip, group: RowGroup, mine: range) -> None:
+        """Of a row group without rows of the result; one whose rows are all deleted counts as read, though nothing is."""
+        count_skipped(skip, group, _within(mine, group.num_rows), self._metrics)
+        is_first = self._task.row_share[0] == 0
+        if skip.by.cause.is_delete:
+            self._metrics.row_groups_read += is_first
+        else:
+            self._metrics.row_groups_pruned += is_first
+            self._metrics.row_groups_pruned_by_runtime_filters += is_first * (skip.by.cause is Cause.RUNTIME_FILTER)
+        if skip.by.cause is not Cause.SAMPLE:
+            num_bytes = self._reader.compressed_bytes(group, sorted(self._wanted))
+            self._metrics.bytes_skipped += num_bytes * len(mine) // group.num_rows
+
+    def _share(self, row_group: RowGroup) -> range:
+        """The task's rows of a row group: where they cannot be read apart from the others, the first task has them all."""
+        number, of = self._task.row_share
+        if of > 1 and not self._reader.reads_apart(row_group, sorted(self._wanted)):
+            return range(row_group.num_rows if number == 0 else 0)
+        return self._task.rows_of(row_group.num_rows)
+
+
+def _delete_keys(task: FileScanTask) -> Iterator[int]:
+    """Ids of the key columns of all equality deletes that apply to the file."""
+    for group in task.equality_deletes:
+        if group.max_sequence_number > task.data_file.data_sequence_number:
+            yield from group.key_ids
+
+
+def _within(rows: range, num_rows: int) -> RowSelection:
+    return All(num_rows) if len(rows) == num_rows else from_ranges([(rows.start, rows.stop)], num_rows)
