@@ -1,7 +1,7 @@
 """Parquet's Bloom filters: split-block filters over xxHash64 of plain-encoded values.
 
 Only the test of single values lives here: which values a predicate asks for is the business of `prune/`, which filters
-are worth reading that of `predicate_pruning.py` and `delete_pruning.py`. Specification: parquet-format, BloomFilter.md.
+are worth reading that of the restrictions. Specification: parquet-format, BloomFilter.md.
 """
 
 import struct
