@@ -23,6 +23,8 @@ from pipelines.published.slice_conditions import ScanCondition, scan_condition
 from pipelines.published.slice_queries import Reach
 from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_START
 from pipelines.published.sql_functions import unrepeatable
+from scan_core.errors import PredicateError
+from scan_core.expr.dialect import require_bounded
 from scan_core.schema import Schema
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
@@ -177,12 +179,15 @@ def parse_query(
         ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
     """
     try:
+        require_bounded(sqlglot.tokenize(sql, dialect=DIALECT))
         trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
     except SqlglotError as error:
         template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
         raise ConfigError(f"published {name}: {_in_words(error)}{template}") from error
+    except PredicateError as error:
+        raise ConfigError(f"published {name}: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"published {name}: sql nests too deeply") from error
+        raise ConfigError(f"published {name}: the SQL nests too deeply") from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise ConfigError(f"published {name}: sql must be one query (select ...)")
     found = set()

@@ -9,6 +9,8 @@ from sqlglot import exp, tokens
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 
+from scan_core.errors import PredicateError
+
 BINARY: dict[type[exp.Expression], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -67,14 +69,64 @@ TYPE_NAMES = {
 }
 
 
+MAX_TOKENS = 50_000
+"""Names, values and operators of a text outside of IN lists: some 10,000 conditions. Parsing takes 0.1 ms each."""
+MAX_LISTED_TOKENS = 800_000
+"""Inside of IN lists, where a value takes a comma and perhaps a sign: 200,000 values and more."""
+MAX_NESTING = 200
+"""Parentheses, brackets and CASEs within each other: as deep as expressions may be."""
+
+_OPENING = frozenset({tokens.TokenType.L_PAREN, tokens.TokenType.L_BRACKET, tokens.TokenType.CASE})
+_CLOSING = frozenset({tokens.TokenType.R_PAREN, tokens.TokenType.R_BRACKET, tokens.TokenType.END})
+
+
 def syntax_trees(sql: str) -> list[exp.Expression]:
     """The trees of the expressions in a text, separated by semicolons.
 
     Raises:
         SqlglotError: syntax error.
+        PredicateError: more than a parser takes in bounded time.
     """
     dialect = _Filter()
-    return [tree for tree in dialect.parser().parse(dialect.tokenize(sql), sql) if tree is not None]
+    found = dialect.tokenize(sql)
+    require_bounded(found)
+    return [tree for tree in dialect.parser().parse(found, sql) if tree is not None]
+
+
+def require_bounded(found: list[tokens.Token]) -> None:
+    """Refuse a text whose parsing would take very long, or nest too deeply for the parser, before it is parsed.
+
+    Raises:
+        PredicateError: says which limit it is beyond.
+    """
+    if len(found) <= MAX_NESTING:
+        return
+    open_lists: list[bool] = []
+    inside = 0
+    before = None
+    for token in found:
+        kind = token.token_type
+        if kind in _OPENING:
+            open_lists.append(before is tokens.TokenType.IN)
+            if len(open_lists) > MAX_NESTING:
+                raise PredicateError(
+                    f"the SQL nests too deeply: more than {MAX_NESTING} parentheses, brackets or CASEs within each other"
+                )
+        elif kind in _CLOSING and open_lists:
+            open_lists.pop()
+        elif open_lists and open_lists[-1]:
+            inside += 1
+        before = kind
+    if len(found) - inside > MAX_TOKENS:
+        raise PredicateError(
+            f"the SQL has {len(found) - inside} names, values and operators; more than {MAX_TOKENS} outside of IN lists "
+            "are refused: use IN lists, or semi_join for many keys"
+        )
+    if inside > MAX_LISTED_TOKENS:
+        raise PredicateError(
+            f"the IN lists of the SQL have {inside} values, signs and commas; more than {MAX_LISTED_TOKENS} are refused: "
+            "use semi_join"
+        )
 
 
 class _FilterParser(SparkParser):  # type: ignore[misc]  # sqlglot is untyped here

@@ -38,5 +38,5 @@ def test_a_bomb_is_refused_at_once(tmp_path: Path, text: str, message: str) -> N
 
 def test_published_sql_that_nests_too_deeply_is_refused() -> None:
     sql = "select " + "(" * 5_000 + "1" + ")" * 5_000 + " from shop.orders"
-    with pytest.raises(ConfigError, match=r"published shop.out: sql nests too deeply"):
+    with pytest.raises(ConfigError, match=r"published shop.out: the SQL nests too deeply"):
         parse_query("shop.out", sql, None, {"shop.orders"})
