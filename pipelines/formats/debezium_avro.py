@@ -61,6 +61,8 @@ class DebeziumAvroOptions(DebeziumOptions):
         Raises:
             ConfigError: a value that the option does not have.
         """
+        if "objects" in options:
+            raise ConfigError("objects means nothing for debezium-avro: its schemas say what is nested")
         result = cls(**options)
         result.check()
         if result.registry is not None and result.schemas is not None:

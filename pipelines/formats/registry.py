@@ -66,6 +66,11 @@ class Format:
     """A format: how it reads its options, how it decodes, whether its documents are text, which of them go together.
 
     Decimals of some may be written as base64 without a word that they are.
+
+    Attributes:
+        of_documents: options that mean nothing for files of columns.
+        of_columns: options that mean something for those alone, as for CSV.
+        has_columns: whether it comes in files of columns at all.
     """
 
     options: type[Any]
@@ -73,16 +78,25 @@ class Format:
     is_text: bool = True
     complete: Callable[..., Complete | None] | None = None
     may_write_base64: bool = False
+    of_documents: tuple[str, ...] = ()
+    of_columns: tuple[str, ...] = ()
+    has_columns: bool = True
 
+
+_OF_MESSAGES = ("registry", "registry_user", "registry_token", "registry_ca", "schemas", "schema_id_bytes")
 
 FORMATS: Mapping[str, Format] = {
-    "debezium-json": Format(DebeziumOptions, decode_debezium, may_write_base64=True),
-    "debezium-avro": Format(DebeziumAvroOptions, decode_debezium_avro, is_text=False),
-    "canal-json": Format(CanalOptions, decode_canal),
-    "maxwell-json": Format(MaxwellOptions, decode_maxwell),
-    "dms": Format(DmsOptions, decode_dms),
-    "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions),
-    "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs),
+    "debezium-json": Format(
+        DebeziumOptions, decode_debezium, may_write_base64=True, of_documents=("tombstones", "objects")
+    ),
+    "debezium-avro": Format(
+        DebeziumAvroOptions, decode_debezium_avro, is_text=False, of_documents=("tombstones", *_OF_MESSAGES)
+    ),
+    "canal-json": Format(CanalOptions, decode_canal, has_columns=False),
+    "maxwell-json": Format(MaxwellOptions, decode_maxwell, has_columns=False),
+    "dms": Format(DmsOptions, decode_dms, of_documents=("objects",), of_columns=("op_column", "ts_column")),
+    "wal2json": Format(Wal2JsonOptions, decode_wal2json, complete=complete_transactions, has_columns=False),
+    "rows": Format(RowChangeOptions, decode_rows, complete=complete_pairs, of_documents=("objects",)),
 }
 
 
@@ -148,6 +162,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         raw = unwrapped(raw)
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
+    _check_options(chosen, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
     events = without_refused(chosen.decode(readable, options))
     reading = Reading(
@@ -226,6 +241,28 @@ def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
             hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
             raise ConfigError(f"unknown option {name!r} of the format; {hint}")
     return chosen.options.from_mapping(options)
+
+
+def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:
+    """Refuse files that a format has not, and options that mean nothing for the files at hand.
+
+    Raises:
+        ConfigError: names the first of the options.
+        SourceError: the format is one of JSON alone.
+    """
+    in_columns = raw.rows is not None
+    name = next(name for name, known in FORMATS.items() if known is chosen)
+    if in_columns and not chosen.has_columns:
+        raise SourceError(
+            f"format {name} is JSON, and the files are CSV, Parquet or Avro: format: rows, dms or debezium"
+        )
+    for option in chosen.of_documents if in_columns else chosen.of_columns:
+        default = next(f for f in fields(chosen.options) if f.name == option).default
+        if getattr(options, option) != default:
+            files, others = (
+                ("CSV, Parquet and Avro files", "messages") if in_columns else ("JSON", "CSV, Parquet and Avro files")
+            )
+            raise ConfigError(f"{option} means nothing for {files} of format {name}, only for {others}")
 
 
 def _only_text(raw: RawEvents) -> tuple[RawEvents, Rejected]:

@@ -29,6 +29,9 @@ _LAYOUTS_WITH: Mapping[str, tuple[Layout, ...]] = {
 }
 """Layouts that an option means something for, of those that do not for all."""
 
+_OF_ALL_FILES = frozenset({"batch_rows", "batch_bytes", "unreadable"})
+"""Options that mean something for files of columns, too: Parquet and Avro have neither lines nor documents."""
+
 STOP, QUARANTINE = "stop", "quarantine"
 
 
@@ -115,6 +118,17 @@ class FileOptions:
             raise ConfigError(
                 f"{option.name} {given!r} means nothing for files whose layout is {layout.value}, only for {wanted}{hint}"
             )
+
+    def check_for_columns(self, kind: str) -> None:
+        """Refuse options that mean nothing for files of columns; `kind` names them.
+
+        Raises:
+            ConfigError: names the first of them.
+        """
+        for option in fields(self):
+            given = getattr(self, option.name)
+            if option.name not in _OF_ALL_FILES and given != option.default:
+                raise ConfigError(f"{option.name} {given!r} means nothing for {kind} files, only for text")
 
     @classmethod
     def split(cls, options: Mapping[str, Any]) -> tuple["FileOptions", dict[str, Any]]:

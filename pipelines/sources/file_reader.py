@@ -35,6 +35,7 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
         SourceError: it cannot be read, or is too large for its layout.
     """
     suffix, compression = _suffixes(file.name)
+    asked = options
     # What is left of a file that nobody writes to any more is all there will be.
     if not options.report_incomplete and (known.waiting or is_quiet(file)):
         options = replace(options, report_incomplete=True)
@@ -45,6 +46,7 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
                 suffix, compression = _known_by_magic(stream, suffix)
                 content = stream if compression is None else pa.CompressedInputStream(stream, compression)
             if suffix in file_rows.READERS:
+                asked.check_for_columns(suffix.removeprefix(".").capitalize())
                 yield from _read_rows(content, known, suffix, options, file.size)
             else:
                 chunks = Chunks(content, seekable=compression is None)

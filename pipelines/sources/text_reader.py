@@ -35,6 +35,7 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
     """The events behind those that are read already."""
     head = chunks.peek(SNIFFED_BYTES)
     if _is_csv(head, known, options, suffix):
+        options.check_for(Layout.CSV)
         yield from read_csv(chunks, head, known, options, suffix)
         return
     comment_bytes, comment_lines = comment_length(head)
