@@ -19,7 +19,7 @@ import orjson
 from pipelines.catalog import check_catalog, find_table, identifier, open_catalog, sqlite_file
 from pipelines.config import Config, change_log_name, quarantine_name
 from pipelines.errors import CatalogMismatchError, SourceError
-from pipelines.tables.moved_metadata import check_files, moved_copy
+from pipelines.tables.moved_metadata import check_files, check_movable, moved_copy
 from pipelines.tables.sql_pointer import current_location, swap_location
 
 _METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
@@ -203,6 +203,8 @@ def _recover(catalog: Any, name: str, folder: Path, *, is_dry: bool) -> Recovere
             return Recovered(name, "unchanged", before, before, snapshot_id)
         action: Action = "moved here" if is_moved else "registered" if before is None else "brought forward"
         target = stored.metadata
+        if is_moved:
+            check_movable(document, location, folder)
         if is_moved and not is_dry:
             target = moved_copy(document, location, folder, stored.version + 1)
         if not is_dry:

@@ -45,6 +45,39 @@ def locate(path: str, io: FileIOConfig) -> Location:
     return location
 
 
+def refuse_moved(named: str, live: str, io: FileIOConfig, delete_path: str) -> None:
+    """Refuse a position delete that names a live data file where it lay before the table was moved.
+
+    Tools that move tables may rewrite metadata and leave the paths inside position-delete files as they were. The deletes
+    would then meet no file, and deleted rows come back. A path outside of the table's places that ends as a live file's
+    does, from the place on, is taken for such a one; every other unknown path is that of a file that is gone.
+
+    Args:
+        named: data file by the position delete.
+        live: a live data file of the table.
+        io: places of the table, and relocation.
+        delete_path: of the delete file.
+
+    Raises:
+        MalformedTableError: it is one; says how to relocate.
+    """
+    if io.places is None:
+        return
+    other, here = relocate(named, io), relocate(live, io)
+    if not other.path.endswith(f"/{here.path.rpartition('/')[2]}") or _is_allowed(other, io.places):
+        return
+    for place in io.places:
+        root = parse_location(place).path.rstrip("/")
+        tail = here.path.removeprefix(root)
+        if here.path.startswith(f"{root}/") and other.path.endswith(tail):
+            before = named.removesuffix(tail)
+            raise MalformedTableError(
+                f"{delete_path}: deletes rows of {named}, which is where {live} lay before the table was moved: its metadata "
+                f"was rewritten, this file was not; read the table with --relocate '{before}={place}' (in Python "
+                "relocate={old: new}), or rewrite its position deletes"
+            )
+
+
 @lru_cache(maxsize=65_536)
 def _is_allowed(location: Location, places: tuple[str, ...]) -> bool:
     return any(is_within(location, parse_location(place)) for place in places)

@@ -40,20 +40,42 @@ def check_files(document: Mapping[str, Any], location: str, folder: Path) -> Non
                     raise SourceError(f"its snapshot {current} needs {path}, which is not there")
 
 
+def check_movable(document: Mapping[str, Any], location: str, folder: Path) -> None:
+    """Refuse a table that other metadata alone does not move, before anything is written.
+
+    Args:
+        document: the newest metadata.
+        location: of the table, as the metadata says.
+        folder: where the table is now.
+
+    Raises:
+        SourceError: some snapshot has position-delete files, whose rows name data files by path.
+    """
+    lists = {s["manifest-list"] for s in document.get("snapshots", ()) if "manifest-list" in s}
+    manifests = {m["manifest_path"] for path in lists for m in _read(_here(path, location, folder))}
+    for path in sorted(manifests):
+        for row in _read(_here(path, location, folder)):
+            file = row["data_file"]
+            is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() != "puffin"
+            if is_position_file and row["status"] != _REMOVED:
+                raise SourceError(
+                    f"{path} holds position-delete files, whose rows name data files by path: move the table back to "
+                    f"{location}, or move it with Spark's rewrite_table_path; `nevermore scan` reads it where it is with "
+                    f"--relocate '{location}={folder}'"
+                )
+
+
 def moved_copy(document: Mapping[str, Any], location: str, folder: Path, version: int) -> Path:
     """Write all metadata of a table for its new place.
 
     Args:
-        document: the newest metadata.
+        document: the newest metadata, of which `check_movable` has nothing to say.
         location: of the table, as the metadata says.
         folder: where the table is now.
         version: number of the new metadata file.
 
     Returns:
         The new metadata file.
-
-    Raises:
-        SourceError: the table has position-delete files, which name data files by path.
     """
     done: dict[str, tuple[str, int]] = {}
     moved = _moved(document, location, f"file://{folder}")
@@ -81,12 +103,6 @@ def _manifest(path: str, location: str, folder: Path) -> tuple[str, int]:
     rows = []
     for row in reader:
         file = dict(row["data_file"])
-        is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() != "puffin"
-        if is_position_file and row["status"] != _REMOVED:
-            raise SourceError(
-                f"{path} holds position-delete files, whose rows name data files by path: move the table back to {location}, "
-                "or move it with Spark's rewrite_table_path"
-            )
         for name in ("file_path", "referenced_data_file"):
             if file.get(name) is not None:
                 file[name] = _moved(file[name], location, f"file://{folder}")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from scan_core.errors import MalformedTableError, UnsupportedError
-from scan_core.file_io import read_bytes
+from scan_core.file_io import read_bytes, refuse_moved
 from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
 from scan_core.read.file_reader import field_id_of, refusing_malformed
@@ -39,6 +39,8 @@ class PositionDeleteFile:
     by_path: Mapping[str, SortedPositions]
     spellings: Mapping[str, tuple[str, ...]]
     """Paths as written, by their path after relocation: candidates for one file under other spellings (rule 7)."""
+    by_name: Mapping[str, tuple[str, ...]]
+    """Paths as written, by the name of the file: candidates for one where it lay before the table was moved."""
 
     @property
     def num_bytes(self) -> int:
@@ -117,11 +119,14 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
                 raise MalformedTableError(f"{delete_file.path}: negative position {int(values.min())} of {path}")
             by_path.setdefault(path, []).append(sorted_positions(values))
     spellings: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for path in by_path:
         spellings.setdefault(relocate(path, io).path, []).append(path)
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
     return PositionDeleteFile(
         {path: _union_all(found) for path, found in by_path.items()},
         {path: tuple(written) for path, written in spellings.items()},
+        {name: tuple(written) for name, written in by_name.items()},
     )
 
 
@@ -131,7 +136,8 @@ def positions_in(
     """Deleted positions of the data file; None if the delete file has none for it.
 
     Raises:
-        MalformedTableError: `referenced_data_file` is set and the rows name other files.
+        MalformedTableError: `referenced_data_file` is set and the rows name other files, or rows name the data file where
+            it lay before the table was moved.
     """
     found: list[SortedPositions] = []
     for path in loaded.spellings.get(relocate(data_file.path, io).path, ()):
@@ -143,6 +149,9 @@ def positions_in(
                 found.append(loaded.by_path[path])
             case PathMatch.NONE:
                 pass
+    if not found:
+        for path in loaded.by_name.get(data_file.path.rpartition("/")[2], ()):
+            refuse_moved(path, data_file.path, io, delete_file.path)
     if delete_file.referenced_data_file is not None and len(found) < len(loaded.by_path):
         raise MalformedTableError(
             f"{delete_file.path}: states referenced_data_file {delete_file.referenced_data_file}, but holds rows of "

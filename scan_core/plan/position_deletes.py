@@ -40,7 +40,8 @@ def assign_position_deletes(
         prune: let equal bounds of `file_path` stand for a named data file.
 
     Raises:
-        MalformedTableError: a delete names a data file of another partition or spec; two vectors for one data file, a
+        MalformedTableError: a delete names a data file of another partition or spec, or one where it lay before the table
+            was moved; two vectors for one data file, a
             vector older than it, or one that lacks a reference, offset or size.
     """
     result = PositionAssignment()
@@ -49,11 +50,15 @@ def assign_position_deletes(
     for delete_file in deletes:
         target = _named_target(delete_file, paths, prune=prune)
         if target is not None:
-            _assign_named(delete_file, paths.find(target), data, result, named)
+            found = paths.find(target)
+            if not found[0]:
+                paths.refuse_moved(target, delete_file.path)
+            _assign_named(delete_file, found, data, result, named)
         elif delete_file.is_deletion_vector:
             _check_unnamed_vector(delete_file, data)
             result.unmatched.append(delete_file)
         elif prune and _names_only_dead_files(delete_file, paths):
+            paths.refuse_moved(_only_path(delete_file) or "", delete_file.path)
             result.unmatched.append(delete_file)
         else:
             scoped[delete_file.spec_id, delete_file.partition].append(delete_file)

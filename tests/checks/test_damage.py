@@ -134,7 +134,7 @@ def test_flipped_bit_in_a_file_of_ours_is_found(ours: Path, kind: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", OURS)
 def test_every_of_many_flipped_bits_in_files_of_ours_is_found(ours: Path, kind: str) -> None:
-    assert missed(ours, kind, 400) == []
+    assert missed(ours, kind, 300) == []
 
 
 def foreign_table(folder: Path, file_format: str) -> Path:

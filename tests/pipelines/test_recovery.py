@@ -206,8 +206,11 @@ def test_position_deletes_name_files_and_cannot_be_moved(project: Project, tmp_p
             fastavro.writer(
                 stream, schema, rows, metadata={k: v for k, v in header.items() if not k.startswith("avro.")}
             )
-    with pytest.raises(SourceError, match="rewrite_table_path"):
-        moved.recover("shop.p")
+    before = sorted(moved.folder.rglob("*"))
+    for is_dry in (True, False):
+        with pytest.raises(SourceError, match=r"rewrite_table_path.*--relocate"):
+            moved.recover("shop.p", is_dry=is_dry)
+    assert sorted(moved.folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty"])

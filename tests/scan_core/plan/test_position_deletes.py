@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import scan_core
 from scan_core.errors import MalformedTableError
 from scan_core.options import ScanOptions
 from tests.iceberg_json import Column, Partition
@@ -230,3 +231,40 @@ def test_rule_08_a_broken_vector_of_a_file_that_is_gone_is_not_validated(v3: Tab
     v3.commit(vector)
     v3.commit(remove=[data])
     assert vector_of(v3, kept) is None
+
+
+def moved_table(tmp_path: Path, kind: str) -> tuple[TableBuilder, BuiltFile]:
+    """A table whose metadata was rewritten when it was moved, and whose position deletes still name the old place."""
+    table = TableBuilder(tmp_path / "t", COLUMNS, version=3 if kind == "vector" else 2)
+    data = table.data(ROWS)
+    old = f"/old/place/data/{data.local.name}"
+    if kind == "vector":
+        (delete,) = table.deletion_vectors({data: [0]})
+        delete.record["referenced_data_file"] = old
+    else:
+        here, data.record["file_path"] = data.path, old
+        delete = table.position_delete([(data, 0)], **({"referenced": data} if kind == "referenced" else {}))
+        data.record["file_path"] = here
+        if kind == "bounds":
+            bounded(delete, old)
+    table.commit(data, delete)
+    return table, data
+
+
+@pytest.mark.parametrize("kind", ["rows", "bounds", "referenced", "vector"])
+def test_rule_07_deletes_that_name_the_place_before_a_move_are_refused_or_relocated(tmp_path: Path, kind: str) -> None:
+    table, data = moved_table(tmp_path, kind)
+    with pytest.raises(MalformedTableError, match=r"before the table was moved.*--relocate '/old/place="):
+        scan_core.open_table(table.metadata_path).scan().to_table()
+    relocated = scan_core.open_table(table.metadata_path, relocate={"/old/place": str(tmp_path / "t")})
+    assert relocated.scan().count() == data.record["record_count"] - 1
+
+
+def test_rule_07_a_delete_of_a_file_that_is_gone_from_elsewhere_is_no_moved_one(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    data = table.data(ROWS)
+    here, data.record["file_path"] = data.path, f"/elsewhere/{data.local.name}.orc"
+    delete = table.position_delete([(data, 0)])
+    data.record["file_path"] = here
+    table.commit(data, delete)
+    assert scan_core.open_table(table.metadata_path).scan().count() == data.record["record_count"]
