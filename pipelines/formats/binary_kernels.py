@@ -4,15 +4,15 @@
 # ruff: noqa: C901, PLR0917, PLR1714 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, Bytes, Places, require
+from pipelines.formats.json_kernels import Bytes, Places, require
+from scan_core.native.machine_code import callee, kernel
 
 Mask = NDArray[np.bool_]
 
 
-@njit(**COMPILE)
+@callee
 def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     """Refuse texts that do not lie one behind the other in `data`, and masks that are shorter."""
     require(len(offsets) > len(valid) and len(bad) >= len(valid) and offsets[0] >= 0)
@@ -21,7 +21,7 @@ def _require_rows(offsets: Places, data: Bytes, valid: Mask, bad: Mask) -> None:
     require(offsets[len(valid)] <= len(data))
 
 
-@njit(**COMPILE)
+@callee
 def _sextet(c: int) -> int:
     if 0x41 <= c <= 0x5A:
         return c - 0x41
@@ -36,7 +36,7 @@ def _sextet(c: int) -> int:
     return -1
 
 
-@njit(**COMPILE)
+@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
 def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     """Bytes of base64 texts (standard or URL-safe, padded or not), one after the other; marks what is none in `bad`."""
     _require_rows(offsets, data, valid, bad)
@@ -72,7 +72,7 @@ def decode_base64(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places
     return at
 
 
-@njit(**COMPILE)
+@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
 def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     r"""Bytes of hexadecimal texts, dashes and a leading `\\x` or `0x` ignored; marks what is none in `bad`."""
     _require_rows(offsets, data, valid, bad)
@@ -112,7 +112,7 @@ def decode_hex(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, o
     return at
 
 
-@njit(**COMPILE)
+@kernel("i32[] u8[] bool[] i32[]= u8[]= bool[]=")
 def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places, out: Bytes, bad: Mask) -> int:
     """Bytes of texts whose characters stand for one byte each; marks characters above U+00FF in `bad`."""
     _require_rows(offsets, data, valid, bad)
@@ -142,7 +142,7 @@ def encode_latin1(offsets: Places, data: Bytes, valid: Mask, out_offsets: Places
     return at
 
 
-@njit(**COMPILE)
+@kernel("i32[] u8[] bool[] u8[][]= bool[]=")
 def widen_integers(offsets: Places, data: Bytes, valid: Mask, out: Bytes, bad: Mask) -> None:
     """Big-endian two's complement numbers as 16 little-endian bytes each; marks empty and longer ones in `bad`."""
     _require_rows(offsets, data, valid, bad)

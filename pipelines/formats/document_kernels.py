@@ -4,13 +4,11 @@
 # ruff: noqa: C901, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.json_kernels import (
     ABSENT,
     BROKEN,
-    COMPILE,
     ESCAPED,
     MAX_DEPTH,
     OK,
@@ -24,9 +22,10 @@ from pipelines.formats.json_kernels import (
     skip_value,
     status_of_other,
 )
+from scan_core.native.machine_code import kernel
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] i32[]= i32[] i32[]= i32[]= i8[]= i8[]= bool u8[]=")
 def scan_elements(
     data: Bytes,
     starts: Places,
@@ -93,7 +92,7 @@ def scan_elements(
             p = skip_space(data, p + ONE, end)
 
 
-@njit(**COMPILE)
+@kernel("u8[] i64 i64 i64[][]= u8[]= bool")
 def split_documents(
     data: Bytes, start: int, stop: int, out: NDArray[np.int64], stack: Bytes, separated: bool
 ) -> tuple[int, int]:
@@ -124,7 +123,7 @@ def split_documents(
     return found, np.int64(p)
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] u8[] u8[]= i64[]= i64[]=")
 def find_separators(
     data: Bytes, offsets: Places, separator: Bytes, stack: Bytes, out: NDArray[np.int64], line_end: NDArray[np.int64]
 ) -> None:
@@ -171,7 +170,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 _NEWLINES = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 
-@njit(**COMPILE)
+@kernel("u8[] u64[] i32[]=")
 def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
     """Positions behind the newlines of `data`, of which `words` are the whole eights of bytes; returns their number.
 
@@ -199,7 +198,7 @@ def find_newlines(data: Bytes, words: NDArray[np.uint64], out: Places) -> int:
     return found
 
 
-@njit(**COMPILE)
+@kernel("u8[] i64[][]=")
 def split_frames(data: Bytes, spans: Places) -> tuple[int, int, bool]:
     """(messages found, bytes up to the end of the last, whether all lengths are valid): begin and end, or -1 for NULL."""
     require(spans.shape[1] >= 2)

@@ -8,11 +8,11 @@ zero or infinity, are left to the caller.
 # ruff: noqa: C901, PLR0912, PLR0917 - one compiled loop
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, ONE, Bytes, require
+from pipelines.formats.json_kernels import ONE, Bytes, require
 from pipelines.formats.word_kernels import high_product, leading_zeros
+from scan_core.native.machine_code import callee, kernel
 
 SMALLEST, LARGEST = -342, 308
 """Powers of ten beyond which every number of 19 digits is zero or infinite."""
@@ -45,7 +45,7 @@ _HIDDEN = np.uint64(1) << np.uint64(52)
 _NO_BITS = np.uint64(0)
 
 
-@njit(**COMPILE)
+@callee
 def nearest(w: int, q: int) -> tuple[int, bool]:
     """(bits of the double nearest to w * 10**q, whether it is certain); w is not 0."""
     zeros = leading_zeros(w)
@@ -76,7 +76,7 @@ def nearest(w: int, q: int) -> tuple[int, bool]:
     return (mantissa & ~_HIDDEN) | (np.uint64(exponent) << np.uint64(52)), True
 
 
-@njit(**COMPILE)
+@callee
 def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
     """(bits of the double data[p:q], whether it was found)."""
     sign = _NO_BITS
@@ -128,7 +128,7 @@ def double_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
     return bits | sign, certain
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] bool[] u64[]= bool[]=")
 def parse_doubles(
     data: Bytes,
     start: NDArray[np.int32],

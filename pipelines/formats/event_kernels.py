@@ -4,13 +4,11 @@
 # ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.json_kernels import (
     ABSENT,
     BROKEN,
-    COMPILE,
     ESCAPED,
     MISSING,
     OBJECT,
@@ -28,9 +26,12 @@ from pipelines.formats.json_kernels import (
 )
 from pipelines.formats.name_kernels import next_member, require_columns, require_names
 from pipelines.formats.object_kernels import require_spans, scan_object
+from scan_core.native.machine_code import kernel
 
 
-@njit(**COMPILE)
+@kernel(
+    "u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[] u8[] i32[] i32[] i64 u8[] i32[] i32[] i32[][]= i32[][]= i8[][]= u64[][]= bool[][]= i8[]= u8[]="
+)
 def scan_nested(
     data: Bytes,
     starts: Places,

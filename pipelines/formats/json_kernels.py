@@ -8,15 +8,10 @@ strictly: what `json.loads` refuses is refused here. Turning spans into columns 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 # ruff: noqa: C901, PLR0912, PLR1714, SIM110, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
-import os
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from scan_core.private_files import private_folder
+from scan_core.native.machine_code import callee, inlined
 
 MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
 """Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
@@ -31,14 +26,6 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
 Kinds = NDArray[np.int8]
 
-if _numba_cache := os.environ.get("NUMBA_CACHE_DIR"):  # holds pickled objects, so nobody else may write to it
-    private_folder(Path(_numba_cache)).close()
-COMPILE: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False, "_nrt": False}
-"""Without reference counting (`_nrt`) nothing can be allocated, and passing an array on costs no atomic operation."""
-INLINE: dict[str, Any] = {**COMPILE, "forceinline": True}
-"""A call that is not inlined costs more than most of what these functions do."""
-
-
 _ENDS_RUN = np.zeros(256, np.bool_)
 """Bytes at which a run of plain characters of a string ends: quote, backslash, control characters."""
 _ENDS_RUN[:0x20] = True
@@ -51,7 +38,7 @@ BAD = np.uint64(2**64 - 1)
 """In place of a position: the value there is broken."""
 
 
-@njit(**INLINE)
+@inlined
 def require(holds: bool) -> None:
     """Refuse arrays that do not hold what a kernel reads and writes in them.
 
@@ -65,7 +52,7 @@ def require(holds: bool) -> None:
         raise IndexError("an array given to a compiled kernel is too short or points outside of another")
 
 
-@njit(**INLINE)
+@inlined
 def skip_space(data: Bytes, p: int, end: int) -> int:
     """Position of the next byte that is no white space."""
     while p < end and data[p] <= 0x20 and (data[p] == 0x20 or data[p] == 0x0A or data[p] == 0x0D or data[p] == 0x09):
@@ -73,12 +60,12 @@ def skip_space(data: Bytes, p: int, end: int) -> int:
     return p
 
 
-@njit(**INLINE)
+@inlined
 def _is_hex(c: int) -> bool:
     return (0x30 <= c <= 0x39) or (0x41 <= c <= 0x46) or (0x61 <= c <= 0x66)
 
 
-@njit(**COMPILE)
+@callee
 def _skip_escape(data: Bytes, p: int, end: int) -> int:
     """Position after the escape whose backslash is at p."""
     p += ONE
@@ -97,7 +84,7 @@ def _skip_escape(data: Bytes, p: int, end: int) -> int:
     return BAD
 
 
-@njit(**INLINE)
+@inlined
 def skip_string(data: Bytes, p: int, end: int) -> tuple[int, bool]:
     """(position after the closing quote, whether a backslash occurs); p is after the opening quote."""
     escaped = False
@@ -114,7 +101,7 @@ def skip_string(data: Bytes, p: int, end: int) -> tuple[int, bool]:
             return BAD, escaped
 
 
-@njit(**INLINE)
+@inlined
 def _matches(data: Bytes, p: int, end: int, word: Bytes) -> bool:
     length = np.uint64(len(word))
     if p + length > end:
@@ -132,14 +119,14 @@ _NAN = np.frombuffer(b"NaN", np.uint8)
 _INFINITY = np.frombuffer(b"Infinity", np.uint8)
 
 
-@njit(**INLINE)
+@inlined
 def _skip_digits(data: Bytes, p: int, end: int) -> int:
     while p < end and 0x30 <= data[p] <= 0x39:
         p += ONE
     return p
 
 
-@njit(**INLINE)
+@inlined
 def _skip_number(data: Bytes, p: int, end: int) -> tuple[int, int]:
     """(position after the number without its sign, INT or FLOAT)."""
     if p >= end or not 0x30 <= data[p] <= 0x39:
@@ -163,7 +150,7 @@ def _skip_number(data: Bytes, p: int, end: int) -> tuple[int, int]:
     return p, kind
 
 
-@njit(**COMPILE)
+@callee
 def _skip_scalar(data: Bytes, p: int, end: int) -> tuple[int, int]:
     """(position after a literal or number, its kind)."""
     c = data[p]
@@ -182,7 +169,7 @@ def _skip_scalar(data: Bytes, p: int, end: int) -> tuple[int, int]:
     return _skip_number(data, p, end)
 
 
-@njit(**INLINE)
+@inlined
 def _skip_key(data: Bytes, p: int, end: int) -> int:
     """Position of the value of the member whose name begins at p."""
     if p >= end or data[p] != 0x22:
@@ -196,7 +183,7 @@ def _skip_key(data: Bytes, p: int, end: int) -> int:
     return skip_space(data, p + ONE, end)
 
 
-@njit(**COMPILE)
+@callee
 def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
     """(position after the value at p, its kind). `stack` has MAX_DEPTH bytes."""
     if p >= end:
@@ -250,7 +237,7 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
                 return p, kind
 
 
-@njit(**COMPILE)
+@callee
 def status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
     """Status of a document that does not begin as an object."""
     if p >= end:

@@ -4,13 +4,13 @@
 # ruff: noqa: PLR0917 - kernels take arrays one by one
 
 import numpy as np
-from numba import njit
 
-from pipelines.formats.json_kernels import BAD, COMPILE, INLINE, ONE, Bytes, Places, require, skip_space, skip_string
+from pipelines.formats.json_kernels import BAD, ONE, Bytes, Places, require, skip_space, skip_string
 from pipelines.formats.word_kernels import same_bytes
+from scan_core.native.machine_code import callee, inlined
 
 
-@njit(**COMPILE)
+@callee
 def require_names(names: Bytes, name_offsets: Places) -> None:
     """Refuse names that do not lie, with 8 bytes of padding behind them, where their offsets say."""
     require(len(name_offsets) > 0 and name_offsets[0] >= 0)
@@ -19,7 +19,7 @@ def require_names(names: Bytes, name_offsets: Places) -> None:
     require(np.int64(name_offsets[len(name_offsets) - 1]) + 8 <= len(names))
 
 
-@njit(**COMPILE)
+@callee
 def require_columns(name_offsets: Places, slots: Places, base: int, columns: int) -> None:
     """Refuse names one of which has no column, or one beyond `columns`."""
     require(len(slots) == len(name_offsets) - 1 and base >= 0)
@@ -27,7 +27,7 @@ def require_columns(name_offsets: Places, slots: Places, base: int, columns: int
         require(slots[k] >= 0 and base + np.int64(slots[k]) < columns)
 
 
-@njit(**INLINE)
+@inlined
 def expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets: Places, expected: int) -> int:
     """Length of name `expected` plus 1 if that is the name that begins at `first`, quote included; else 0."""
     if expected >= len(name_offsets) - 1:
@@ -39,7 +39,7 @@ def expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets:
     return length + ONE if same_bytes(data, first, end, names, offset, length) else np.uint64(0)
 
 
-@njit(**COMPILE)
+@callee
 def _find_name(data: Bytes, first: int, last: int, names: Bytes, name_offsets: Places, expected: int) -> int:
     """Index of the name data[first:last], searched from `expected` on and around; -1 if unknown."""
     count = len(name_offsets) - 1
@@ -54,7 +54,7 @@ def _find_name(data: Bytes, first: int, last: int, names: Bytes, name_offsets: P
     return -1
 
 
-@njit(**INLINE)
+@inlined
 def next_member(
     data: Bytes, p: int, end: int, names: Bytes, name_offsets: Places, expected: int
 ) -> tuple[int, int, int, int]:

@@ -4,17 +4,14 @@
 # ruff: noqa: C901, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.json_kernels import (
     ABSENT,
     BAD,
     BROKEN,
-    COMPILE,
     ESCAPED,
     FLOAT,
-    INLINE,
     INT,
     MAX_DEPTH,
     MISSING,
@@ -31,9 +28,10 @@ from pipelines.formats.json_kernels import (
 )
 from pipelines.formats.name_kernels import expected_name, next_member, require_columns, require_names
 from pipelines.formats.value_kernels import value_at
+from scan_core.native.machine_code import callee, inlined, kernel
 
 
-@njit(**INLINE)
+@inlined
 def scan_object(
     data: Bytes,
     p: int,
@@ -95,7 +93,7 @@ def scan_object(
     return BAD, nothing, nothing
 
 
-@njit(**COMPILE)
+@callee
 def require_spans(
     starts: Places,
     ends: Places,
@@ -119,7 +117,7 @@ def require_spans(
     require(out_odd.shape[0] >= columns and out_odd.shape[1] >= count)
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] i64 u8[] i32[] i32[] bool i32[][]= i32[][]= i8[][]= u64[][]= bool[][]= i8[]= u8[]=")
 def scan_members(
     data: Bytes,
     starts: Places,
@@ -207,7 +205,7 @@ def scan_members(
     return count, np.uint64(0), np.uint64(0)
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] u8[] i32[] bool[]=")
 def begin_with(
     data: Bytes, starts: Places, ends: Places, names: Bytes, name_offsets: Places, out: NDArray[np.bool_]
 ) -> None:

@@ -7,19 +7,19 @@ Documents lie one behind the other, so a pass per column fetches all of their by
 # ruff: noqa: C901, PLR0912, PLR0917 - one compiled loop per kernel
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.double_kernels import double_of
-from pipelines.formats.json_kernels import COMPILE, ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
+from pipelines.formats.json_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
 from pipelines.formats.text_kernels import copy_text, integer_of
+from scan_core.native.machine_code import kernel
 
 TEXT, INTEGER, DOUBLE = range(3)
 BLOCK_ROWS = 64
 """Rows whose documents stay in the cache while all columns are taken from them."""
 
 
-@njit(**COMPILE)
+@kernel("i8[][] i64[][]=")
 def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
     """Number of values of each kind: [column, kind]."""
     require(counts.shape[0] >= kind.shape[0])
@@ -34,7 +34,7 @@ def count_kinds(kind: Kinds, counts: NDArray[np.int64]) -> None:
             counts[c, np.uint64(kind[c, np.uint64(row)])] += 1
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[][] i32[][] i8[][] bool[] u8[] i32[] i8[] bool[]=")
 def find_patterns(
     data: Bytes,
     start: Places,
@@ -81,7 +81,7 @@ def find_patterns(
                 break
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[][] i32[][] i8[][] u64[] u8[] u64[] i64[] i64[]= u8[]= i32[][]= u64[][]= bool[][]=")
 def parse_rows(
     data: Bytes,
     start: Places,

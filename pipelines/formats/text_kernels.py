@@ -4,16 +4,16 @@
 # ruff: noqa: C901, PLR0912, PLR0915, PLR0917, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, ESCAPED, INLINE, ONE, Bytes, Kinds, Places, require
+from pipelines.formats.json_kernels import ESCAPED, ONE, Bytes, Kinds, Places, require
 from pipelines.formats.word_kernels import EIGHT, put_word, word_at
+from scan_core.native.machine_code import callee, inlined, kernel
 
 Mask = NDArray[np.bool_]
 
 
-@njit(**COMPILE)
+@callee
 def _hex4(data: Bytes, p: int) -> int:
     value = 0
     for k in range(4):
@@ -23,7 +23,7 @@ def _hex4(data: Bytes, p: int) -> int:
     return value
 
 
-@njit(**COMPILE)
+@callee
 def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate.
 
@@ -89,7 +89,7 @@ def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
     return at
 
 
-@njit(**INLINE)
+@inlined
 def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -> int:
     """Write data[p:q], unescaped if it is `escaped`, at out[at:]; returns the end, or -1 for a lone surrogate.
 
@@ -112,7 +112,7 @@ def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -
     return at + q - p
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] i8[] bool[] i32[]= u8[]= bool[]=")
 def gather_text(
     data: Bytes, start: Places, end: Places, kind: Kinds, wanted: Mask, offsets: Places, out: Bytes, bad: Mask
 ) -> int:
@@ -139,7 +139,7 @@ _LONGEST = np.uint64(19)
 _MAX = np.uint64(2**63 - 1)
 
 
-@njit(**INLINE)
+@inlined
 def integer_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
     """(the decimal integer data[p:q], whether there is one that fits 64 bits)."""
     negative = p < q and data[p] == 0x2D
@@ -159,7 +159,7 @@ def integer_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
     return np.int64(value), value <= _MAX
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] bool[] i64[]= bool[]=")
 def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
     """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
     count = len(start)
@@ -173,7 +173,7 @@ def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: N
             bad[row] |= not fits
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] bool[] u8[] bool[]=")
 def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
     """Mark the wanted spans that equal `pattern`."""
     length = len(pattern)
@@ -196,7 +196,7 @@ def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: 
 _BLOCK = np.uint64(256)
 
 
-@njit(**COMPILE)
+@callee
 def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
     """Whether data[p + first : p + last] differs from pattern[first : last]; without a branch, so that it is SIMD."""
     difference = np.uint8(0)
@@ -205,7 +205,7 @@ def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
     return difference != 0
 
 
-@njit(**COMPILE)
+@callee
 def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
     length = np.uint64(len(pattern))
     first = np.uint64(0)
@@ -217,7 +217,7 @@ def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
     return True
 
 
-@njit(**COMPILE)
+@kernel("u8[] i32[] i32[] bool[] u8[] u8[] i32[]= i32[]= bool[]=")
 def match_affixes(
     data: Bytes,
     start: Places,

@@ -4,12 +4,12 @@
 # ruff: noqa: C901 - one compiled loop per kernel
 
 import numpy as np
-from numba import njit
 
 from pipelines.formats.double_kernels import LARGEST, MOST_DIGITS, SIGN, SMALLEST, nearest
-from pipelines.formats.json_kernels import BAD, COMPILE, ESCAPED, FLOAT, INLINE, INT, ONE, STRING, Bytes, skip_value
+from pipelines.formats.json_kernels import BAD, ESCAPED, FLOAT, INT, ONE, STRING, Bytes, skip_value
 from pipelines.formats.json_kernels import skip_string as skip_rest_of_string
 from pipelines.formats.word_kernels import end_of_plain_run, run_of_digits
+from scan_core.native.machine_code import callee, inlined
 
 _u = np.uint64
 _NONE = _u(0)
@@ -19,7 +19,7 @@ _ZERO_DIGIT = _u(0x30)
 _LONGEST_EXPONENT = 100_000
 
 
-@njit(**INLINE)
+@inlined
 def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[int, int, int, int]:
     """(position after point and digits, BAD if there are none; value; digits that count; power of ten), from a point on."""
     point = p + ONE
@@ -36,7 +36,7 @@ def _fraction(data: Bytes, p: int, end: int, value: int, digits: int) -> tuple[i
     return p, value, digits, power
 
 
-@njit(**INLINE)
+@inlined
 def _exponent(data: Bytes, p: int, end: int) -> tuple[int, int]:
     """(position after the exponent whose letter is at p, BAD if it has no digits; the exponent)."""
     p += ONE
@@ -55,7 +55,7 @@ def _exponent(data: Bytes, p: int, end: int) -> tuple[int, int]:
     return (BAD if p == first else p), (-exponent if negative else exponent)
 
 
-@njit(**COMPILE)
+@callee
 def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
     """What `value_at` returns, of the number at p."""
     negative = data[p] == 0x2D
@@ -95,7 +95,7 @@ def _number_at(data: Bytes, p: int, end: int) -> tuple[int, int, int, bool]:
     return p, FLOAT, bits | sign, certain
 
 
-@njit(**INLINE)
+@inlined
 def value_at(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int, int, bool]:
     """(position after the value at p, its kind, the bits of a number, whether they are certain).
 

@@ -10,11 +10,9 @@ gigabyte per second" (2021), and S. E. Anderson's "Bit twiddling hacks".
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
-from pipelines.formats.json_kernels import INLINE, ONE, Bytes
+from pipelines.formats.json_kernels import ONE, Bytes
+from scan_core.native.machine_code import inlined, intrinsic
 
 _u = np.uint64
 EIGHT = _u(8)
@@ -28,6 +26,8 @@ _ONES, _BLANKS, _HIGH_BITS = _u(0x0101010101010101), _u(0x2020202020202020), _u(
 @intrinsic
 def high_product(_context: Any, _a: Any, _b: Any) -> Any:
     """The upper half of a product of two numbers of 64 bits."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)
@@ -40,6 +40,8 @@ def high_product(_context: Any, _a: Any, _b: Any) -> Any:
 @intrinsic
 def leading_zeros(_context: Any, _word: Any) -> Any:
     """How many of the upper bits are zero."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -50,6 +52,8 @@ def leading_zeros(_context: Any, _word: Any) -> Any:
 @intrinsic
 def trailing_zeros(_context: Any, _word: Any) -> Any:
     """How many of the lower bits are zero."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -57,7 +61,7 @@ def trailing_zeros(_context: Any, _word: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
-@njit(**INLINE)
+@inlined
 def word_at(data: Bytes, p: int) -> int:
     """Eight bytes, little-endian; one load, as LLVM knows this form."""
     low = _u(data[p]) | (_u(data[p + _u(1)]) << _u(8))
@@ -67,14 +71,14 @@ def word_at(data: Bytes, p: int) -> int:
     return low | (high << _u(32))
 
 
-@njit(**INLINE)
+@inlined
 def put_word(out: Bytes, p: int, word: int) -> None:
     """Write eight bytes, little-endian; one store."""
     for k in range(EIGHT):
         out[p + k] = np.uint8((word >> (k << _BITS)) & _u(0xFF))
 
 
-@njit(**INLINE)
+@inlined
 def _number_of(word: int) -> int:
     """The number that eight digits are; zero bytes count as zeros."""
     word = (word & _u(0x0F0F0F0F0F0F0F0F)) * _u(2561) >> _u(8)
@@ -82,14 +86,14 @@ def _number_of(word: int) -> int:
     return (word & _u(0x0000FFFF0000FFFF)) * _u(42949672960001) >> _u(32)
 
 
-@njit(**INLINE)
+@inlined
 def _first_other(word: int) -> int:
     """A word whose lowest bit stands in the first byte that is no digit; 0 if all are."""
     offset = word ^ _u(0x3030303030303030)
     return ((offset + _u(0x7676767676767676)) | offset) & _HIGH_BITS
 
 
-@njit(**INLINE)
+@inlined
 def run_of_digits(data: Bytes, p: int, end: int, value: int) -> tuple[int, int]:
     """(position after the digits from p on, `value` followed by these digits, modulo 2**64)."""
     while p + EIGHT <= end:
@@ -112,7 +116,7 @@ def run_of_digits(data: Bytes, p: int, end: int, value: int) -> tuple[int, int]:
     return p, value
 
 
-@njit(**INLINE)
+@inlined
 def end_of_plain_run(data: Bytes, p: int, end: int) -> int:
     """Position of the first quote, backslash or control character from p on, or of the last bytes before `end`."""
     while p + EIGHT <= end:
@@ -126,7 +130,7 @@ def end_of_plain_run(data: Bytes, p: int, end: int) -> int:
     return p
 
 
-@njit(**INLINE)
+@inlined
 def same_bytes(data: Bytes, p: int, end: int, pattern: Bytes, first: int, length: int) -> bool:
     """Whether data[p : p + length] is pattern[first : first + length]; both end before `end` and 8 bytes of padding."""
     done = _u(0)

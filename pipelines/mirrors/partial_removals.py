@@ -9,10 +9,10 @@ What a removal takes depends on what came before it, so this is one compiled loo
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, require
+from pipelines.formats.json_kernels import require
+from scan_core.native.machine_code import kernel
 
 Ints = NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class Removals:
         return after, int(missed)
 
 
-@njit(**COMPILE)
+@kernel("i64[] i64[] i64[]= i64[] i64[] i64[] i64[] i64[] i64[] i64[]=")
 def _walk(
     signs: Ints,
     rows: Ints,

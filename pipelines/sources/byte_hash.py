@@ -6,10 +6,10 @@ It tells files apart that differ by chance, not files that someone made to be ta
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from pipelines.formats.json_kernels import require
+from scan_core.native.machine_code import inlined, kernel
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
@@ -23,7 +23,6 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _STRIPE = 32
 _MASK = 2**64 - 1
-_COMPILE = {"cache": True, "nogil": True, "boundscheck": False, "_nrt": False}
 
 
 class ByteHash:
@@ -56,12 +55,12 @@ class ByteHash:
         return f"{int(_finished(self._lanes, words, tail, np.uint64(self._length))):016x}"
 
 
-@njit(**_COMPILE)
+@inlined
 def _rotated(value: int, bits: int) -> int:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
-@njit(**_COMPILE)
+@kernel("u64[] u64[]=")
 def _mix(words: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> None:
     require(len(words) % 4 == 0 and len(lanes) == 4)
     a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
@@ -74,7 +73,7 @@ def _mix(words: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> None:
     lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, d
 
 
-@njit(**_COMPILE)
+@kernel("u64[] u64[] u8[] u64")
 def _finished(lanes: NDArray[np.uint64], words: NDArray[np.uint64], tail: NDArray[np.uint8], length: int) -> int:
     require(len(lanes) == 4)
     if length >= np.uint64(_STRIPE):

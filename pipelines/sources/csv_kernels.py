@@ -4,10 +4,10 @@
 # ruff: noqa: C901, PLR0912, PLR0917, FBT001 - one compiled loop; Numba inlines no generators
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import COMPILE, require
+from pipelines.formats.json_kernels import require
+from scan_core.native.machine_code import kernel
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
 """Of a record: as it should be, an empty line, text behind a closing quote, a quote that is never closed."""
@@ -15,7 +15,7 @@ GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
 _NEWLINE, _RETURN, _QUOTE = 0x0A, 0x0D, 0x22
 
 
-@njit(**COMPILE)
+@kernel("u8[] i64 bool i64[]= i32[]= i8[]=")
 def split_records(
     data: NDArray[np.uint8],
     delimiter: int,

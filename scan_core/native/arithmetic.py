@@ -6,21 +6,16 @@ importing Numba costs half a second. Every index is unsigned, which spares tests
 merge the loads of bytes.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
+
+from scan_core.native.machine_code import inlined
 
 u = np.uint64
 
 
-def inline(function: Callable[..., Any]) -> Any:
-    """Compile as a part of its callers."""
-    return numba.njit(inline="always")(function)
-
-
-@inline
+@inlined
 def splitmix(number: Any) -> Any:
     """`key_hash.splitmix`."""
     mixed = number + u(0x9E3779B97F4A7C15)
@@ -29,21 +24,21 @@ def splitmix(number: Any) -> Any:
     return mixed ^ (mixed >> u(31))
 
 
-@inline
+@inlined
 def mix(word: Any, secret: Any, first: Any, multiplier: Any) -> Any:
     """What a word contributes to its row's hash."""
     mixed = (word ^ secret) * first
     return (mixed ^ (mixed >> u(32))) * multiplier
 
 
-@inline
+@inlined
 def finished(total: Any, first: Any) -> Any:
     """The hash of what the words contributed."""
     mixed = (total ^ (total >> u(29))) * first
     return mixed ^ (mixed >> u(32))
 
 
-@inline
+@inlined
 def ones(word: Any) -> Any:
     """How many bits are set; LLVM knows this form and makes one instruction of it."""
     word -= (word >> u(1)) & u(0x5555555555555555)
@@ -52,7 +47,7 @@ def ones(word: Any) -> Any:
     return (word * u(0x0101010101010101)) >> u(56)
 
 
-@inline
+@inlined
 def word_at(data: Any, place: Any) -> Any:
     """Eight bytes, little-endian."""
     low = u(data[place]) | (u(data[place + u(1)]) << u(8))
@@ -62,7 +57,7 @@ def word_at(data: Any, place: Any) -> Any:
     return low | (high << u(32))
 
 
-@inline
+@inlined
 def word_of(data: Any, data_end: Any, place: Any, end: Any) -> Any:
     """The word at `place` of a string that ends at `end`, zero-padded; nothing is read behind `data_end`."""
     if place + u(8) <= data_end:

@@ -1,22 +1,31 @@
-"""Kernels as machine code: compiled by Numba once per machine and kept in a file, from which later processes load them.
+"""The one system of compiled kernels: declared with a signature, compiled by Numba, kept as machine code in a file.
 
-Loading takes 0.04 s, importing Numba and its own cache 0.7 s, compiling 4 s. The file is trusted as Python's own
-`__pycache__` is, so it and its folder must belong to the user or the system and be writable by nobody else.
+A unit is the kernels of a module (or, of `scan_core.native`, of several). Its file is named by a digest of the source of
+every function that its kernels reach, of the values that these read, and of the processor: other code is another file,
+so nothing old ever runs. Loading a file takes 0.04 s and needs no Numba; compiling a unit takes seconds, once.
+The file is trusted as Python's own `__pycache__` is, so it and its folder must belong to the user or the system and be
+writable by nobody else. It holds numbers and machine code, no objects of Python.
 """
 
 import ctypes
 import hashlib
 import inspect
 import json
+import logging
 import os
 import pkgutil
 import platform
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -24,21 +33,143 @@ import numpy as np
 from scan_core.errors import ScanError
 from scan_core.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
 
-Kernel = Callable[..., int]
+Kernel = Callable[..., Any]
 """Takes arrays and numbers as its signature says; releases the GIL. An array that is too short is an IndexError."""
 
+CHECKS = "NEVERMORE_KERNEL_CHECKS"
+"""With this environment variable set to 1, kernels check every index: for tests, as it takes up to half more time."""
+
+_log = logging.getLogger(__name__)
 _PREFIX = "nevermore_"
-_DTYPES = {"u8*": "u1", "u32*": "u4", "i32*": "i4", "u64*": "u8", "i64*": "i8", "f64*": "f8"}
+_DTYPES = {
+    "u8": "u1", "i8": "i1", "u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8", "f64": "f8", "bool": "?",
+}  # fmt: skip
 _DIGEST_BYTES = 32
 _SHIPPED = "shipped"
 """Folder of code that came with the package."""
-_SOURCES = ("arithmetic", "hashes", "machine_code", "numbers", "records", "tables")
+KEYS = "scan_core.native"
+"""Name of the unit whose kernels take pointers: those that hash, find and add up, in all modules of this folder."""
+_FOUND_BY_CHECK = b"index is out of bounds"
+_REFUSED = "an array given to a compiled kernel is too short or points outside of another"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a signature.
+
+    Attributes:
+        name: for messages.
+        kind: `u8`, `i64`, `bool`, ...; of the values of an array or pointer, or of the number itself.
+        dimensions: of an array; 0 for a number and a pointer.
+        is_written: whether the kernel writes to the array.
+        is_pointer: whether the kernel takes the address of the values alone.
+        length: of a pointer, the least number of values, as a sum of products of numbers and parameters.
+    """
+
+    name: str
+    kind: str
+    dimensions: int = 0
+    is_written: bool = False
+    is_pointer: bool = False
+    length: str = ""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values, in memory."""
+        return np.dtype(_DTYPES[self.kind])
+
+
+class Callee:
+    """A function that kernels call. In Python it stands for itself in their source, and cannot be called."""
+
+    def __init__(self, function: Any, *, inline: bool = False, make: Callable[[], Any] | None = None) -> None:
+        """Declare; use `callee`, `inlined` and `intrinsic`."""
+        self.function = function
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+        self.__doc__ = function.__doc__
+        self._inline = inline
+        self._make = make
+        self._compiled: Any = None
+
+    def compiled(self) -> Any:
+        """What Numba calls in its place."""
+        if self._compiled is None:
+            self._compiled = self._make() if self._make else _dispatcher(self.function, forceinline=self._inline)
+        return self._compiled
+
+    def __call__(self, *_: Any) -> Any:
+        """Refuse: the code of kernels wraps around at 64 bits and proves its indexes before it runs.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{self.__module__}.{self.__name__} is called by compiled kernels alone")
+
+
+class ArrayKernel(Callee):
+    """A kernel that Python calls with arrays and numbers; its unit is its module."""
+
+    def __init__(self, function: Any, signature: str) -> None:
+        """Declare; use `kernel`."""
+        super().__init__(function)
+        self.signature = _named(function, signature)
+        self._bound: Kernel | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it.
+
+        Raises:
+            TypeError: an argument is not what the signature says.
+            IndexError: an array is too short, or points outside of another.
+            ScanError: it cannot be compiled here.
+        """
+        if self._bound is None:
+            self._bound = unit_of(self.__module__)[self.__name__]
+        return self._bound(*arguments)
+
+
+def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """Declare a kernel that Python calls.
+
+    Args:
+        signature: kinds of the parameters, separated by spaces: `i64`, `u64`, `bool` for numbers; `u8[]` for an array of
+            such values, `u8[][]` for one of two dimensions, `u8[]=` for one that the kernel writes to; contiguous ones.
+    """
+    return lambda function: _UNITS.setdefault(function.__module__, {}).setdefault(
+        function.__name__, ArrayKernel(function, signature)
+    )
+
+
+def callee(function: Callable[..., Any]) -> Any:
+    """Declare a function that kernels call."""
+    return Callee(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Declare a function that is compiled as a part of its callers: a call costs more than most of what these do."""
+    return Callee(function, inline=True)
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Declare instructions of LLVM, as `numba.extending.intrinsic` does."""
+
+    def make() -> Any:
+        from numba.extending import intrinsic as instructions
+
+        return instructions(function)
+
+    return Callee(function, make=make)
+
+
+_UNITS: dict[str, dict[str, ArrayKernel]] = {}
+"""Kernels that take arrays, by module."""
 
 
 class Kernels:
-    """The kernels by name; `kernels["find"](hashes, len(hashes), ...)`."""
+    """The kernels of a unit by name; `kernels["find"](hashes, len(hashes), ...)`."""
 
-    def __init__(self, code: bytes, signatures: Mapping[str, str]) -> None:
+    def __init__(self, code: bytes, signatures: Mapping[str, str], results: Mapping[str, Sequence[str]]) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -48,7 +179,7 @@ class Kernels:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self._by_name = {
-            name: _bound(name, self._engine.get_function_address(_PREFIX + name), signature)
+            name: _bound(name, self._engine.get_function_address(_PREFIX + name), signature, results[name])
             for name, signature in signatures.items()
         }
 
@@ -77,51 +208,176 @@ def machine_code_file() -> tuple[str, bytes]:
     return f"scan_core/native/{_SHIPPED}/{_file_name()}", kept
 
 
-def load_kernels() -> Kernels:
-    """The kernels, from the file if there is one for this machine, else compiled and kept for the next process."""
-    kept = _kept()
-    if kept is None or (unpacked := _unpacked(kept)) is None:
-        unpacked = _compiled()
-        _keep(*unpacked)
-    return Kernels(*unpacked)
+def load_kernels(unit: str = KEYS) -> Kernels:
+    """The kernels of a unit, from the file if there is one for this machine, else compiled and kept for the next process.
+
+    Raises:
+        ScanError: there is no file, and no Numba to make it.
+    """
+    found = _usable(unit)
+    if found is None:
+        with _compiling(unit):  # of several processes one compiles
+            found = _usable(unit)
+            if found is None:
+                found = _compiled(unit)
+                _keep(*found, unit)
+    return Kernels(found[0], _signatures_of(unit), found[1])
 
 
-def _bound(name: str, address: int, signature: str) -> Kernel:
-    """Numba's functions take where to put the result and an exception, of which kernels have none, then the rest."""
+def unit_of(module: str) -> Kernels:
+    """The kernels that a module declares, loaded once per process.
+
+    Raises:
+        ScanError: as `load_kernels`.
+    """
+    with _STATE.lock:
+        if module not in _STATE.loaded:
+            _STATE.loaded[module] = load_kernels(module)
+        return _STATE.loaded[module]
+
+
+def uncompiled(modules: Sequence[str]) -> list[str]:
+    """Those of these units, which must have been imported, for which there is no file yet."""
+    return [module for module in modules if _usable(module) is None]
+
+
+def declared_units() -> list[str]:
+    """Modules that declare kernels, of those that were imported."""
+    return sorted(_UNITS)
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.loaded: dict[str, Kernels] = {}
+
+
+_STATE = _State()
+
+
+def _unlock() -> None:
+    """In a forked process the thread that held the lock does not exist, and would never release it."""
+    _STATE.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
+def _bound(name: str, address: int, signature: str, result: Sequence[str]) -> Kernel:
+    """A function over machine code.
+
+    Numba's functions take where to put the result and an exception, then the arguments: an array as owner and parent (of
+    which it has none), number of values, their size, address, shape and strides.
+    """
     parameters = [_parsed(parameter) for parameter in signature.split()]
-    places = {parameter: place for place, (parameter, _, _) in enumerate(parameters)}
-    kinds = [ctypes.c_uint64 if dtype is None else ctypes.c_void_p for _, dtype, _ in parameters]
+    places = {parameter.name: place for place, parameter in enumerate(parameters)}
+    kinds = [kind for parameter in parameters for kind in _passed_kinds(parameter)]
     function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)(address)
-    arrays = [
-        (place, parameter, dtype, _length(length, places))
-        for place, (parameter, dtype, length) in enumerate(parameters)
-        if dtype is not None
-    ]
+    passed = [_passing(name, parameter, places) for parameter in parameters]
+    fields = [(f"field{place}", _RESULTS[kind]) for place, kind in enumerate(result)]
+    shape = type("Result", (ctypes.Structure,), {"_fields_": fields or [("nothing", ctypes.c_void_p)]})
 
-    def call(*arguments: Any) -> int:
+    def call(*arguments: Any) -> Any:
         if len(arguments) != len(parameters):
             raise TypeError(f"the kernel {name} takes {len(parameters)} arguments, not {len(arguments)}")
-        passed = list(arguments)
-        for place, parameter, dtype, least in arrays:
-            array = arguments[place]
-            if array.dtype != dtype or not array.flags.c_contiguous:
-                raise TypeError(f"{parameter} of the kernel {name} are contiguous {dtype} values, not {array.dtype}")
-            if array.size < (wanted := least(arguments)):
-                raise IndexError(f"{parameter} of the kernel {name} are {wanted} values at least, not {array.size}")
-            passed[place] = array.ctypes.data
-        passed = [int(argument) for argument in passed]
-        result = ctypes.c_uint64()
-        function(ctypes.addressof(result), None, *passed)
-        return result.value
+        given: list[Any] = []
+        for argument, take in zip(arguments, passed, strict=True):
+            given += take(argument, arguments)
+        found, refusal = shape(), ctypes.c_void_p()
+        status = function(ctypes.addressof(found), ctypes.addressof(refusal), *given)
+        if status not in _GOOD:
+            raise IndexError(_message(refusal))
+        values = tuple(getattr(found, field) for field, _ in fields)
+        return values if len(values) > 1 else values[0] if values else None
 
     return call
 
 
-def _parsed(parameter: str) -> tuple[str, np.dtype[Any] | None, str]:
-    """Name, type of values (None for a number) and least length of `name:kind[length]`."""
+_GOOD = (0, -2)
+"""What a function of Numba answers that has a result, and one whose result is None."""
+_RESULTS = {"i64": ctypes.c_int64, "u64": ctypes.c_uint64, "bool": ctypes.c_bool}
+_LIMITS = {"u64": (-(2**63), 2**64), "i64": (-(2**63), 2**63), "bool": (0, 2)}
+
+
+def _passed_kinds(parameter: Parameter) -> list[Any]:
+    if parameter.dimensions:
+        return [
+            *[ctypes.c_void_p] * 2,
+            *[ctypes.c_int64] * 2,
+            ctypes.c_void_p,
+            *[ctypes.c_int64] * 2 * parameter.dimensions,
+        ]
+    return [ctypes.c_void_p if parameter.is_pointer else _RESULTS[parameter.kind]]
+
+
+def _passing(name: str, parameter: Parameter, places: Mapping[str, int]) -> Callable[[Any, Sequence[Any]], list[Any]]:
+    """How one argument is verified and passed."""
+    if parameter.dimensions:
+        return lambda argument, _: _array_fields(name, parameter, argument)
+    if parameter.is_pointer:
+        least = _length(parameter.length, places)
+        return lambda argument, arguments: [_address(name, parameter, argument, least(arguments))]
+    lowest, end = _LIMITS[parameter.kind]
+
+    def number(argument: Any, _: Sequence[Any]) -> list[Any]:
+        value = int(argument)
+        if not lowest <= value < end:
+            raise TypeError(f"{parameter.name} of the kernel {name} is a number of kind {parameter.kind}, not {value}")
+        return [value]
+
+    return number
+
+
+def _array_fields(name: str, parameter: Parameter, array: Any) -> list[Any]:
+    dtype, dimensions = parameter.dtype, parameter.dimensions
+    if array.dtype != dtype or array.ndim != dimensions or not array.flags.c_contiguous:
+        raise TypeError(
+            f"{parameter.name} of the kernel {name} are contiguous {dtype} values in {dimensions} dimensions, not "
+            f"{array.dtype} in {array.ndim}"
+        )
+    if parameter.is_written and not (array.flags.writeable and array.flags.aligned):
+        raise TypeError(f"{parameter.name} of the kernel {name} is written to, but the array given is read-only")
+    return [None, None, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides]
+
+
+def _address(name: str, parameter: Parameter, array: Any, wanted: int) -> int:
+    if array.dtype != parameter.dtype or not array.flags.c_contiguous:
+        raise TypeError(
+            f"{parameter.name} of the kernel {name} are contiguous {parameter.dtype} values, not {array.dtype}"
+        )
+    if array.size < wanted:
+        raise IndexError(f"{parameter.name} of the kernel {name} are {wanted} values at least, not {array.size}")
+    return int(array.ctypes.data)
+
+
+def _message(refusal: ctypes.c_void_p) -> str:
+    """What a kernel says of its arguments: it is a constant of the code, written as Numba writes exceptions."""
+    if refusal.value:
+        data, size = _Refusal.from_address(refusal.value).data, _Refusal.from_address(refusal.value).size
+        if data and _FOUND_BY_CHECK in ctypes.string_at(data, size):
+            return _FOUND_BY_CHECK.decode()
+    return _REFUSED
+
+
+class _Refusal(ctypes.Structure):
+    """The beginning of what Numba's functions say about an exception."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int32))
+
+
+def _named(function: Callable[..., Any], kinds: str) -> str:
+    """A signature with the names of the parameters: `name:kind`, separated by spaces."""
+    return " ".join(map(":".join, zip(inspect.signature(function).parameters, kinds.split(), strict=True)))
+
+
+def _parsed(parameter: str) -> Parameter:
+    """One parameter of a signature with names."""
     name, kind = parameter.split(":")
-    kind, _, length = kind.rstrip("]").partition("[")
-    return name, np.dtype(_DTYPES[kind]) if kind.endswith("*") else None, length
+    is_written = kind.endswith("=")
+    kind, has_length, length = kind.rstrip("=").partition("[")
+    if kind.endswith("*"):
+        return Parameter(name, kind[:-1], is_pointer=True, length=length.rstrip("]"))
+    return Parameter(name, kind, length.count("]") if has_length else 0, is_written)
 
 
 def _length(length: str, places: Mapping[str, int]) -> Callable[[Sequence[Any]], int]:
@@ -135,71 +391,176 @@ def _length(length: str, places: Mapping[str, int]) -> Callable[[Sequence[Any]],
 
 
 def signatures() -> dict[str, tuple[Callable[..., Any], str]]:
-    """By name: the function of each kernel, and its parameters as `name:kind[length]`."""
+    """Of the kernels that take pointers, by name: the function, and its parameters as `name:kind[length]`."""
     from scan_core.native import hashes, numbers, records, tables
 
     return {
-        name: (
-            function,
-            " ".join(map(":".join, zip(inspect.signature(function).parameters, kinds.split(), strict=True))),
-        )
+        name: (function, _named(function, kinds))
         for module in (hashes, tables, numbers, records)
         for name, (function, kinds) in module.SIGNATURES.items()
     }
 
 
-def _compiled() -> tuple[bytes, dict[str, str]]:
-    import llvmlite.binding as llvm
-    import numba
-    from numba import types
+def _declared(unit: str) -> dict[str, tuple[Callable[..., Any], str]]:
+    if unit == KEYS:
+        return signatures()
+    return {name: (own.function, own.signature) for name, own in sorted(_UNITS[unit].items())}
 
-    kinds = {
-        "u8*": types.CPointer(types.uint8),
-        "u32*": types.CPointer(types.uint32),
-        "i32*": types.CPointer(types.int32),
-        "u64*": types.CPointer(types.uint64),
-        "i64*": types.CPointer(types.int64),
-        "f64*": types.CPointer(types.float64),
-        "u64": types.uint64,
-    }
-    whole: Any = None
-    kernels = signatures()
-    for name, (function, signature) in kernels.items():
-        parameters = (parameter.partition(":")[2].partition("[")[0] for parameter in signature.split())
-        compiled = numba.cfunc(types.uint64(*(kinds[p] for p in parameters)), error_model="numpy")(function)
-        part = llvm.parse_assembly(compiled.inspect_llvm())
-        # what is called is not the wrapper, which needs Python, but what it wraps
-        part.get_function(compiled.native_name.removeprefix("cfunc.")).name = _PREFIX + name
-        if whole is None:
-            whole = part
-        else:
-            whole.link_in(part)
-    _drop_the_rest(whole)
+
+def _signatures_of(unit: str) -> dict[str, str]:
+    return {name: signature for name, (_, signature) in _declared(unit).items()}
+
+
+def _compiled(unit: str) -> tuple[bytes, dict[str, list[str]]]:
+    """Machine code, and the kinds of what each kernel returns."""
+    if find_spec("numba") is None:
+        raise ScanError(f"the compiled kernels of {unit} must be made here, but Numba is not installed: install numba")
+    _announce()
+    import llvmlite.binding as llvm
+    from numba.core import config
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    kernels, results, whole = _declared(unit), {}, None
+    with global_compiler_lock:
+        _ = cpu_target.target_context  # made as all other users of Numba in this process expect it
+        before = config.OPT
+        # Numba would optimise each function with all that it calls, again and again; we do so once, at the end
+        config.OPT = type(before)(0)
+        try:
+            for name, (function, signature) in kernels.items():
+                part, results[name] = _intermediate(name, function, signature)
+                if whole is None:
+                    whole = part
+                else:
+                    whole.link_in(part)
+        finally:
+            config.OPT = before
     machine = llvm.Target.from_default_triple().create_target_machine(
         opt=3, cpu=llvm.get_host_cpu_name(), features=_features(), jit=True, reloc="default", codemodel="jitdefault"
     )
-    return machine.emit_object(whole), {name: signature for name, (_, signature) in kernels.items()}
+    _optimise(whole, machine, may_copy=unit != KEYS)
+    return machine.emit_object(whole), results
 
 
-def _drop_the_rest(module: Any) -> None:
-    """Leave the kernels alone, which call nothing: machine code without symbols to be found loads everywhere.
+@cache
+def _announce() -> None:
+    """Say once why this process takes longer than the next."""
+    _log.warning(
+        "Compiling code for this machine, once after an installation or upgrade; this takes up to half a minute."
+    )
+
+
+def _intermediate(name: str, function: Callable[..., Any], signature: str) -> tuple[Any, list[str]]:
+    """A module of LLVM that has one kernel, and the kinds of what it returns."""
+    import llvmlite.binding as llvm
+    from numba import types
+
+    parameters = [_parsed(parameter) for parameter in signature.split()]
+    dispatcher = _dispatcher(function)
+    taken = tuple(_type_of(parameter) for parameter in parameters)
+    # a kernel that takes pointers returns a number of 64 bits, whatever it computes with
+    dispatcher.compile(types.uint64(*taken) if any(p.is_pointer for p in parameters) else taken)
+    (result,) = dispatcher.overloads.values()
+    returned = result.signature.return_type
+    parts = [] if returned == types.none else list(returned) if isinstance(returned, types.BaseTuple) else [returned]
+    kinds = {types.int64: "i64", types.uint64: "u64", types.boolean: "bool"}
+    part = llvm.parse_assembly(result.library.get_llvm_str())
+    part.get_function(result.fndesc.mangled_name).name = _PREFIX + name
+    return part, [kinds[types.unliteral(part_of)] for part_of in parts]
+
+
+def _type_of(parameter: Parameter) -> Any:
+    from numba import types
+
+    names = {"u": "uint", "i": "int", "f": "float"}
+    kind = types.boolean if parameter.kind == "bool" else getattr(types, names[parameter.kind[0]] + parameter.kind[1:])
+    if parameter.is_pointer:
+        return types.CPointer(kind)
+    if not parameter.dimensions:
+        return kind
+    # what is only read may lie anywhere, as bytes of a file that are taken for numbers do
+    return types.Array(kind, parameter.dimensions, "C", readonly=not parameter.is_written, aligned=parameter.is_written)
+
+
+def _dispatcher(function: Any, **options: Any) -> Any:
+    """Numba's own object of a function, in which callees are Numba's, too.
+
+    Without reference counting (`_nrt`) nothing can be allocated, and passing an array on costs no atomic operation.
+    """
+    import numba
+
+    code: CodeType = function.__code__
+    names = {name: function.__globals__[name] for name in _names_in(code) if name in function.__globals__}
+    known = {name: own.compiled() for name, own in names.items() if isinstance(own, Callee)}
+    own = FunctionType(code, function.__globals__ | known, function.__name__, function.__defaults__)
+    return numba.njit(
+        nogil=True, boundscheck=_is_checked(), _nrt=False, error_model="numpy", pipeline_class=_pipeline(), **options
+    )(own)
+
+
+@cache
+def _pipeline() -> Any:
+    """Numba's steps up to LLVM's intermediate code: machine code of each function alone would take half of the time."""
+    from numba.core import codegen, compiler
+
+    class Unadded(codegen.JITCPUCodegen):  # type: ignore[misc]
+        def _add_module(self, module: Any) -> None:
+            """Nothing is to be run."""
+
+        def set_env(self, name: str, environment: Any) -> None:
+            """What runs has no objects of Python."""
+
+    class Intermediate(codegen.AOTCodeLibrary):  # type: ignore[misc]
+        def get_pointer_to_function(self, _name: str) -> int:
+            self._ensure_finalized()
+            return 0
+
+    own = Unadded("nevermore")
+
+    class Pipeline(compiler.Compiler):  # type: ignore[misc]
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            flags = self.state.flags
+            flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+            self.state.library = Intermediate(own, "nevermore")
+
+    return Pipeline
+
+
+def _is_checked() -> bool:
+    return os.environ.get(CHECKS) == "1"
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _optimise(module: Any, machine: Any, *, may_copy: bool) -> None:
+    """Leave the kernels alone, optimised, which call nothing: machine code without symbols to be found loads everywhere.
 
     Raises:
-        ScanError: a kernel calls something; loops that copy or fill arrays become calls.
+        ScanError: a kernel calls something; loops that copy or fill arrays become calls (`may_copy`).
     """
     import llvmlite.binding as llvm
 
     for function in module.functions:
         if not function.is_declaration and not function.name.startswith(_PREFIX):
             function.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    first = llvm.create_new_module_pass_manager()
+    first.add_global_dead_code_eliminate_pass()
+    first.run(module, builder)
+    builder.getModulePassManager().run(module, builder)
+    first.run(module, builder)
     called = [f.name for f in module.functions if f.is_declaration]
-    outside = [
-        n for n in called if not n.startswith("llvm.") or n.startswith(("llvm.memset", "llvm.memcpy", "llvm.memmove"))
-    ]
+    copying = ("llvm.memset", "llvm.memcpy", "llvm.memmove")
+    outside = [n for n in called if not n.startswith("llvm.") or (n.startswith(copying) and not may_copy)]
     if outside:
         raise ScanError(f"compiled kernels call {', '.join(outside)}")
 
@@ -210,30 +571,64 @@ def _features() -> str:
     return str(llvm.get_host_cpu_features().flatten())
 
 
-def _keep(code: bytes, signatures: Mapping[str, str]) -> None:
+def _keep(code: bytes, results: Mapping[str, Sequence[str]], unit: str = KEYS) -> None:
     """Write the file; where no folder takes it, the next process compiles again."""
-    header = json.dumps({"signatures": signatures, "features": _features()}).encode()
+    header = json.dumps({"results": results, "features": _features(), "made by": _makers()}).encode()
     body = len(header).to_bytes(8, "little") + header + code
     for folder in _folders():
-        with suppress(OSError, UnsafeFileError), private_folder(folder) as private:
-            with private.replace(_file_name(), mode=0o644) as file:
+        try:
+            with private_folder(folder) as private, private.replace(_file_name(unit), mode=0o644) as file:
                 file.write(hashlib.sha256(body).digest() + body)
+        except (OSError, UnsafeFileError) as error:
+            if str(folder) == os.environ.get("NUMBA_CACHE_DIR"):
+                _log.warning("NUMBA_CACHE_DIR is not used: %s", error)
+        else:
             return
+    _log.warning(
+        "no folder takes the compiled kernels: each process compiles them. Set NUMBA_CACHE_DIR to one of your own"
+    )
 
 
-def _unpacked(data: bytes) -> tuple[bytes, dict[str, str]] | None:
-    """Code and signatures of a file; None if it is damaged or was made for another processor."""
+@contextmanager
+def _compiling(unit: str) -> Iterator[None]:
+    """Hold the lock of a unit, where a folder takes one."""
+    for folder in _folders():
+        with suppress(OSError, UnsafeFileError):
+            private = private_folder(folder)
+            break
+    else:
+        yield
+        return
+    with private, private.locked(f"{_file_name(unit)}.lock"):
+        yield
+
+
+def _unpacked(data: bytes) -> tuple[bytes, dict[str, list[str]]] | None:
+    """Code and results of a file; None if it is damaged, or was made for another processor or by another Numba."""
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         return None
     end = 8 + int.from_bytes(body[:8], "little")
     header = json.loads(body[8:end])
-    return (body[end:], header["signatures"]) if header["features"] == _features() else None
+    if header["features"] != _features() or (find_spec("numba") is not None and header["made by"] != _makers()):
+        return None
+    return body[end:], header["results"]
 
 
-def _kept() -> bytes | None:
+@cache
+def _makers() -> dict[str, str]:
+    """What machine code depends on beside the source; workers that have no Numba run what their driver has made."""
+    return {name: version(name) for name in ("numba", "numpy")} if find_spec("numba") is not None else {}
+
+
+def _usable(unit: str) -> tuple[bytes, dict[str, list[str]]] | None:
+    kept = _kept(unit)
+    return None if kept is None else _unpacked(kept)
+
+
+def _kept(unit: str = KEYS) -> bytes | None:
     """What an earlier process has left; the file that is judged is the one that is read."""
-    name = _file_name()
+    name = _file_name(unit)
     for folder in _folders():
         if (found := trusted_content(folder / name)) is not None:
             return found
@@ -242,16 +637,54 @@ def _kept() -> bytes | None:
     return None
 
 
-def _file_name() -> str:
-    """Differs for other kernels, another LLVM and another kind of processor."""
+def _file_name(unit: str = KEYS) -> str:
+    """Differs for other kernels, another LLVM, Python and kind of processor."""
     import llvmlite
 
-    sources = (pkgutil.get_data("scan_core.native", f"{name}.py") or b"" for name in _SOURCES)
-    version = f"{llvmlite.__version__} {platform.machine()} {_processor()}"
-    digest = hashlib.sha256(b"".join(sources) + version.encode()).hexdigest()
-    return f"kernels-{digest[:24]}.bin"
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    own = f"{llvmlite.__version__} {python} {platform.machine()} {_processor()} {_is_checked()} {_source_digest(unit)}"
+    return f"kernels-{hashlib.sha256(own.encode()).hexdigest()[:24]}.bin"
 
 
+@cache
+def _source_digest(unit: str) -> str:
+    """Of the source of all modules whose functions the kernels reach, of the values that they read, of this module."""
+    modules, values = {__name__}, []
+    waiting: list[Any] = []
+    for name, (function, signature) in sorted(_declared(unit).items()):
+        values.append(f"{name}({signature})")
+        waiting.append(function)
+    reached = set()
+    while waiting:
+        function = waiting.pop()
+        if function in reached:
+            continue
+        reached.add(function)
+        modules.add(function.__module__)
+        for name in sorted(set(_names_in(function.__code__))):
+            value = function.__globals__.get(name)
+            if isinstance(value, Callee):
+                waiting.append(value.function)
+            elif isinstance(value, np.ndarray):
+                values.append(f"{name} {value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}")
+            elif isinstance(value, bool | int | float | str | bytes | tuple | np.generic):
+                values.append(f"{name} {value!r}")
+    digest = hashlib.sha256("\n".join(sorted(values)).encode())
+    for module in sorted(modules):
+        digest.update(_source(module))
+    return digest.hexdigest()
+
+
+def _source(module: str) -> bytes:
+    """Source text of an imported module, also of one in a zip."""
+    loader = getattr(sys.modules[module], "__loader__", None)
+    text = loader.get_source(module) if loader is not None else None
+    if text is None:
+        raise ScanError(f"the source of {module}, which has compiled kernels, cannot be found")
+    return str(text).encode()
+
+
+@cache
 def _processor() -> str:
     try:
         with Path("/proc/cpuinfo").open() as lines:
@@ -261,7 +694,7 @@ def _processor() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Where Numba keeps its cache, too: a folder of choice, beside the source, or the user's own."""
+    """A folder of choice, beside the source, or the user's own."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(chosen)
     yield Path(__file__).parent / "__pycache__"

@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from scan_core.native.arithmetic import inline, u
+from scan_core.native.arithmetic import u
+from scan_core.native.machine_code import inlined
 
 _NULL = -(1 << 63)
 _LONG, _SPAN, _FIXED, _BYTES_PAIRS, _LONGS, _MARK = u(0), u(1), u(2), u(4), u(5), u(6)
 """Kinds of steps, as `avro/columns.py` numbers them."""
 
 
-@inline
+@inlined
 def _varint_end(data: Any, size: Any, at: Any) -> Any:
     """The position after a varint; beyond `size` if there is none of at most 64 bits."""
     end = at
@@ -20,7 +21,7 @@ def _varint_end(data: Any, size: Any, at: Any) -> Any:
     return end + u(1)
 
 
-@inline
+@inlined
 def _varint(data: Any, at: Any, end: Any) -> Any:
     """The number in [at, end), zig-zag decoded, as 64 bits."""
     value, shift = u(0), u(0)

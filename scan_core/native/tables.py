@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.native.arithmetic import finished, inline, mix, ones, u
+from scan_core.native.arithmetic import finished, mix, ones, u
+from scan_core.native.machine_code import inlined
 
 _BLOCK = u(2048)
 """Rows handled at a time, so that what is known of them stays in the L2 cache; `hash_table.BLOCK_ROWS`."""
@@ -85,7 +86,7 @@ def place(  # noqa: PLR0917  same
     return left
 
 
-@inline
+@inlined
 def _look_up(  # noqa: PLR0917  same
     block: Any, size: Any, levels: Any, num_levels: Any, bits: Any, counts: Any, table: Any, seen: Any, scratch: Any
 ) -> Any:
@@ -119,7 +120,7 @@ def _look_up(  # noqa: PLR0917  same
     return found
 
 
-@inline
+@inlined
 def _resolve(  # noqa: PLR0917  same
     block: Any,
     count: Any,

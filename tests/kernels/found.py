@@ -6,16 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
-from numba.extending import is_jitted
-
-from scan_core.native.machine_code import signatures
+from scan_core.native.machine_code import ArrayKernel, Callee, signatures
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("scan_core", "pipelines", "checks", "assets")
-_POINTERS = "scan_core.native."
-"""Kernels there take pointers, and can be called by the names of `machine_code.signatures` alone."""
 
 
 @cache
@@ -44,58 +39,32 @@ def importers(*libraries: str) -> set[str]:
         for node in ast.walk(tree):
             modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(m.split(".")[0] in libraries for m in modules):
+            if any(m in libraries or m.split(".")[0] in libraries for m in modules):
                 found.add(name)
     return found
 
 
 @cache
-def jitted() -> dict[str, Any]:
-    """What Numba compiles, as `module.function`."""
+def declared() -> dict[str, Callee]:
+    """Functions that are compiled, those alone that others call included, as `module.function`."""
     found = {}
-    for module in sorted(importers("numba") - {"scan_core.native.machine_code"}):
+    for module in sorted(importers("scan_core.native.machine_code")):
         for name, value in vars(importlib.import_module(module)).items():
-            if is_jitted(value) and value.py_func.__module__ == module:
+            if isinstance(value, Callee) and value.__module__ == module:
                 found[f"{module}.{name}"] = value
     return found
 
 
 def entries() -> set[str]:
-    """The kernels that Python calls: by their own name, or as machine code."""
-    homes = {name.split(".")[-2] for name in jitted()}
-    called = {name for module, tree in sources("njit", *homes) for name in _used(module, tree)}
-    return {name for name in jitted() if name in called and not name.startswith(_POINTERS)} | set(signatures())
-
-
-def _used(module: str, tree: ast.Module) -> Iterator[str]:
-    """What code that is no kernel reads by name, as `module.name`."""
-    imported = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    for node in _outside_of_kernels(tree):
-        if isinstance(node, ast.Name):
-            yield imported.get(node.id, f"{module}.{node.id}")
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield f"{imported.get(node.value.id)}.{node.attr}"
-
-
-def _outside_of_kernels(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef) and any(
-            isinstance(d, ast.Call) and isinstance(d.func, ast.Name) and d.func.id == "njit"
-            for d in child.decorator_list
-        ):
-            continue
-        yield child
-        yield from _outside_of_kernels(child)
+    """The kernels that Python calls: by their own name, or by those of `machine_code.signatures`."""
+    return {name for name, own in declared().items() if isinstance(own, ArrayKernel)} | set(signatures())
 
 
 def reached(names: set[str]) -> set[str]:
     """These kernels and all that they call."""
-    by_function = {id(value): name for name, value in jitted().items()}
+    by_function = {id(value): name for name, value in declared().items()}
     compiled = signatures()
-    waiting = [compiled[name][0] if name in compiled else jitted()[name].py_func for name in names]
+    waiting = [compiled[name][0] if name in compiled else declared()[name].function for name in names]
     found = set(names)
     while waiting:
         function = waiting.pop()
@@ -103,7 +72,7 @@ def reached(names: set[str]) -> set[str]:
             other = by_function.get(id(function.__globals__.get(name)))
             if other is not None and other not in found:
                 found.add(other)
-                waiting.append(jitted()[other].py_func)
+                waiting.append(declared()[other].function)
     return found
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.compiled import MODULES
+from scan_core.native.machine_code import ArrayKernel
 from tests.kernels import array_cases, pointer_cases
-from tests.kernels.found import REPOSITORY, entries, importers, jitted, reached
+from tests.kernels.found import REPOSITORY, declared, entries, importers, reached
 
 
 def run(first: int, last: int, **environment: str) -> list[str]:
@@ -30,12 +32,17 @@ def run(first: int, last: int, **environment: str) -> list[str]:
 def test_every_kernel_has_cases() -> None:
     known = set(array_cases.CASES) | set(pointer_cases.CASES)
     assert entries() == known
-    assert reached(known) >= set(jitted())
+    assert reached(known) >= set(declared())
+
+
+def test_all_modules_with_kernels_are_compiled_with_an_environment() -> None:
+    own = {name.rpartition(".")[0] for name, found in declared().items() if isinstance(found, ArrayKernel)}
+    assert own == set(MODULES)
 
 
 def test_nothing_else_reaches_memory_by_address() -> None:
     own = {"scan_core.native.machine_code", "pipelines.formats.word_kernels"}
-    assert importers("ctypes", "cffi", "llvmlite", "cython", "pybind11") == own
+    assert importers("ctypes", "cffi", "llvmlite", "numba", "cython", "pybind11") == own
 
 
 def test_shipped_kernels_stay_within_their_arrays() -> None:
@@ -61,6 +68,6 @@ def test_an_access_beside_an_array_ends_the_process(place: int) -> None:
 @pytest.mark.timeout(1800)
 def test_kernels_that_check_every_index_find_nothing_and_agree_with_the_shipped_ones(tmp_path: Path) -> None:
     shipped = run(0, 50)
-    checked = run(0, 50, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
+    checked = run(0, 50, NEVERMORE_KERNEL_CHECKS="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert len(checked) > 10_000
     assert set(checked) <= set(shipped)

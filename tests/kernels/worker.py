@@ -1,6 +1,6 @@
 """Runs kernels on random arguments in arrays between protected pages, in a process that may die of it.
 
-Prints one line per case: what was done, and a digest of the results. With NUMBA_BOUNDSCHECK=1 the kernels are compiled
+Prints one line per case: what was done, and a digest of the results. With NEVERMORE_KERNEL_CHECKS=1 the kernels are compiled
 with a check of every index, which must find nothing: an array that is too short is for the kernel itself to refuse.
 """
 
@@ -8,6 +8,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,19 +17,11 @@ from scan_core.native import compiled, machine_code
 from scan_core.native.machine_code import signatures
 from tests.kernels import array_cases, pointer_cases
 from tests.kernels.array_cases import Arguments, Random
-from tests.kernels.found import jitted
+from tests.kernels.found import declared
 from tests.kernels.guarded import guarded
 
-IS_CHECKED = bool(os.environ.get("NUMBA_BOUNDSCHECK"))
+IS_CHECKED = bool(os.environ.get(machine_code.CHECKS))
 _FOUND_BY_NUMBA = "index is out of bounds"
-_DTYPES = {
-    "u8*": np.uint8,
-    "u32*": np.uint32,
-    "i32*": np.int32,
-    "u64*": np.uint64,
-    "i64*": np.int64,
-    "f64*": np.float64,
-}
 
 
 def outcome(kernel: Callable[..., Any], arguments: Arguments, *, at_end: bool | None) -> str:
@@ -105,7 +98,7 @@ def _with(arguments: Arguments, place: int, other: Any) -> Arguments:
 
 def check_arrays(name: str, seeds: range) -> None:
     """A kernel that takes arrays: as they should be, shorter, and with values that point anywhere."""
-    kernel, make = jitted()[name], array_cases.CASES[name]
+    kernel, make = declared()[name], array_cases.CASES[name]
     for seed in seeds:
         random = np.random.default_rng(seed)
         arguments = make(random)
@@ -135,11 +128,12 @@ def check_pointers(name: str, seeds: range) -> None:
 def _exact(name: str, arguments: Arguments) -> list[int]:
     """Arrays of which the signature says as many values as there are; of others the caller proves the length."""
     parameters = [machine_code._parsed(parameter) for parameter in signatures()[name][1].split()]
-    places = {parameter: place for place, (parameter, _, _) in enumerate(parameters)}
+    places = {parameter.name: place for place, parameter in enumerate(parameters)}
     return [
         place
-        for place, (_, dtype, length) in enumerate(parameters)
-        if dtype is not None and arguments[place].size == machine_code._length(length, places)(arguments) > 0
+        for place, parameter in enumerate(parameters)
+        if parameter.is_pointer
+        and arguments[place].size == machine_code._length(parameter.length, places)(arguments) > 0
     ]
 
 
@@ -149,19 +143,29 @@ def _refusal(found: str) -> str:
 
 def _checked(name: str) -> Callable[..., Any]:
     """The kernel over arrays in place of pointers, with every index checked."""
-    import numba
-
-    function, signature = signatures()[name]
-    kinds = [parameter.partition(":")[2].partition("[")[0] for parameter in signature.split()]
-    own = numba.njit(boundscheck=True, error_model="numpy")(function)
+    pointers = [p.partition(":")[2].partition("[")[0].endswith("*") for p in signatures()[name][1].split()]
 
     def call(*arguments: Any) -> int:
         passed = [
-            a.reshape(-1) if kind in _DTYPES else np.uint64(int(a)) for a, kind in zip(arguments, kinds, strict=True)
+            (a if a.flags.writeable else a.copy()).reshape(-1) if is_pointer else int(a)
+            for a, is_pointer in zip(arguments, pointers, strict=True)
         ]
-        return int(np.uint64(own(*passed)))
+        return int(_over_arrays()[name](*passed)) % 2**64
 
     return call
+
+
+@cache
+def _over_arrays() -> machine_code.Kernels:
+    def kinds(signature: str) -> str:
+        kept = [parameter.partition(":")[2].partition("[")[0] for parameter in signature.split()]
+        return " ".join(kind.replace("*", "[]=") for kind in kept)
+
+    machine_code._UNITS[__name__] = {
+        name: machine_code.ArrayKernel(function, kinds(signature))
+        for name, (function, signature) in signatures().items()
+    }
+    return machine_code.load_kernels(__name__)
 
 
 def say(name: str, seed: int, what: str, run: Callable[[], str]) -> None:

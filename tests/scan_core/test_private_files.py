@@ -5,8 +5,6 @@ import pickle
 import secrets
 import stat
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,13 +324,14 @@ def test_folders_are_private_and_names_are_taken_once(tmp_path: Path) -> None:
     assert held_folder(tmp_path / "a") is held_folder(tmp_path / "a")
 
 
-def test_the_cache_of_numba_must_be_private(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    found = subprocess.run(
-        [sys.executable, "-c", "import pipelines.formats.json_kernels"],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert f"{tmp_path} must belong to you, and be writable by nobody else" in found.stderr
+def test_a_chosen_folder_for_kernels_that_others_may_write_to_is_named_and_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen, own = tmp_path / "chosen", tmp_path / "own"
+    chosen.mkdir()
+    chosen.chmod(0o777)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([chosen, own]))
+    machine_code._keep(b"code", {})
+    assert f"{chosen} must belong to you, and be writable by nobody else" in caplog.text
+    assert len(list(own.iterdir())) == 1

@@ -1,5 +1,6 @@
 """Machine code is kept for the next process, and believed only if it is whole, of this machine and one's own."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipelines.formats.document_kernels import split_frames
+from pipelines.formats.json_kernels import skip_value
+from scan_core.errors import ScanError
 from scan_core.native import compiled, machine_code
 from scan_core.options import ScanOptions
+from tests.kernels.found import REPOSITORY
 
-Code = tuple[bytes, dict[str, str]]
+Code = tuple[bytes, dict[str, list[str]]]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +32,7 @@ def code() -> Code:
 @pytest.fixture
 def folder(tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([tmp_path / "new" / "folder"]))
-    monkeypatch.setattr(machine_code, "_compiled", lambda: code)
+    monkeypatch.setattr(machine_code, "_compiled", lambda _unit: code)
     return tmp_path / "new" / "folder"
 
 
@@ -41,14 +46,14 @@ def test_code_compiled_once_is_found_by_the_next_process(folder: Path, monkeypat
     assert not machine_code.is_compiled()
     assert works(machine_code.load_kernels())
     assert machine_code.is_compiled()
-    assert len(list(folder.iterdir())) == 1
-    monkeypatch.setattr(machine_code, "_compiled", lambda: pytest.fail("compiled again"))
+    assert len(list(folder.glob("*.bin"))) == 1
+    monkeypatch.setattr(machine_code, "_compiled", lambda _unit: pytest.fail("compiled again"))
     assert works(machine_code.load_kernels())
 
 
 def test_a_damaged_file_is_replaced(folder: Path) -> None:
     machine_code.load_kernels()
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.bin")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     assert machine_code._unpacked(path.read_bytes()) is None
     assert works(machine_code.load_kernels())
@@ -57,21 +62,21 @@ def test_a_damaged_file_is_replaced(folder: Path) -> None:
 
 def test_a_file_that_others_may_write_to_is_not_believed(folder: Path) -> None:
     machine_code.load_kernels()
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.bin")
     path.chmod(0o666)
     assert not machine_code.is_compiled()
 
 
 def test_code_for_another_processor_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine_code.load_kernels()
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.bin")
     monkeypatch.setattr(machine_code, "_features", lambda: "+another")
     assert machine_code._unpacked(path.read_bytes()) is None
 
 
 def test_kernels_work_where_no_folder_takes_the_file(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([Path("/proc/none")]))
-    monkeypatch.setattr(machine_code, "_compiled", lambda: code)
+    monkeypatch.setattr(machine_code, "_compiled", lambda _unit: code)
     assert works(machine_code.load_kernels())
 
 
@@ -124,9 +129,97 @@ def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
 ) -> None:
     machine_code.is_available.cache_clear()
     monkeypatch.setattr(machine_code, "find_spec", lambda name: None if name == missing else object())
-    monkeypatch.setattr(machine_code, "_kept", lambda: None)
+    monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
     options = ScanOptions()
     assert not compiled.may_use_numba(options)
     assert compiled.is_missed(options)
     assert not compiled.is_missed(ScanOptions(use_numba=False))
     machine_code.is_available.cache_clear()
+
+
+_CALLEE = """
+import numpy as np
+from constants import ADDED
+from scan_core.native.machine_code import inlined
+SUM = np.arange({first}, {first} + 3)
+
+@inlined
+def changed(value):
+    return value * {factor} + ADDED + SUM[np.uint64(0)]
+"""
+_KERNEL = """
+from changing import changed
+from scan_core.native.machine_code import kernel
+
+@kernel("i64 u8[] i64[]=")
+def compute(value, data, out):
+    if len(out) < 1:
+        raise IndexError("none")
+    out[0] = changed(value)
+    return out[0], len(data) == 2
+"""
+
+
+def run_changed(tmp_path: Path, factor: int, added: int, first: int) -> list[str]:
+    """What the kernel computes with this code beside it, and whether it was compiled."""
+    code = tmp_path / "code"
+    code.mkdir(exist_ok=True)
+    (code / "calling.py").write_text(_KERNEL)
+    (code / "changing.py").write_text(_CALLEE.format(factor=factor, first=first))
+    (code / "constants.py").write_text(f"ADDED = {added}\n")
+    for path in code.glob("*.py"):  # same size and same time of change: neither may decide what is run
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    script = (
+        "import numpy as np; from calling import compute; import sys\n"
+        "out = np.zeros(1, np.int64)\n"
+        "print(*compute(7, np.zeros(2, np.uint8), out), out[0], 'numba' in sys.modules)"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(code)}
+    command = [sys.executable, "-B", "-c", script]
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stderr.count("Compiling code for this machine, once") == ("True" in done.stdout.split()[-1])
+    return done.stdout.split()
+
+
+def test_a_change_of_what_a_kernel_calls_in_another_module_is_run(tmp_path: Path) -> None:
+    assert run_changed(tmp_path, 2, 1, 0) == ["15", "True", "15", "True"]
+    assert run_changed(tmp_path, 3, 1, 0) == ["22", "True", "22", "True"]
+
+
+@pytest.mark.slow
+def test_a_change_of_a_value_that_a_kernel_reads_is_run(tmp_path: Path) -> None:
+    assert run_changed(tmp_path, 3, 1, 0) == ["22", "True", "22", "True"]
+    assert run_changed(tmp_path, 3, 5, 0) == ["26", "True", "26", "True"]
+    assert run_changed(tmp_path, 3, 5, 4) == ["30", "True", "30", "True"]
+    assert run_changed(tmp_path, 3, 5, 4) == ["30", "True", "30", "False"]
+
+
+def test_an_array_kernel_takes_only_what_its_signature_says() -> None:
+    data, out = np.zeros(3, np.uint8), np.zeros((1, 2), np.int64)
+    assert split_frames(data, out) == (0, 0, True)
+    with pytest.raises(TypeError, match="data of the kernel split_frames are contiguous uint8 values in 1 dim"):
+        split_frames(data.astype(np.int8), out)
+    with pytest.raises(TypeError, match="contiguous"):
+        split_frames(np.zeros(6, np.uint8)[::2], out)
+    with pytest.raises(TypeError, match="2 dimensions, not int64 in 1"):
+        split_frames(data, out[0])
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="spans of the kernel split_frames is written to"):
+        split_frames(data, out)
+    with pytest.raises(TypeError, match="takes 2 arguments, not 1"):
+        split_frames(data)
+    with pytest.raises(IndexError, match="too short or points outside"):
+        split_frames(data, np.zeros((1, 1), np.int64))
+
+
+def test_functions_that_kernels_call_are_not_for_python() -> None:
+    with pytest.raises(TypeError, match=r"json_kernels\.skip_value is called by compiled kernels alone"):
+        skip_value()
+
+
+def test_without_numba_and_without_a_file_the_error_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "find_spec", lambda _name: None)
+    monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
+    monkeypatch.setattr(machine_code, "_folders", lambda: iter([]))
+    with pytest.raises(ScanError, match="document_kernels must be made here, but Numba is not installed"):
+        machine_code.load_kernels("pipelines.formats.document_kernels")
