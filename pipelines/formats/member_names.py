@@ -6,11 +6,61 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipelines.errors import SourceError
 from pipelines.formats.documents import Bytes, Places
 
 _PADDING = 8
 """Bytes behind the names: kernels compare eight at a time."""
+
+_MAX_ODD_NAMES = 100
+_SEARCHED_BYTES = 1024 * 1024
+"""At once: what is made while looking for escapes stays in the processor's cache."""
+_ESCAPED_NAME = r'\\u[0-9A-Fa-f]{4}(?:[^"\\]|\\.)*"\s*:'
+_STRING = re.compile(rb'"((?:[^"\\\n]|\\.)*)"(\s*:)?', re.DOTALL)
+_PLAIN = re.compile(r"[A-Za-z0-9_$.@-]+")
+"""Names that need no escape in any spelling: all that formats give a meaning to are such."""
+
+
+def with_plain_names(documents: pa.BinaryArray) -> pa.BinaryArray:
+    r"""The documents with names as `"\u006fp"` written as `"op"`: kernels know names by their bytes.
+
+    Both mean the same wherever a string stands, so that nothing else changes.
+
+    Raises:
+        SourceError: very many names are written so, which no serializer does.
+    """
+    if not _has_escapes(documents):
+        return documents
+    suspects = documents.filter(pc.fill_null(pc.match_substring_regex(documents, _ESCAPED_NAME), False))
+    if not len(suspects):
+        return documents
+    found = {s[1] for s in _STRING.finditer(b"\n".join(suspects.to_pylist())) if s[2] and b"\\u" in s[1]}
+    plain: dict[bytes, bytes] = {}
+    for raw in found:
+        try:
+            name = json.loads(b'"' + raw + b'"')
+        except (ValueError, UnicodeError):
+            continue  # no JSON: decoding refuses its event
+        if _PLAIN.fullmatch(name):
+            plain[b'"' + raw + b'"'] = b'"' + name.encode() + b'"'
+    if len(plain) > _MAX_ODD_NAMES:
+        raise SourceError(f"more than {_MAX_ODD_NAMES} names of members are written with escapes that they do not need")
+    for raw, replacement in plain.items():
+        documents = pc.replace_substring(documents, raw, replacement)
+    return documents
+
+
+def _has_escapes(documents: pa.BinaryArray) -> bool:
+    data = documents.buffers()[2]
+    view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    for first in range(0, len(view), _SEARCHED_BYTES):
+        part = view[first : first + _SEARCHED_BYTES + 1]
+        if ((part[:-1] == ord("\\")) & (part[1:] == ord("u"))).any():
+            return True
+    return False
 
 
 class MemberNames:

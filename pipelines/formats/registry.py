@@ -24,6 +24,7 @@ from pipelines.formats.events import Events, each_once, reject, without_refused
 from pipelines.formats.feed import POSITION, Decided, FeedConfig
 from pipelines.formats.inference import InferenceOptions
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
+from pipelines.formats.member_names import with_plain_names
 from pipelines.formats.message_wrappers import unwrapped
 from pipelines.formats.placeholders import placeholder_patterns
 from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
@@ -126,12 +127,13 @@ def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None
     chosen = lookup(name)
     if chosen.complete is None:
         return None
-    return partial(chosen.complete, options=parse_options(chosen, options))
+    complete = partial(chosen.complete, options=parse_options(chosen, options))
+    return lambda events: complete(events if isinstance(events, pa.Table) else with_plain_names(events))
 
 
 def _first_events(events: pa.BinaryArray | pa.Table) -> RawEvents:
     if not isinstance(events, pa.Table):
-        return from_documents(events.slice(0, SNIFFED_EVENTS))
+        return from_documents(with_plain_names(events.slice(0, SNIFFED_EVENTS)))
     first = events.slice(0, SNIFFED_EVENTS)
     return replace(from_documents(pa.nulls(first.num_rows, pa.binary())), documents=None, rows=first)
 
@@ -159,7 +161,7 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         known = {t.name: t.known_encodings for t in feed.tables if t.known_encodings}
         return DecodedFeed(nothing, raw.rejected, raw.skipped, decided=Decided(feed.claims, known))
     if named is None or named.is_text:
-        raw = unwrapped(raw)
+        raw = _with_plain_names(unwrapped(_with_plain_names(raw)))
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     _check_options(chosen, options, raw)
@@ -226,7 +228,7 @@ def other_format(raw: RawEvents, name: str | None) -> str | None:
     if name is None or not raw.num_events:
         return None
     try:
-        found = sniff(raw)
+        found = sniff(_with_plain_names(raw))
     except SourceError:
         return None
     return None if FORMATS[found] is lookup(name) else found
@@ -241,6 +243,11 @@ def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
             hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
             raise ConfigError(f"unknown option {name!r} of the format; {hint}")
     return chosen.options.from_mapping(options)
+
+
+def _with_plain_names(raw: RawEvents) -> RawEvents:
+    documents, keys = (None if a is None else with_plain_names(a) for a in (raw.documents, raw.keys))
+    return raw if documents is raw.documents and keys is raw.keys else replace(raw, documents=documents, keys=keys)
 
 
 def _check_options(chosen: Format, options: Any, raw: RawEvents) -> None:

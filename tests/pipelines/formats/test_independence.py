@@ -1,6 +1,7 @@
 """An event means the same whatever stands beside it in a batch, and is applied or refused, never both."""
 
 import json
+import re
 from itertools import permutations
 from typing import Any
 
@@ -118,9 +119,46 @@ def test_maps_may_be_written_in_both_ways_within_a_batch() -> None:
 def test_a_before_image_of_dms_stands_beside_its_column_in_the_same_row() -> None:
     """Another row's column makes no before image of a column that has the prefix by chance."""
     rows = [dms("update", {"id": 1, "BI_x": 5}), dms("update", {"id": 2, "x": 1, "BI_x": 7})]
-    types = {"types": {"BI_x": "long", "x": "long"}}
-    together = changes(read("dms", *rows, **types), "before", "after")
+    together = changes(read("dms", *rows, types={"BI_x": "long", "x": "long"}), "before", "after")
     assert together[0]["after"]["BI_x"] == 5
     assert (together[0]["before"] or {}).get("x") is None
     assert together[1]["before"]["x"] == 7
     assert together[1]["after"]["x"] == 1
+
+
+ENVELOPES = {
+    "dumped": ("debezium-json", {"key": {"id": 1}, "value": DEBEZIUM}),
+    "payload": ("debezium-json", {"payload": DEBEZIUM}),
+    "text": ("debezium-json", {"key": None, "value": json.dumps(DEBEZIUM).replace("op", "\\u006fp"), "topic": "t", "partition": 0, "offset": 1}),
+    "pgcopydb": ("wal2json", {"action": "D", "xid": "1", "lsn": "0/1", "message": wal("D", None, {"id": 1})}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*DELETES, *ENVELOPES])
+def test_names_of_members_may_be_written_with_escapes(kind: str) -> None:
+    """Every name of the event in turn, by its first, by its last and by all of its characters."""
+    name, event = {**DELETES, **ENVELOPES}[kind]
+    plain = json.dumps(event)
+    wanted = changes(read(name, plain.encode()))
+    assert [c["op"] for c in wanted] == ["d"]
+    for member in sorted(set(re.findall(r'"([^"\\]+)": ', plain))):
+        escaped = [f"\\u{ord(letter):04x}" for letter in member]
+        for written in (
+            escaped[0] + member[1:],
+            member[:-1] + escaped[-1].upper().replace("\\U", "\\u"),
+            "".join(escaped),
+        ):
+            decoded = read(name, plain.replace(f'"{member}": ', f'"{written}" : ').encode())
+            assert changes(decoded) == wanted, (member, reasons(decoded))
+
+
+def test_escapes_in_values_stay_and_endless_odd_names_are_refused() -> None:
+    text = 'a "b": \\u006fp \u00e9 <x>'
+    row = json.dumps({"op": "c", "id": 1, "t": text, "\u00e9": 2}).replace("<", "\\u003c").encode()
+    odd = b'{"\\u006fp": "c", "id": 2, "t": "\\"\\u006fp\\": "}'
+    found = changes(read("rows", row, odd), "after")
+    assert [c["after"]["t"] for c in found] == [text, '"op": ']
+    assert found[0]["after"]["\u00e9"] == 2
+    many = ", ".join(f'"\\u006f{n}": 1' for n in range(200))
+    with pytest.raises(SourceError, match="escapes that they do not need"):
+        read("rows", f'{{"op": "c", "id": 1, {many}}}'.encode())
