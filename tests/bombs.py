@@ -70,6 +70,13 @@ def _maps(values: pa.Array) -> pa.MapArray:
     return pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), keys, values)
 
 
+_PREFIXES: dict[str, Any] = {
+    "use_dictionary": False,
+    "column_encoding": {"v": "DELTA_BYTE_ARRAY"},
+    "data_page_size": 1 << 30,
+    "write_batch_size": 100_000,
+    "max_rows_per_page": 1 << 30,
+}
 PARQUET_BOMBS: Mapping[str, Callable[[], tuple[pa.Array, dict[str, Any]]]] = {
     "text": lambda: (repeated(200), {}),
     "binary": lambda: (repeated(200, kind=pa.binary()), {}),
@@ -89,6 +96,15 @@ PARQUET_BOMBS: Mapping[str, Callable[[], tuple[pa.Array, dict[str, Any]]]] = {
             pa.array(np.zeros(40_000_000, np.int8)),
         ),
         {"data_page_size": 1 << 30},
+    ),
+    "shared prefixes": lambda: (pa.chunked_array([pa.array(["x" * LONG])] * 40), _PREFIXES),
+    "many shared prefixes": lambda: (
+        pa.chunked_array([pa.array(["x" * 20_000] * 1_000)] * 40),
+        {**_PREFIXES, "data_page_version": "2.0"},
+    ),
+    "list of shared prefixes": lambda: (
+        _lists(pa.array(["x" * 20_000] * 40_000, pa.large_string()), 10),
+        {**_PREFIXES, "column_encoding": {"v.list.element": "DELTA_BYTE_ARRAY"}},
     ),
     "one large page": lambda: (pa.array(["x" * 150_000_000]), {"use_dictionary": False}),
 }
@@ -127,6 +143,32 @@ def write_avro(path: Path, count: int, codec: str, *, text: str = "") -> None:
             {"name": "v", "type": "string", "field-id": 2},
         ],
     }
+    if codec == "zstandard":
+        _write_zstandard_avro(path, schema, count, text)
+        return
     with path.open("wb") as file:
         records = itertools.repeat({"id": 1, "v": text}, count)
         fastavro.writer(file, schema, records, codec=codec, sync_interval=1 << 40)
+
+
+def _write_zstandard_avro(path: Path, schema: object, count: int, text: str) -> None:
+    """The same in a codec that the writer has no library for."""
+    zigzag = len(text.encode()) << 1
+    length = bytearray()
+    while zigzag >= 0x80:
+        length.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    record = b"\x02" + bytes([*length, zigzag]) + text.encode()
+    block = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(block, "zstd") as stream:
+        for _ in range(count):
+            stream.write(record)
+    payload, sync = block.getvalue().to_pybytes(), b"s" * 16
+    header = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"zstandard"}
+    with path.open("wb") as file:
+        file.write(b"Obj\x01")
+        fastavro.schemaless_writer(file, {"type": "map", "values": "bytes"}, header)
+        file.write(sync)
+        fastavro.schemaless_writer(file, "long", count)
+        fastavro.schemaless_writer(file, "bytes", payload)
+        file.write(sync)

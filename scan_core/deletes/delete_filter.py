@@ -131,6 +131,6 @@ def _load_position_deletes(file: DeleteFile, context: ScanContext, metrics: Scan
     key = ("positions", file_key(file, context.io))
     limit = context.options.delete_cache_bytes
     loaded: PositionDeleteFile = DELETE_CACHE.get_or_build(
-        key, lambda: read_position_deletes(file, context.io, metrics), limit, metrics
+        key, lambda: read_position_deletes(file, context.io, metrics, context.options), limit, metrics
     )
     return loaded

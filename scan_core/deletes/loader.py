@@ -25,6 +25,8 @@ from scan_core.schema import NestedField, StructType, arrow_type
 from scan_core.snapshot import DeleteFile
 from scan_core.split import EqualityDeleteGroup, ScanContext
 
+_MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64
+"""More parts of fewer rows would take hours: no keys or paths are that long."""
 _FILES_PER_THREAD = 8
 """Fewer small files than this are read faster by one thread than handed to two."""
 
@@ -103,7 +105,7 @@ def _file_keys(
         sources = columns.of(reader, file.path)
         indices = sorted({index for index, _ in sources})
         for group in reader.row_groups:
-            for found in _read_in_parts(reader, group, indices, context.options, file.path):
+            for found in _keys_in_parts(reader, group, indices, context.options, file.path):
                 arrays = dict(zip(indices, found, strict=True))
                 metrics.delete_rows_loaded += len(found[0])
                 yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
@@ -111,23 +113,38 @@ def _file_keys(
         reader.close()
 
 
-def _read_in_parts(
+def read_in_parts(
     reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
 ) -> Iterator[list[pa.Array]]:
-    """The columns of a row group, in parts where they would be too large."""
+    """Columns of a row group of a delete file, in parts where they would be too large at once.
+
+    Raises:
+        MemoryLimitError: a single row or page is too large, or there would be very many parts of a few rows.
+    """
     rows = range(group.num_rows)
-    limits = MemoryBudget(options).limits
-    windows = reader.windows(group, indices, rows, limits)
+    windows = reader.windows(group, indices, rows, MemoryBudget(options).limits)
     if windows is None:
         yield reader.read(group, indices, All(group.num_rows))
         return
-    # a limit below what any page may take is for indexes that are built in parts, not for the keys of one row group
-    most_bytes = max(options.memory_limit_bytes, limits.most_bytes)
-    num_bytes = 0
+    if len(windows) > _MOST_PARTS and group.num_rows < _LEAST_ROWS_PER_PART * len(windows):
+        raise MemoryLimitError(
+            f"{path}: row group {group.index}: its {group.num_rows} rows of deletes are so wide that {len(windows)} parts would "
+            "have to be read; raise memory_limit_bytes"
+        )
     for window in windows:
-        found = reader.read(group, indices, from_ranges([(window.start, window.stop)], group.num_rows), window)
+        yield reader.read(group, indices, from_ranges([(window.start, window.stop)], group.num_rows), window)
+
+
+def _keys_in_parts(
+    reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
+) -> Iterator[list[pa.Array]]:
+    """The key columns of a row group, which are kept."""
+    # a limit below what any page may take is for indexes that are built in parts, not for the keys of one row group
+    most_bytes = max(options.memory_limit_bytes, MemoryBudget(options).limits.most_bytes)
+    num_bytes = 0
+    for found in read_in_parts(reader, group, indices, options, path):
         num_bytes += sum(array.nbytes for array in found)
-        if num_bytes > most_bytes:
+        if len(found[0]) < group.num_rows and num_bytes > most_bytes:
             raise MemoryLimitError(
                 f"{path}: the keys of row group {group.index} become more than {most_bytes} bytes; raise memory_limit_bytes"
             )

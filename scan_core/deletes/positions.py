@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from scan_core.errors import MalformedTableError, UnsupportedError
+from scan_core.deletes.loader import read_in_parts
+from scan_core.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.file_io import read_bytes, refuse_moved
 from scan_core.location import PathMatch, relocate, same_file
 from scan_core.metrics import ScanMetrics
-from scan_core.read.file_reader import field_id_of, refusing_malformed
+from scan_core.options import ScanOptions
+from scan_core.read.file_reader import FileReader, field_id_of, refusing_malformed
 from scan_core.read.open_file import open_file
 from scan_core.rows.positions import RowPositions, SortedPositions, sorted_positions
 from scan_core.rows.roaring import RoaringPositions, decode_roaring
-from scan_core.rows.selection import All
 from scan_core.snapshot import DataFile, DeleteFile
 from scan_core.split import FileIOConfig
 
@@ -91,11 +92,14 @@ def check_vector_frame(blob: bytes, source: str) -> None:
         raise MalformedTableError(f"{source}: CRC-32 does not match")
 
 
-def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> PositionDeleteFile:
-    """All rows of a position-delete file in Parquet, ORC or Avro.
+def read_position_deletes(
+    delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics, options: ScanOptions
+) -> PositionDeleteFile:
+    """All rows of a position-delete file in Parquet, ORC or Avro, read in parts where they would be too large.
 
     Raises:
         MalformedTableError: no `file_path` or `pos` column by their reserved ids, NULL or negative values.
+        MemoryLimitError: the positions alone are more than `options.memory_limit_bytes`.
     """
     if delete_file.is_encrypted:
         raise UnsupportedError(f"{delete_file.path}: encrypted delete files are not supported")
@@ -103,21 +107,9 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += delete_file.file_size_bytes
     try:
-        indices = _columns(reader.arrow_schema, delete_file.path)
-        parts = [reader.read(group, indices, All(group.num_rows)) for group in reader.row_groups]
+        by_path = _positions_by_path(reader, delete_file.path, metrics, options)
     finally:
         reader.close()
-    by_path: dict[str, list[SortedPositions]] = {}
-    for paths, positions in parts:
-        if paths.null_count or positions.null_count:
-            raise MalformedTableError(f"{delete_file.path}: NULL in file_path or pos of a position delete")
-        metrics.delete_rows_loaded += len(paths)
-        with refusing_malformed(delete_file.path, "file_path"):
-            by_file = _split_by_path(paths, positions)
-        for path, values in by_file:
-            if len(values) and int(values.min()) < 0:
-                raise MalformedTableError(f"{delete_file.path}: negative position {int(values.min())} of {path}")
-            by_path.setdefault(path, []).append(sorted_positions(values))
     spellings: dict[str, list[str]] = {}
     by_name: dict[str, list[str]] = {}
     for path in by_path:
@@ -128,6 +120,33 @@ def read_position_deletes(delete_file: DeleteFile, io: FileIOConfig, metrics: Sc
         {path: tuple(written) for path, written in spellings.items()},
         {name: tuple(written) for name, written in by_name.items()},
     )
+
+
+def _positions_by_path(
+    reader: FileReader, file: str, metrics: ScanMetrics, options: ScanOptions
+) -> dict[str, list[SortedPositions]]:
+    indices = _columns(reader.arrow_schema, file)
+    by_path: dict[str, list[SortedPositions]] = {}
+    num_bytes = 0
+    for group in reader.row_groups:
+        for paths, positions in read_in_parts(reader, group, indices, options, file):
+            if paths.null_count or positions.null_count:
+                raise MalformedTableError(f"{file}: NULL in file_path or pos of a position delete")
+            metrics.delete_rows_loaded += len(paths)
+            with refusing_malformed(file, "file_path"):
+                by_file = _split_by_path(paths, positions)
+            for path, values in by_file:
+                if len(values) and int(values.min()) < 0:
+                    raise MalformedTableError(f"{file}: negative position {int(values.min())} of {path:.1000}")
+                found = sorted_positions(values)
+                num_bytes += found.num_bytes + (0 if path in by_path else len(path))
+                by_path.setdefault(path, []).append(found)
+            if num_bytes > options.memory_limit_bytes:
+                raise MemoryLimitError(
+                    f"{file}: its position deletes take more than {options.memory_limit_bytes} bytes; raise "
+                    "memory_limit_bytes"
+                )
+    return by_path
 
 
 def positions_in(

@@ -15,15 +15,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from scan_core.errors import MalformedTableError, MemoryLimitError
-from scan_core.read.byte_ranges import ByteSource
+from scan_core.read.byte_ranges import ByteSource, Range
 from scan_core.read.file_reader import RowGroup, refusing_malformed
 from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PLAIN, Chunk
 from scan_core.read.footer_schema import Leaf
 from scan_core.read.memory_budget import DecodingLimits
-from scan_core.read.page_body import page_header
+from scan_core.read.page_body import PageFacts, page_facts, page_header
 from scan_core.read.page_file import page_file
 from scan_core.read.parquet_bounds import BYTE_ARRAY
 from scan_core.read.parquet_layout import ParquetLayout, open_decoder
+from scan_core.read.remote_file import RemoteFile
 from scan_core.read.thrift import Struct
 from scan_core.read.thrift_writer import I32Value, write_struct
 
@@ -34,6 +35,7 @@ _TOLERANCE = 4
 """Times the target is let pass: to read in windows costs more."""
 _LEAST_ROWS = 4_096
 _MEASURED_ROWS = 65_536
+_FIRST_HEADER_BYTES = 256
 _HEADER_BYTES = 4_096
 """Read at once for a page header: those with longer statistics are read again."""
 _MOST_HEADER_BYTES = 16 * 1024**2
@@ -42,6 +44,9 @@ _MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
 _LARGEST_EXPANSION = 1 << 15
 """Of zstd, which writes a block of 128 kB as four bytes."""
 _RLE = 3
+_DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY = 5, 7
+_INT32 = 1
+_OPTIONAL, _REPEATED = 1, 2
 
 
 Costs = npt.NDArray[np.int64]
@@ -57,6 +62,8 @@ class DecodedSizes:
         self._types = leaf_types(layout.columns.arrow_schema)
         self._largest_pages = layout.largest_pages
         self._longest = layout.longest_values
+        self._prefixes = layout.longest_prefixes
+        self._is_remote = isinstance(source, RemoteFile)
 
     def estimate(self, row_group: RowGroup, leaves: Sequence[int]) -> int:
         """Bytes of these leaf columns, dictionary values counted once: what most files become."""
@@ -92,10 +99,13 @@ class DecodedSizes:
             MalformedTableError: pages that contradict the footer.
             MemoryLimitError: a single row or page that is too large.
         """
-        self.check(row_group, leaves, limits)
+        if not self._is_remote:  # there each page might be a request: they are looked at once the chunk was fetched
+            self.check(row_group, leaves, limits)
         per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
         measured: Costs | None = None
-        repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
+        per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
+        with self._source.held(self._dictionary_ranges(row_group, leaves, limits)):
+            repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
         if per_row * row_group.num_rows + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
             return None
         for leaf, size in repeated.items():
@@ -153,11 +163,66 @@ class DecodedSizes:
             self._longest[key] = self._longest_value(row_group, leaf)
         return chunk.num_values * self._longest[key]
 
+    def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
+        """A bound of what values take from those before them, if that may be much."""
+        chunk = self._chunk(row_group, leaf)
+        if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
+            return 0  # of fixed size, whatever they share
+        if chunk.num_values * chunk.uncompressed_bytes <= limits.target_bytes:
+            return 0
+        key = row_group.index, leaf
+        if key not in self._prefixes:
+            self._prefixes[key] = self._longest_prefix(row_group, leaf)
+        return chunk.num_values * self._prefixes[key]
+
+    def _longest_prefix(self, row_group: RowGroup, leaf: int) -> int:
+        """Bytes that a value shares at most with the one before it, in pages whose encoding writes them once."""
+        chunk, longest = self._chunk(row_group, leaf), 0
+        if self._is_remote and DELTA_BYTE_ARRAY not in chunk.metadata[2]:
+            return 0
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            for page in page_walk(self._source, chunk):
+                if page.encoding == DELTA_BYTE_ARRAY and page.kind in {DATA_PAGE, DATA_PAGE_V2} and page.num_values:
+                    data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
+                    longest = max(longest, self._page_prefix(chunk, leaf, page, data))
+        return longest
+
+    def _page_prefix(self, chunk: Chunk, leaf: int, page: PageFacts, data: bytes) -> int:
+        """Of one page: its body begins with the lengths, encoded as those of a column of numbers are."""
+        column = self._layout.metadata.schema.column(leaf)
+        header, begin = _header_of(data, 0)
+        details = 8 if page.kind == DATA_PAGE_V2 else 5
+        stated = {
+            i: v if isinstance(v, bool) else I32Value(v) for i, v in header[details].items() if isinstance(v, int)
+        }
+        stated[4 if page.kind == DATA_PAGE_V2 else 2] = I32Value(_DELTA_BINARY_PACKED)
+        sizes = {i: I32Value(header[i]) for i in (1, 2, 3)}
+        content = write_struct({**sizes, details: stated}) + data[begin:]
+        lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
+        numbers = page_file(chunk, _number_leaf(lists, optional), (b"", [content]), page.num_values, page.num_values)
+        found = open_decoder(pa.BufferReader(numbers), None, ()).read_row_group(0, [0], False).column(0)
+        values = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+        while pt.is_nested(values.type):
+            values = values.flatten() if pt.is_list(values.type) else values.flatten()[0]
+        return int(np.asarray(values.drop_null()).max(initial=0))
+
+    def _dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
+        """Where the dictionaries lie that `_repeated_bytes` will look at, so that one request fetches many."""
+        chunks = [
+            chunk
+            for leaf in leaves
+            if (row_group.index, leaf) not in self._longest
+            and self._layout.footer.leaves[leaf].physical_type == BYTE_ARRAY
+            and (chunk := self._chunk(row_group, leaf)).has_dictionary
+            and chunk.num_values * chunk.uncompressed_bytes > limits.target_bytes
+        ]
+        return [_dictionary_range(chunk) for chunk in chunks]
+
     def _longest_value(self, row_group: RowGroup, leaf: int) -> int:
         """Bytes of the longest value in the dictionary of a chunk; 0 if it has none."""
         chunk = self._chunk(row_group, leaf)
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, dictionary of {self._name(leaf)}"):
-            start, length = chunk.start, min(chunk.num_bytes, max(chunk.metadata[9] - chunk.start, _HEADER_BYTES))
+            start, length = _dictionary_range(chunk)
             data = self._source.read_at(length, start)
             header, begin = _header_of(data, 0)
             if header.get(1) != DICTIONARY_PAGE:
@@ -194,9 +259,9 @@ class DecodedSizes:
         chunk = self._chunk(row_group, leaf)
         num_bytes = num_values = largest = 0
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
-            for page_bytes, values in page_walk(self._source, chunk):
-                num_bytes, num_values = num_bytes + page_bytes, num_values + values
-                largest = max(largest, page_bytes)
+            for page in page_walk(self._source, chunk):
+                num_bytes, num_values = num_bytes + page.plain_bytes, num_values + page.num_values
+                largest = max(largest, page.plain_bytes)
             if num_bytes > max(chunk.uncompressed_bytes, chunk.num_bytes):
                 raise ValueError(f"its pages hold {num_bytes} bytes, the footer states {chunk.uncompressed_bytes}")
             if num_values > chunk.num_values:
@@ -207,34 +272,46 @@ class DecodedSizes:
         return repr(".".join(self._layout.footer.leaves[leaf].path))
 
 
-def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[tuple[int, int]]:
-    """Bytes out of compression and number of values of each page of a chunk, by their headers alone.
+def _dictionary_range(chunk: Chunk) -> Range:
+    """Where the dictionary page of a chunk lies, if it has one."""
+    return chunk.start, min(chunk.num_bytes, max(chunk.metadata[9] - chunk.start, _HEADER_BYTES))
+
+
+def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
+    """The pages of a chunk by their headers alone; the values of a dictionary are not counted.
 
     Raises:
         ValueError: a header that cannot be read, or a page that ends outside of the chunk.
     """
     position, end, values = chunk.start, chunk.start + chunk.num_bytes, 0
-    window, at = b"", 0
     while position < end and values < chunk.num_values:
-        if not at <= position < position + _HEADER_BYTES <= at + len(window):
-            at, window = position, source.read_at(min(_HEADER_BYTES * 4, end - position), position)
-        try:
-            header, begin = _header_of(window, position - at)
-        except ValueError:
-            at, window = position, source.read_at(min(_MOST_HEADER_BYTES, end - position), position)
-            header, begin = _header_of(window, 0)
-        plain, stored = header.get(2), header.get(3)
-        if not isinstance(plain, int) or not isinstance(stored, int) or plain < 0 or stored < 0:
-            raise ValueError(f"the page at {position} states no sizes")
-        details = (
-            header.get(5) if header.get(1) == DATA_PAGE else header.get(8) if header.get(1) == DATA_PAGE_V2 else {}
-        )
-        count = details.get(1, 0) if isinstance(details, dict) else None
-        if not isinstance(count, int) or count < 0:
-            raise ValueError(f"the page at {position} states {count!r:.40} values")
-        yield plain, count
-        values += count
-        position = at + begin + stored
+        window = source.read_at(min(_FIRST_HEADER_BYTES, end - position), position)
+        found = page_facts(window, 0)
+        if found is None:
+            found = _slow_facts(source, position, end)
+        if found.kind == DICTIONARY_PAGE:
+            found = found._replace(num_values=0)
+        yield found._replace(body=position + found.body, offset=position)
+        values += found.num_values
+        position += found.body + found.stored_bytes
+
+
+def _slow_facts(source: ByteSource, position: int, end: int) -> PageFacts:
+    """Of a page whose header is long or unusual."""
+    window = source.read_at(min(_HEADER_BYTES * 4, end - position), position)
+    try:
+        header, begin = _header_of(window, 0)
+    except ValueError:
+        header, begin = _header_of(source.read_at(min(_MOST_HEADER_BYTES, end - position), position), 0)
+    kind, plain, stored = header.get(1), header.get(2), header.get(3)
+    if not isinstance(kind, int) or not isinstance(plain, int) or not isinstance(stored, int) or min(plain, stored) < 0:
+        raise ValueError(f"the page at {position} states no sizes")
+    details = header.get({DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(kind, 7), {})
+    count = details.get(1, 0) if isinstance(details, dict) else None
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"the page at {position} states {count!r:.40} values")
+    encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
+    return PageFacts(kind, plain, stored, count, encoding if isinstance(encoding, int) else -1, begin)
 
 
 def row_bytes(array: pa.Array) -> Costs:
@@ -301,6 +378,19 @@ def _header_of(data: bytes, position: int) -> tuple[Struct, int]:
     if found is None:
         raise ValueError("a page without header")
     return found
+
+
+@cache
+def _number_leaf(lists: int, optional: int) -> Leaf:
+    """A leaf column of numbers below so many lists and groups that may be missing."""
+    names = (*(f"level{i}" for i in range(lists + optional)), "value")
+    repetitions = [_REPEATED] * lists + [_OPTIONAL] * optional
+    groups = [
+        write_struct({3: I32Value(repetition), 4: name.encode(), 5: I32Value(1)})
+        for name, repetition in zip(names, repetitions, strict=False)
+    ]
+    leaf = write_struct({1: I32Value(_INT32), 3: I32Value(0), 4: b"value"})
+    return Leaf(names, _INT32, lists, (*groups, leaf))
 
 
 def _as_plain_page(chunk: Chunk, plain_bytes: int, count: int, body: bytes) -> pa.Array:

@@ -5,7 +5,7 @@ wrote are left to pyarrow's own page reader.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
@@ -24,7 +24,23 @@ _DATA_PAGE_AFTER = {3: 0x2C, 4: 0x1C}
 """The header of the fifth field, a struct, after so many."""
 _LONGEST_SHIFT = 28
 
+_TRUE, _FALSE, _I32, _I64, _BINARY, _STRUCT = 1, 2, 5, 6, 8, 12
+_VALUES_ENCODING = {5: 2, 7: 2, 8: 4}
+"""Where the encoding stands among the details of a data page, a dictionary page, and a data page of the second version."""
+
 Raw = bytes | memoryview
+
+
+class PageFacts(NamedTuple):
+    """A page by its header; `body` is where the page itself begins, `offset` its header."""
+
+    kind: int
+    plain_bytes: int
+    stored_bytes: int
+    num_values: int
+    encoding: int
+    body: int
+    offset: int = 0
 
 
 def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | None:
@@ -36,6 +52,69 @@ def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | N
             continue
         return header, position + end
     return None
+
+
+def page_facts(data: bytes, position: int) -> PageFacts | None:
+    """What the header at `position` states; None where that is unusual, or goes on behind `data`.
+
+    Ten times as fast as reading all of a header: those of all pages may have to be looked at.
+    """
+    sizes, details, field, is_of = [0] * 4, [0] * 7, 0, 0
+    try:
+        while tag := data[position]:
+            position, field = position + 1, field + (tag >> 4)
+            if tag & 15 == _I32 and field < len(sizes):
+                sizes[field], position = _number(data, position)
+            elif tag & 15 == _STRUCT and field in _VALUES_ENCODING:
+                is_of, number = field, 0
+                while tag := data[position]:
+                    position, number = position + 1, number + (tag >> 4)
+                    if tag & 15 == _I32 and number < len(details):
+                        details[number], position = _number(data, position)
+                    else:
+                        position = _behind(data, position, tag & 15)
+                position += 1
+            else:
+                position = _behind(data, position, tag & 15)
+        return PageFacts(sizes[1], sizes[2], sizes[3], details[1], details[_VALUES_ENCODING[is_of]], position + 1)
+    except (IndexError, KeyError, ValueError):
+        return None
+
+
+def _number(data: bytes, position: int) -> tuple[int, int]:
+    """A number that is not negative, and where it ends."""
+    raw = shift = 0
+    while (byte := data[position]) & 0x80:
+        raw |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    raw |= byte << shift
+    if raw & 1 or shift > _LONGEST_SHIFT:
+        raise ValueError("not a size")
+    return raw >> 1, position + 1
+
+
+def _behind(data: bytes, position: int, kind: int) -> int:
+    """Where a value of statistics ends."""
+    if kind in {_TRUE, _FALSE}:
+        return position
+    if kind in {_I32, _I64}:
+        while data[position] & 0x80:
+            position += 1
+        return position + 1
+    if kind == _BINARY:
+        length = shift = 0
+        while (byte := data[position]) & 0x80:
+            length |= (byte & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+        position += 1 + (length | byte << shift)
+        if position >= len(data):
+            raise ValueError("it goes on")
+        return position
+    if kind == _STRUCT:
+        while tag := data[position]:
+            position = _behind(data, position + 1, tag & 15)
+        return position + 1
+    raise ValueError("an unusual header")
 
 
 def plain_page_facts(page: Raw) -> tuple[int, int] | None:

@@ -110,6 +110,7 @@ class ParquetFileReader:
         self._tests = AbsenceTests(path, source, layout)
         self._sizes = DecodedSizes(path, source, layout)
         self._windows: dict[int, int] = {}
+        self._limits: DecodingLimits | None = None
         self.counts = ReadCounts()
         self.arrow_schema = self._layout.columns.arrow_schema
         self.has_field_ids = self._layout.columns.has_field_ids
@@ -139,9 +140,8 @@ class ParquetFileReader:
             arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
         whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
         if whole:
-            arrays.update(
-                zip(whole, select_rows(self._chunks.read(row_group, whole, self.counts), selection), strict=True)
-            )
+            found = self._chunks.read(row_group, whole, self.counts, self._check_of(row_group))
+            arrays.update(zip(whole, select_rows(found, selection), strict=True))
         return [arrays[i] for i in column_indices]
 
     def windows(
@@ -156,6 +156,7 @@ class ParquetFileReader:
             MalformedTableError: pages hold more than the footer states.
         """
         leaves = sorted({leaf for i in column_indices for leaf in self._leaves[i]})
+        self._limits = limits
         found = self._sizes.windows(row_group, leaves, rows, limits)
         if found:
             self._windows[row_group.index] = min(map(len, found))
@@ -240,6 +241,12 @@ class ParquetFileReader:
         self._streams.close()
         self._chunks.close()
         self._source.close()
+
+    def _check_of(self, row_group: RowGroup) -> Callable[[Sequence[int]], None] | None:
+        """What compares pages with the footer, on an object store, where that waits until they are fetched."""
+        if self._remote is None or (limits := self._limits) is None:
+            return None
+        return lambda leaves: self._sizes.check(row_group, leaves, limits)
 
     def _read_on(
         self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection, window: range

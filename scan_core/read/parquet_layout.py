@@ -39,6 +39,7 @@ class ParquetLayout:
         footer_bytes: as stored.
         largest_pages: bytes of the largest page of chunks that were looked at, by row group and leaf.
         longest_values: bytes of the longest value in their dictionaries.
+        longest_prefixes: bytes that their values share at most with the one before.
         verifies: compare checksums of pages, indexes and filters where the file has them.
     """
 
@@ -49,6 +50,7 @@ class ParquetLayout:
     footer_bytes: int
     largest_pages: dict[tuple[int, int], int] = field(default_factory=dict)
     longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
+    longest_prefixes: dict[tuple[int, int], int] = field(default_factory=dict)
     verifies: bool = True
 
     def unverified(self) -> "ParquetLayout":

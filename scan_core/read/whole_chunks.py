@@ -3,7 +3,7 @@
 Choosing pages is the business of `paged_chunks.py`, going through a chunk in little memory that of `chunk_stream.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,8 +26,14 @@ class WholeChunks:
         self._headers = PageHeaders(source, layout.footer)
         self._readers: dict[tuple[int, ...], Any] = {}
 
-    def read(self, row_group: RowGroup, column_indices: Sequence[int], counts: ReadCounts) -> list[pa.Array]:
-        """All rows of columns and struct members, in file types.
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        counts: ReadCounts,
+        check: Callable[[Sequence[int]], None] | None = None,
+    ) -> list[pa.Array]:
+        """All rows of columns and struct members, in file types; `check` looks at their leaves once they are fetched.
 
         Raises:
             MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
@@ -46,6 +52,8 @@ class WholeChunks:
                 ]
             ),
         ):
+            if check is not None:
+                check(leaves)
             self._headers.check(row_group.index, leaves)
             table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
             ways = [columns.ways[i] for i in wanted]

@@ -194,3 +194,23 @@ def test_an_s3_endpoint_sees_the_same_requests(table: TableBuilder, monkeypatch:
                 assert recorded.scan.where("grp = 7919").to_table()["id"].to_pylist() == [1]
                 seen.append(sorted((r.path, r.offset, r.length) for r in recorded.recorder.requests))
         assert seen[0] == seen[1]
+
+
+def test_bounds_of_what_columns_become_cost_one_request_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dictionaries are looked at together; the pages of a chunk are, once it was fetched."""
+    table = TableBuilder(tmp_path / "t", COLUMNS)
+    rng = np.random.default_rng(3)
+    words = [rng.bytes(400).hex() for _ in range(500)]
+    rows = {
+        "id": list(range(ROWS)),
+        "grp": rng.integers(0, 1 << 30, ROWS).tolist(),
+        "first": [words[i * 7 % 500] for i in range(ROWS)],
+        "second": [words[i * 11 % 499] for i in range(ROWS)],
+    }
+    table.commit(table.data(rows, row_group_size=ROWS, data_page_size=4_096, compression="zstd"))
+    for recorded in _recorded(table, monkeypatch, pafs.LocalFileSystem(), str(table.location.parent), {}):
+        options = ScanOptions(parallelism=1, read_ahead_bytes=0)
+        assert sum(b.num_rows for b in recorded.scan.with_options(options).to_batches()) == ROWS
+        assert len(recorded.data()) <= FOOTER + 2
