@@ -126,7 +126,7 @@ def test_what_prefixes_become_is_told_before_they_are_decoded(tmp_path: Path, ve
     reader.close()
 
 
-@pytest.mark.parametrize("limit", [64 * 1024, 16 * MIB])
+@pytest.mark.parametrize("limit", [pytest.param(64 * 1024, marks=pytest.mark.slow), 16 * MIB])
 def test_position_deletes_are_read_in_parts_or_refused(tmp_path: Path, limit: int) -> None:
     rows, text = 20_000, "file:/" + "x" * 10_000
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
