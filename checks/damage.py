@@ -22,6 +22,7 @@ from scan_core.location import relocate
 from scan_core.manifest_list import ManifestFile, snapshot_manifests
 from scan_core.metadata_files import decompress
 from scan_core.metrics import ScanMetrics
+from scan_core.options import ScanOptions
 from scan_core.rows.positions import position_count
 from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
 from scan_core.table import Table
@@ -279,7 +280,7 @@ class _Verifier:
                     f"deletes row {last:,}, but its data file has {held:,} rows",
                 )
         elif file.content is DeleteContent.POSITION:
-            for path, positions in read_position_deletes(file, io, ScanMetrics()).by_path.items():
+            for path, positions in read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path.items():
                 held, last = rows.get(relocate(path, io).path), position_count(positions)[1]
                 if held is not None and last >= held:
                     yield "column 'pos'", f"deletes row {last:,} of {path}, which has {held:,} rows"
