@@ -6,15 +6,15 @@ is decided which files there are, and metadata, manifest lists and manifests are
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any
 from uuid import UUID
 
-import fastavro
 import orjson
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
-from scan_core.avro.container import AvroError, read_header
+from scan_core.avro.container import AvroError, read_blocks, read_header
+from scan_core.avro.records import Wanted, compile_record
+from scan_core.avro.schema import parse_avro_schema
 from scan_core.deletes.positions import read_deletion_vector, read_position_deletes
 from scan_core.errors import MemoryLimitError, ScanError, UnsupportedError
 from scan_core.file_io import exists, file_size, read_bytes
@@ -38,6 +38,10 @@ METADATA, MANIFEST_LIST, MANIFEST, DATA, DELETES, PUFFIN = (
 )
 _CLOCK_SKEW_MS = 60_000
 """By which Iceberg lets the clocks of two writers differ."""
+_LENGTHS = (
+    Wanted(500, ("manifest_path",), "text", 0, required=True),
+    Wanted(501, ("manifest_length",), "integer", 1),
+)
 _FORMATS = {b"PAR1": FileFormat.PARQUET, b"Obj\x01": FileFormat.AVRO, b"PFA1": FileFormat.PUFFIN}
 
 
@@ -208,8 +212,14 @@ class _Verifier:
         data = read_bytes(path, self._table.io)
         try:
             header = read_header(data)
-            records: list[Any] = [r for r in fastavro.reader(BytesIO(data)) if isinstance(r, Mapping)]
-        except (AvroError, ValueError, EOFError, LookupError, TypeError) as error:
+            decode = compile_record(parse_avro_schema(header.schema), _LENGTHS, len(_LENGTHS), {})
+            lengths = {}
+            for count, block in read_blocks(data, header):
+                position = 0
+                for _ in range(count):
+                    (manifest, length), position = decode(block, position)
+                    lengths[manifest] = length
+        except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
             self._damaged(path, "", str(error))
             return {}
         for name, expected in (
@@ -220,7 +230,7 @@ class _Verifier:
             stated = header.metadata.get(name, b"null").decode("ascii", "replace")
             if stated != "null" and expected is not None and stated != str(expected):
                 self._damaged(path, "header", f"expected {name} {expected} by the table's metadata, found {stated}")
-        return {r["manifest_path"]: r["manifest_length"] for r in records if isinstance(r.get("manifest_length"), int)}
+        return {manifest: length for manifest, length in lengths.items() if length is not None}
 
     def _files(self, manifest: ManifestFile) -> Iterator[DataFile | DeleteFile]:
         try:
