@@ -37,6 +37,11 @@ _WITH_FRACTION = pa.decimal256(75, 37)
 _ALL_DIGITS = pa.decimal256(76, 0)
 _ONE = pa.decimal256(1, 0)
 _IN_DIGITS = r"^-?[0-9]{1,75}$"
+_DECIMAL = r"^[+-]?([0-9]{1,38}\.[0-9]{0,37}|\.[0-9]{1,37})$"
+_MOMENT = (
+    r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:\.(?P<fraction>[0-9]+))?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?$"
+)
 _LSN = r"^(?P<high>[0-7]?[0-9A-Fa-f]{1,7})/(?P<low>[0-9A-Fa-f]{1,8})$"
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
@@ -150,12 +155,20 @@ def _micros(values: pa.Array) -> pa.Array:
 
 
 def _texts(values: pa.StringArray) -> pa.StringArray:
-    """As written, but numbers in digits and log sequence numbers of PostgreSQL as the numbers that they are."""
+    """As written, but numbers and log sequence numbers of PostgreSQL as the numbers that they are, and times in UTC."""
     text = pc.binary_join_element_wise(_TEXT, values, "")
     is_number = pc.match_substring_regex(values, _IN_DIGITS)
     if pc.any(is_number).as_py():
         numbers = pc.if_else(is_number, values, "0").cast(pa.decimal256(_WIDEST.precision, 0))
         text = pc.if_else(is_number, _decimals(numbers), text)
+    is_decimal = pc.match_substring_regex(values, _DECIMAL)
+    if pc.any(is_decimal).as_py():
+        exact, none = cast_each(pc.if_else(is_decimal, pc.utf8_ltrim(values, "+"), "0"), _WITH_FRACTION)
+        is_decimal = pc.and_(is_decimal, pa.array(~none))
+        text = pc.if_else(is_decimal, _decimals(pc.fill_null(exact, pa.scalar(Decimal(0), _WITH_FRACTION))), text)
+    is_moment = pc.match_substring_regex(values, _MOMENT)
+    if pc.any(is_moment).as_py():
+        text = pc.coalesce(_moments(values), text)
     is_lsn = pc.match_substring_regex(values, _LSN)
     if pc.any(is_lsn).as_py():
         parts = pc.extract_regex(values, _LSN)
@@ -166,6 +179,17 @@ def _texts(values: pa.StringArray) -> pa.StringArray:
         number = pc.binary_join_element_wise(_NUMBER, positive, pc.utf8_slice_codeunits(digits, 1), "")
         text = pc.if_else(is_lsn, number, text)
     return text
+
+
+def _moments(values: pa.StringArray) -> pa.StringArray:
+    """Dates with times in UTC, without zeros at the end of a fraction; without a zone they are taken for UTC. NULL for others."""
+    parts = pc.extract_regex(values, _MOMENT)
+    day, time, fraction, zone = (pc.struct_field(parts, name) for name in ("day", "time", "fraction", "zone"))
+    zone = pc.if_else(pc.equal(zone, ""), "Z", zone)
+    seconds = cast_each(pc.binary_join_element_wise(day, "T", time, zone, ""), pa.timestamp("s", "UTC"))[0]
+    digits = pc.utf8_rtrim(fraction, "0")
+    told = pc.binary_join_element_wise(_TEXT, seconds.cast(pa.timestamp("s")).cast(pa.string()), "")
+    return pc.if_else(pc.equal(digits, ""), told, pc.binary_join_element_wise(told, digits, "."))
 
 
 def _numbers(values: NDArray[np.int64]) -> pa.StringArray:

@@ -20,6 +20,7 @@ from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.ingest import run_once
 from pipelines.sources.raw_events import from_documents
+from tests.pipelines.formats.decoded_feed import changes, read
 from tests.pipelines.iceberg_tables import reloaded, rows_of
 
 TABLE = "shop.t"
@@ -187,3 +188,27 @@ def test_order_holds_over_all_files_of_a_run_whatever_the_batches(tmp_path: Path
     config = load(tmp_path / "nevermore.yaml")
     assert run_once(config).exit_code == 0
     assert rows_of(reloaded(open_catalog(config), TABLE)) == [{"id": 1, "n": 9}]
+
+
+ASCENDING = {
+    "decimals": ["-10.5", "-9.75", "-0.5", "0.0", ".25", "1", "9", "9.5", "10", "10.25", "+11.5", "99999999999999999999.5"],
+    "times": [
+        "2024-01-01", "2024-01-01T10:00:00Z", "2024-01-01T10:00:00.05Z", "2024-01-01 10:00:00.5", "2024-01-01T10:00:01+00:00",
+        "2024-01-01T09:00:02-02:00", "2024-01-01T13:00:03+02:00", "2024-01-02", "2024-01-02T00:00:00.000000001Z",
+    ],
+    "log positions": ["0/FF", "1/0", "1/00000A", "A/0", "10/0"],
+    "digits": ["-3", "007", "8", "10", "123456789012345678901234567890"],
+    "mixed": [None, -1, "0.5", 1, "1.5", 2, "9/0", "1e5", "text"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ASCENDING)
+def test_text_orders_as_the_number_or_time_that_it_is(kind: str) -> None:
+    values: list[Any] = ASCENDING[kind]
+    events = [{"op": "c", "id": n, "at": value} for n, value in enumerate(values)]
+    for order in (events[::-1], [*events[1::2], *events[::2]]):
+        found = read("rows", *order, order_by=("at",), types={"at": "string"})
+        assert [c["key"]["id"] for c in changes(found, "key")] == list(range(len(values)))
+    if kind != "mixed":
+        texts = of_columns("at", pa.array(values))
+        assert texts.to_pylist() == sorted(texts.to_pylist())
