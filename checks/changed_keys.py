@@ -19,7 +19,6 @@ from checks.reference import AdoptedRows, changed_keys, fold_log
 from checks.result import MOST_OFFENDING_KEYS, CheckResult, sample
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.tables.positions import LOG_ORDINAL
-from scan_core.changes.request import CHANGE_TYPE
 from scan_core.errors import ScanError
 from scan_core.scan import Scan
 
@@ -129,8 +128,8 @@ def _unique(alive: pa.Table, subject: Subject, compared: dict[str, int]) -> Chec
 def _changed_rows(subject: Subject, green_id: int) -> tuple[pa.Table, pa.Table]:
     """Rows that came, and rows that went, as the engine finds them."""
     changes = subject.opened.scan().changes(green_id).to_table()
-    is_insert = pc.equal(changes.column(CHANGE_TYPE), "insert")
-    rows = changes.drop_columns([CHANGE_TYPE])
+    is_insert = pc.equal(changes.column(0), "insert")
+    rows = changes.remove_column(0)
     return rows.filter(is_insert), rows.filter(pc.invert(is_insert))
 
 

@@ -203,7 +203,7 @@ class _Comparison:
             if len(fields) < len(found):
                 raise NotComparableError("the table does not have all columns of the SQL")
             cast = ", ".join(
-                f'CAST("{by_name[f.name.lower()][0]}" AS {types.sql_type(str(f.type))}) AS c{i}'
+                f"CAST({types.quoted(by_name[f.name.lower()][0])} AS {types.sql_type(str(f.type))}) AS c{i}"
                 for i, f in enumerate(fields)
             )
             rows = connection.sql(f"SELECT {cast} FROM made").to_arrow_table()

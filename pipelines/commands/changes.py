@@ -60,7 +60,7 @@ def changes(
     if count:
         counts: Counter[str] = Counter()
         for batch in request.to_batches():
-            counts.update({str(c["values"]): c["counts"] for c in batch["_change_type"].value_counts().to_pylist()})
+            counts.update({str(c["values"]): c["counts"] for c in batch.column(0).value_counts().to_pylist()})
         deletes, inserts = counts["delete"], counts["insert"]
         text = f'{{"deletes": {deletes}, "inserts": {inserts}}}' if as_json else f"-{deletes} +{inserts}"
         typer.echo(text)

@@ -25,7 +25,9 @@ FORMATS: dict[str, str] = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "h
 _EXAMPLES = {"year": "2026", "month": "2026-01", "day": "2026-01-31", "hour": "2026-01-31T13"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-_PLACE = re.compile(r"(\w+)\(\s*(`[^`]+`|[^()`]+?)\s*\)")
+_QUOTED = r"`(?:[^`]|``)+`"
+_COLUMN = re.compile(rf"{_QUOTED}|[^()`]+")
+_PLACE = re.compile(rf"(\w+)\(\s*({_QUOTED}|[^()`]+?)\s*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,14 @@ class PublishedPartition:
     def parse(cls, text: str) -> "PublishedPartition":
         """From a config: `day` (a date column), `hour(ordered_at)`, `month(day)`, `year(day)`, `value(city)`.
 
+        Any name may be written between backquotes, a backquote within it twice.
+
         Raises:
             ValueError: none of these.
         """
         text = text.strip()
-        if re.fullmatch(r"[^()`]+", text):
-            return cls(text, "day", "identity")
+        if _COLUMN.fullmatch(text):
+            return cls(_unquoted(text), "day", "identity")
         match = _PLACE.fullmatch(text)
         unit = match[1].lower().rstrip("s") if match else ""
         if match is None or unit not in {*FORMATS, "value", "identity"}:
@@ -67,7 +71,7 @@ class PublishedPartition:
                 f"{text!r} is no partition of a published table; write a date column, or year, month, day, hour or value "
                 "of a column: hour(ordered_at)"
             )
-        column = match[2].strip("`")
+        column = _unquoted(match[2])
         if unit in {"value", "identity"}:
             return cls(column, "value", "identity")
         return cls(column, cast("Unit", unit), unit)
@@ -248,3 +252,7 @@ class PublishedPartition:
         end: date | datetime = period.end if self.unit == "hour" else period.end.date()
         bound = {"partition": start, "partition_start": start}
         return bound if period.end == _END_OF_TIME else {**bound, "partition_end": end}
+
+
+def _unquoted(column: str) -> str:
+    return column[1:-1].replace("``", "`") if column.startswith("`") else column

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from pipelines.errors import ConfigError
 from pipelines.published.partition import PublishedPartition
-from pipelines.published.query import PublishedQuery
+from pipelines.published.query import PublishedQuery, require_names_apart
 from pipelines.published.spark_failures import SPARK_FAILURES, spark_message
 from pipelines.published.spark_literals import bound, date_literal, timestamp_literal, timestamp_ntz_literal
 from pipelines.published.writer import iceberg_columns
@@ -30,13 +30,16 @@ def query_result(
     """The rows of a query over views, by table, with values for its parameters.
 
     Raises:
-        ConfigError: Spark refuses it.
+        ConfigError: Spark refuses it, or two columns of the result differ in case alone.
     """
     require_utc(spark, query.name)
     try:
-        return spark.sql(query.over_views(views), args={name: bound(value) for name, value in arguments.items()})
+        result = spark.sql(query.over_views(views), args={name: bound(value) for name, value in arguments.items()})
+        names = result.columns
     except SPARK_FAILURES as error:
         raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
+    require_names_apart(query.name, "the result", names)
+    return result
 
 
 def require_utc(spark: SparkSession, name: str) -> None:

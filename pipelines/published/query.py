@@ -5,7 +5,7 @@ here, everything is read and Spark filters alone.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -25,7 +25,7 @@ from pipelines.published.slice_rules import PARTITION, PARTITION_END, PARTITION_
 from pipelines.published.sql_functions import unrepeatable
 from scan_core.errors import PredicateError
 from scan_core.expr.dialect import require_bounded
-from scan_core.schema import Schema
+from scan_core.schema import ListType, MapType, NestedField, Schema, StructType, Type
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters that every partitioned table has."""
@@ -67,18 +67,28 @@ class PublishedQuery:
         return text
 
     def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
-        """The columns that the query can need, by table; all of a table's columns where that is in doubt."""
+        """The columns that the query can need, by table; all of a table's columns where that is in doubt.
+
+        Raises:
+            ConfigError: two of them differ in case alone.
+        """
         tree = self.in_full(schemas)
         # what `* except (a)` leaves out has to be there
         if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
-            return {table: schemas[table].names for table in self.tables}
+            return self._apart(schemas, {table: schemas[table].names for table in self.tables})
         views = self.view_names
         needed: dict[str, set[str]] = {view: set() for view in views.values()}
         for scope in traverse_scope(tree):
             for alias, source in scope.sources.items():
                 if isinstance(source, exp.Table) and source.name in needed:
                     needed[source.name] |= {column.name for column in scope.source_columns(alias)}
-        return {table: _named(schemas[table], needed[views[table]]) for table in self.tables}
+        return self._apart(schemas, {table: _named(schemas[table], needed[views[table]]) for table in self.tables})
+
+    def _apart(self, schemas: Mapping[str, Schema], columns: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for table, names in columns.items():
+            used = [f for f in schemas[table].fields if f.name in names]
+            require_names_apart(self.name, table, paths_of(used))
+        return columns
 
     @property
     def view_names(self) -> dict[str, str]:
@@ -239,6 +249,46 @@ def _full_name(table: exp.Table) -> str:
 def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
     """Where the text of these identifiers starts and ends."""
     return parts[0].meta["start"], parts[-1].meta["end"] + 1
+
+
+def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
+    """No two columns, or members of one column, have names that Spark takes for one.
+
+    Args:
+        name: of the published table.
+        of: what has the columns, for the message.
+        paths: of columns and members, such as `at.city`.
+
+    Raises:
+        ConfigError: two have.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(path.upper().lower(), path)
+        if other != path:
+            raise ConfigError(
+                f"published {name}: {of} has {other!r} and {path!r}, which differ in case alone, and Spark takes them for "
+                "one: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
+            )
+
+
+def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
+    """The names of columns and of all members of structs within them, each behind those that it is in."""
+    for found in fields:
+        yield found.name
+        yield from (f"{found.name}.{path}" for path in paths_of(_members(found.type)))
+
+
+def _members(kind: Type) -> tuple[NestedField, ...]:
+    match kind:
+        case StructType(fields):
+            return fields
+        case ListType():
+            return _members(kind.element.type)
+        case MapType():
+            return (*_members(kind.key.type), *_members(kind.value.type))
+        case _:
+            return ()
 
 
 def _named(schema: Schema, wanted: set[str]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 Names are resolved by sqlglot. Where it and Spark could find different columns behind a name there is no tree.
 """
 
+import re
 from collections.abc import Mapping
 
 import sqlglot
@@ -11,6 +12,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.schema import MappingSchema
 from sqlglot.tokens import Token, TokenType
 
 from pipelines.published.understood_sql import join_kind, why_not_understood
@@ -20,6 +22,8 @@ DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})
 """Names of sources that queries made here give themselves."""
 _UNNAMED = "_nevermore_unnamed_"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = frozenset(sqlglot.Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS)
 _TYPES = {
     "long": "bigint",
     "timestamptz": "timestamp",
@@ -45,11 +49,21 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
         if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
             return None
         _name_expressions(parsed)
-        tree = qualify(parsed, schema=shapes, dialect=DIALECT, quote_identifiers=False)
-        tree = annotate_types(tree, schema=shapes, dialect=DIALECT)
+        known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
+        tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
+        tree = annotate_types(tree, schema=known, dialect=DIALECT)
+        _quote_names(tree)
     except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None
+
+
+def _quote_names(tree: exp.Expression) -> None:
+    """Quote the names that need it: those of the columns of a star were never written."""
+    for identifier in tree.find_all(exp.Identifier):
+        name = identifier.name
+        if not _PLAIN_NAME.fullmatch(name) or name.upper() in _KEYWORDS:
+            identifier.set("quoted", True)
 
 
 def _renames_columns(tree: exp.Expression) -> bool:

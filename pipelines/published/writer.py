@@ -28,6 +28,7 @@ from pipelines.published.task import (
 )
 from pipelines.tables.rolling_writer import FileLayout
 from pipelines.tables.schema_evolution import iceberg_fields
+from pipelines.tables.table_shape import why_no_name
 from scan_core.distribute.spark import parallelism_of
 from scan_core.distribute.spark_source import fair_split_bytes
 from scan_core.distribute.spark_types import arrow_schema_of, spark_schema
@@ -133,11 +134,14 @@ def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
     """The Iceberg columns of a result.
 
     Raises:
-        ConfigError: names that occur twice, columns without a type, or of types that Iceberg has not.
+        ConfigError: names that occur twice or cannot be in a table, columns without a type, or of types that Iceberg has not.
     """
     names = result.columns
     if twice := sorted({column for column in names if names.count(column) > 1}):
         raise ConfigError(f"published {name}: several columns are called {', '.join(twice)}: give them aliases")
+    for column in names:
+        if (reason := why_no_name(column)) is not None:
+            raise ConfigError(f"published {name}: the result has a column {column!r}: {reason}; give it an alias")
     if void := [f.name for f in result.schema.fields if f.dataType.typeName() == "void"]:
         raise ConfigError(f"published {name}: column {void[0]!r} is NULL without a type: write cast(null as ...)")
     try:

@@ -77,16 +77,22 @@ def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: M
 def _check_names(table: str, row_types: Mapping[str, pa.DataType]) -> None:
     """Refuse names that tables, files or other engines cannot have."""
     for column, kind in row_types.items():
-        if column in RESERVED_NAMES:
-            reason = "Iceberg has a metadata column of that name"
-        elif any(not name or "\0" in name for name in (column, *_member_names(kind))):
-            reason = "a name is empty or holds a NUL character"
-        else:
+        reason = next(filter(None, (why_no_name(column), *map(_why_no_member_name, _member_names(kind)))), None)
+        if reason is None:
             continue
         raise ConfigError(
             f"{table}: column {column!r} cannot be in a table: {reason}; give it another name under rename, or leave it "
             "out with exclude"
         )
+
+
+def why_no_name(column: str) -> str | None:
+    """Why no column of a table can have a name; None if one can."""
+    return "Iceberg has a metadata column of that name" if column in RESERVED_NAMES else _why_no_member_name(column)
+
+
+def _why_no_member_name(name: str) -> str | None:
+    return "a name is empty or holds a NUL character" if not name or "\0" in name else None
 
 
 def _member_names(kind: pa.DataType) -> Iterator[str]:

@@ -54,7 +54,7 @@ class Changes:
 
     Net: a row that came and went in between is not among them, nor is one that was only moved to another file. An
     update is a delete of the old row and an insert of the new one. Rows have the schema of the later snapshot behind a
-    column `_change_type`, `delete` or `insert`; deletes come first. Where rows both came and went, both are held in
+    column `_change_type`, `delete` or `insert` (`_change_type_` where the table has that name); deletes come first. Where rows both came and went, both are held in
     memory until they have been compared.
 
     Attributes:
@@ -112,9 +112,14 @@ class Changes:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema of the result, uuid columns as `pa.uuid()`."""
+        """The Arrow schema of the result, uuid columns as `pa.uuid()`. The first column tells the kind of change."""
         rows = public_schema(self.context.projection)
-        return rows if self.only is not None else rows.insert(0, pa.field(CHANGE_TYPE, pa.string(), nullable=False))
+        if self.only is not None:
+            return rows
+        name = CHANGE_TYPE
+        while name in rows.names:  # the table has such a column: both are shown
+            name += "_"
+        return rows.insert(0, pa.field(name, pa.string(), nullable=False))
 
     @property
     def metrics(self) -> ScanMetrics:

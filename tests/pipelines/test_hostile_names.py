@@ -98,8 +98,13 @@ def works(named: Named) -> None:
     for command in ("check", "explain"):
         code, output, errors = named.run(command, "shop.products")
         assert code == 0, (command, output, errors)
-    if named.role not in {"key", "full"}:
-        assert named.run("why", "shop.products", "--key", "id0=1")[0] == 0
+    if named.role != "full":
+        part = f"{name}=1" if named.role == "key" else "id0=1"
+        asked = '"' + part.replace('"', '""') + '"'
+        code, output, errors = named.run("why", "shop.products", "--key", asked, "--json")
+        assert (code, json.loads(output)["verdict"]) == (0, "gone"), errors
+    code, output, errors = named.run("changes", "shop.products", "--count", "--json")
+    assert (code, json.loads(output)) == (0, {"deletes": 0, "inserts": 2}), errors
     if named.role != "full":
         assert named.run("replay", "shop.products", "--all")[0] == 0
     assert named.run("resync", "shop.products")[0] == 0
