@@ -227,7 +227,6 @@ class Lying(ProjectAuditor):
 
 @pytest.mark.slow
 @SPARK_TEST[0]
-@SPARK_TEST[1]
 @pytest.mark.usefixtures("spark")
 def test_a_publication_and_the_command_ask_manifests_of_the_published_table(
     project: ShopProject, capsys: pytest.CaptureFixture[str]

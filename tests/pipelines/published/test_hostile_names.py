@@ -141,7 +141,6 @@ ROLES = {r.__name__: r for r in (payload, star, alias, partition, day, source_ke
 
 @pytest.mark.slow
 @SPARK_TEST[0]
-@SPARK_TEST[1]
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("name", WORKING)
@@ -210,7 +209,6 @@ def test_columns_that_differ_in_case_alone_are_refused_where_the_sql_uses_them(k
 
 @pytest.mark.slow
 @SPARK_TEST[0]
-@SPARK_TEST[1]
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("role", ROLES)
 def test_a_publication_says_which_columns_differ_in_case_alone(role: str, tmp_path: Path) -> None:
@@ -226,7 +224,6 @@ def test_a_publication_says_which_columns_differ_in_case_alone(role: str, tmp_pa
 
 @pytest.mark.slow
 @SPARK_TEST[0]
-@SPARK_TEST[1]
 @pytest.mark.usefixtures("spark")
 def test_columns_beside_twins_are_published_and_brought_up_to_date(tmp_path: Path) -> None:
     sql = f"select day0, count(*) as n from {MIRROR} group by day0"
@@ -240,7 +237,6 @@ def test_columns_beside_twins_are_published_and_brought_up_to_date(tmp_path: Pat
 
 @pytest.mark.slow
 @SPARK_TEST[0]
-@SPARK_TEST[1]
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("name", [*REFUSED, "_FILE"])
 def test_results_with_names_that_no_table_can_have_are_refused(name: str, tmp_path: Path) -> None:
