@@ -9,20 +9,15 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.automation import check_schedule, ingest_schedule, publish_schedules
-from assets.change_log import change_log_assets
-from assets.jobs import check_job, ingest_job, jobs_by_time
-from assets.keys import mirror_key
-from assets.materialized import published_asset
-from assets.mirror import mirror_asset
-from assets.partitions import partitions_of
-from assets.publish_job import publish_after_ingest, publish_job
-from assets.resources import Project
+from assets.jobs import check_job, check_schedule, ingest_job, ingest_schedule, jobs_by_time, publish_schedules
+from assets.mirrors import change_log_assets, mirror_asset
+from assets.project import Project, mirror_key
+from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from checks.asset_checks import mirror_asset_checks
-from pipelines.catalog import open_catalog
-from pipelines.config import Config, load
-from pipelines.ingest import sources
-from pipelines.table_patterns import expanded
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.feed_run import sources
+from pipelines.ingest.table_patterns import expanded
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"

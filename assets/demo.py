@@ -1,6 +1,6 @@
-"""The demo: a simulated shop, run through the same Dagster jobs that the UI shows, in this process.
+"""The demo project, a small shop, and its run in this process.
 
-Running it is here; the project's files are `demo_project.py`, what a person reads at the end `commands/demo.py`.
+It runs the same Dagster jobs that the UI shows.
 """
 
 import os
@@ -16,13 +16,72 @@ import pyarrow.compute as pc
 
 import scan_core
 from assets.dagster_home import dagster_home
-from assets.demo_project import PUBLISHED, write_demo_config
 from assets.jobs import DAILY_JOB, INGEST_JOB
-from assets.keys import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
-from assets.published_reports import OF_PARTITION
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import Config, load
+from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, PUBLISHED_GROUP, published_key
+from assets.published import OF_PARTITION
+from pipelines.config.document import WORKSPACE
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.simulate import DEFAULT_BATCHES, SimulatedFile, simulate
+
+PUBLISHED = "shop.orders_daily"
+
+_CONFIG = """\
+# The demo's shop. `nevermore init` writes a config for your own tables, with every option explained.
+
+catalog:
+  type: sql
+  uri: sqlite:///warehouse/catalog.db
+  warehouse: warehouse
+
+tables:
+  shop.customers:
+    source: {type: files, path: "landing/customers/*.jsonl", format: debezium-json}
+    key: [id]
+    types: {credit: "decimal(10, 2)", updated_at: timestamptz}
+
+  shop.orders:                           # partitioned by a column that is no part of the key
+    source: {type: files, path: "landing/orders/*.jsonl", format: debezium-json}
+    key: [id]
+    types: {amount: "decimal(12, 2)", ordered_at: timestamptz}
+    partition_by: ["day(ordered_at)"]
+
+  shop.order_lines:                      # a key of two columns
+    source: {type: files, path: "landing/order_lines/*.jsonl", format: debezium-json}
+    key: [order_id, line_no]
+    types: {price: "decimal(10, 2)", quantity: int}
+
+published:
+  shop.orders_daily:
+    partition: day
+    start: "{first_day}"
+    sql: >
+      select cast(o.ordered_at as date) as day,
+             coalesce(c.city, 'unknown') as city,
+             count(distinct o.id) as orders,
+             count(l.line_no) as order_lines,
+             cast(coalesce(sum(l.quantity * l.price), 0) as decimal(18, 2)) as revenue
+      from shop.orders o
+      left join shop.customers c on c.id = o.customer_id
+      left join shop.order_lines l on l.order_id = o.id
+      group by 1, 2
+"""
+
+
+def write_demo_config(folder: Path, first_day: date) -> Path:
+    """The demo's nevermore.yaml in `folder`, written unless it is there; a changed one is the user's.
+
+    Args:
+        folder: of the project.
+        first_day: of the simulated orders, the first partition of the published table.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nevermore.yaml"
+    if not path.exists():
+        (folder / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
+        path.write_text(_CONFIG.replace("{first_day}", str(first_day)), encoding="utf-8")
+    return path
+
 
 Counts = dict[str, Counter[str]]
 _RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")

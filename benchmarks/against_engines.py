@@ -13,7 +13,7 @@ import scan_core
 from benchmarks.peers import Peer, running
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import ROWS, build
-from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.deletes.indexes import DELETE_CACHE
 
 ROUNDS = 5
 ENGINES = ("spark", "clickhouse", "sail")

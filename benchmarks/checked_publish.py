@@ -16,10 +16,10 @@ import pyarrow as pa
 from benchmarks.incremental_publish import CITIES, CUSTOMERS, ROWS_PER_DAY, Shop, orders
 from benchmarks.interop_session import cpu_seconds
 from benchmarks.race import Answer, Goal, race, report
-from checks.publish_checks import ProjectAuditor
-from pipelines.collector import settle
-from pipelines.config import parse
-from pipelines.published.refresh import publish
+from checks.published_equality import ProjectAuditor
+from pipelines.config.project import parse
+from pipelines.ingest.feed_run import settle
+from pipelines.publish.refresh import publish
 
 ROUNDS = 5
 DAYS = 20

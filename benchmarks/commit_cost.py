@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.catalog import open_catalog
-from pipelines.changes.change_batch import ChangeBatch, change_schema
 from pipelines.changes.change_log import ChangeLog
-from pipelines.collector import settle
-from pipelines.config import TableConfig, change_log_name, parse
+from pipelines.config.project import TableConfig, change_log_name, parse
+from pipelines.decode.batches import ChangeBatch, change_schema
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.feed_run import settle
 from pipelines.mirrors.mirror import Mirror
 from scan_core import open_table
 

@@ -12,7 +12,7 @@ import scan_core
 from benchmarks.floor import decode_floor
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import SHAPES, build
-from scan_core.deletes.cache import DELETE_CACHE
+from scan_core.deletes.indexes import DELETE_CACHE
 
 CALLS = (("max", "s0"), ("sum", "v0"), ("min", "i0"), ("sum", "q"))
 COLUMNS = tuple(column for _, column in CALLS)

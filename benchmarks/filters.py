@@ -18,7 +18,7 @@ from scan_core.expr import normalize
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import evaluate
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.schema import NestedField, PrimitiveType, Schema
+from scan_core.model.schema import NestedField, PrimitiveType, Schema
 
 SEED_ROWS = 1_024
 SCAN_ROWS = 131_072

@@ -21,12 +21,12 @@ import pyarrow as pa
 from benchmarks.decoded_changes import changes_of
 from benchmarks.interop_session import cpu_seconds
 from benchmarks.race import Answer, Goal, race, report
-from pipelines.catalog import find_table, open_catalog
 from pipelines.changes.change_log import ChangeLog
-from pipelines.collector import settle
-from pipelines.config import Config, change_log_name, parse
+from pipelines.config.project import Config, change_log_name, parse
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import settle
 from pipelines.mirrors.mirror import Mirror
-from pipelines.published.refresh import publish
+from pipelines.publish.refresh import publish
 from scan_core import open_table
 
 ROUNDS = 5

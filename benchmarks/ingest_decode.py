@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.mirrors.fold import fold
 from pipelines.sources.file_options import FileOptions

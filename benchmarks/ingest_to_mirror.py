@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import yaml
 
 from benchmarks.ingest_decode import row, write
-from pipelines.catalog import open_catalog
 from pipelines.changes.change_log import ChangeLog
-from pipelines.collector import settle
-from pipelines.config import change_log_name, load, parse
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.config.project import change_log_name, load, parse
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
-from pipelines.ingest import run_once
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.feed_run import run_once, settle
 from pipelines.mirrors.mirror import Mirror
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover

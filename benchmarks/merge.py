@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from benchmarks.decoded_changes import changes_of
 from benchmarks.peers import Peer, running
 from benchmarks.race import Answer, Goal, race, report
-from pipelines.catalog import open_catalog
 from pipelines.changes.change_log import ChangeLog
-from pipelines.collector import settle
-from pipelines.config import change_log_name, parse
+from pipelines.config.project import change_log_name, parse
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.feed_run import settle
 from pipelines.mirrors.mirror import Mirror
 from scan_core import open_table
 

@@ -17,8 +17,8 @@ import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import build
 from scan_core import ScanOptions
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.read.parquet_layout import FOOTERS
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
 from tests.io_patterns.recording import NO_DELAY, Delay, Recorder, RecordingHandler
 
 LATE = Delay(open_seconds=0.030, request_seconds=0.030, bytes_per_second=80e6)
@@ -31,7 +31,7 @@ def store(root: Path) -> Iterator[Recorder]:
     """The folder of a table as `s3://bench`, in the place of a catalog's file system."""
     recorder = Recorder()
     system = pafs.PyFileSystem(RecordingHandler(pafs.LocalFileSystem(), "bench", str(root), recorder))
-    with patch("scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)):
+    with patch("scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)):
         yield recorder
 
 

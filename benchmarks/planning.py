@@ -19,10 +19,10 @@ import fastavro
 import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import DATA, build
-from scan_core import manifest_cache
-from scan_core.avro.container import read_blocks, read_header
-from scan_core.file_io import read_bytes
-from scan_core.manifest_list import snapshot_manifests
+from scan_core.io import cache
+from scan_core.io.files import read_bytes
+from scan_core.metadata.avro_container import read_blocks, read_header
+from scan_core.metadata.manifest_list import snapshot_manifests
 from scan_core.native.compiled import load
 
 FILES = 100_000
@@ -119,13 +119,13 @@ def decode_all(paths: list[str], io: Any, schemas: dict[bytes, Any]) -> int:
 
 def plan_parts(scan: Any) -> Any:
     """Plan without anything cached; the number of data files."""
-    manifest_cache.clear()
+    cache.clear()
     return len(scan.plan().tasks)
 
 
 def all_splits(scan: Any) -> Any:
     """Plan without anything cached, and pickle every split, as a driver of tasks does; the number of data files."""
-    manifest_cache.clear()
+    cache.clear()
     splits = scan.plan().splits()
     for split in splits:
         pickle.dumps(split)

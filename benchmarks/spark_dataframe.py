@@ -33,12 +33,12 @@ FASTER_THAN_JAVA = {"count": 7.0, "aggregate": 4.0, "needle": 4.0, "all columns"
 def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, Callable[[str], DataFrame]]":
     """For each way to read: the DataFrame over the table, given a query's name."""
     import scan_core
-    from scan_core.deletes.cache import DELETE_CACHE
-    from scan_core.distribute import dead_rows
-    from scan_core.distribute.spark import dataframe
+    from scan_core.deletes.indexes import DELETE_CACHE
+    from scan_core.spark import dead_row_bits
+    from scan_core.spark.dataframe import dataframe
 
     def native(_: str) -> "DataFrame":
-        dead_rows.forget()
+        dead_row_bits.forget()
         DELETE_CACHE.clear()
         return dataframe(spark, scan_core.open_table(metadata).scan(), reader="native")
 
@@ -79,7 +79,7 @@ def measure(rounds: int, names: list[str]) -> None:
     """Race every query."""
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA, build
-    from scan_core.distribute.spark_session import spark_session
+    from scan_core.spark.session import spark_session
 
     table = build(SHAPE)
     metadata = str(table.metadata_location).removeprefix("file://")

@@ -35,8 +35,8 @@ def ways(
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA
     from benchmarks.star_tables import ITEMS, inventory, items
-    from scan_core.distribute.spark import dataframe
-    from scan_core.distribute.spark_join import join
+    from scan_core.spark.dataframe import dataframe
+    from scan_core.spark.join import join
 
     last = round(ITEMS * share)
     of_items = {"small build": f"i_item_sk <= {last}", "star": _RARE}.get(shape)
@@ -91,7 +91,7 @@ def ask(make: "Callable[[], DataFrame]") -> Answer:
 
 def measure(cases: Sequence[str], shares: Sequence[float], rounds: int) -> None:
     """Race every case."""
-    from scan_core.distribute.spark_session import spark_session
+    from scan_core.spark.session import spark_session
 
     config = {"spark.jars.packages": ICEBERG, "spark.driver.memory": "4g"}
     spark = spark_session("spark_join", master="local[2]", config=config)

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import DATA
-from pipelines.catalog import create_table, open_catalog
-from pipelines.config import parse
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.table_writer import WriterOptions, write_rows
-from scan_core.schema import ListType, MapType, NestedField, PrimitiveType, StructType
+from pipelines.config.project import parse
+from pipelines.iceberg.catalog import create_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import WriterOptions, write_rows
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType
 
 ROWS = 1_000_000
 MEMBERS, KEYS = 16, 12

@@ -7,10 +7,10 @@ import dagster as dg
 
 from checks.mirror_checks import checks_of, run_checks
 from checks.result import CheckResult
-from pipelines.config import Config
+from pipelines.config.project import Config
 
 PROJECT = "project"
-"""Name of the resource that gives the config, see `assets/resources.py`."""
+"""Name of the resource that gives the config, see `assets/project.py`."""
 
 _DESCRIPTIONS = {
     "no_deleted_row_reappears": "No key that the change log deleted is in the mirror.",

@@ -12,20 +12,19 @@ from uuid import UUID
 import orjson
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
-from scan_core.avro.container import AvroError, read_blocks, read_header
-from scan_core.avro.records import Wanted, compile_record
-from scan_core.avro.schema import parse_avro_schema
 from scan_core.deletes.positions import read_deletion_vector, read_position_deletes
-from scan_core.errors import MemoryLimitError, ScanError, UnsupportedError
-from scan_core.file_io import exists, file_size, read_bytes
-from scan_core.location import relocate
-from scan_core.manifest_list import ManifestFile, snapshot_manifests
-from scan_core.metadata_files import decompress
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.rows.positions import position_count
-from scan_core.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
-from scan_core.table import Table
+from scan_core.io.files import exists, file_size, read_bytes
+from scan_core.io.location import relocate
+from scan_core.metadata.avro_container import AvroError, parse_avro_schema, read_blocks, read_header
+from scan_core.metadata.avro_decoders import Wanted, compile_record
+from scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
+from scan_core.metadata.table_json import decompress
+from scan_core.model.errors import MemoryLimitError, ScanError, UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
+from scan_core.rows.roaring import position_count
+from scan_core.scan import Table
 from scan_core.verification import Damage, VerifiedBytes, verify_bytes
 
 METADATA, MANIFEST_LIST, MANIFEST, DATA, DELETES, PUFFIN = (

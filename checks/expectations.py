@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.compare import canonical
+from checks.comparison import canonical
 from checks.result import MOST_OFFENDING_KEYS, CheckResult, sample
-from scan_core.schema import Schema
+from scan_core.model.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)

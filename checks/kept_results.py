@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from checks.result import CheckResult
 from checks.subject import Subject
-from pipelines.tables.storage import Storage
-from scan_core.errors import ScanError
+from pipelines.iceberg.storage import Storage
+from scan_core.model.errors import ScanError
 
 FOLDER = "nevermore-checks"
 """Beside manifests: one file for each snapshot that was checked."""

@@ -16,33 +16,32 @@ import pyarrow.compute as pc
 
 from checks.result import CheckResult
 from checks.subject import Subject
+from scan_core.columns.file_reader import FileReader, field_id_of
+from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.struct_members import descended
 from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
-from scan_core.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
-from scan_core.file_io import file_size
-from scan_core.location import relocate
-from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.manifests import read_data_manifests, read_delete_manifests
-from scan_core.metadata import TableMetadata
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.partition import normalise_value, partition_value
-from scan_core.plan.partition_text import partition_text
-from scan_core.read.constants import partition_scalar
-from scan_core.read.file_reader import ColumnStatistics, FileReader, field_id_of
+from scan_core.files.open_file import open_file
+from scan_core.io.files import file_size
+from scan_core.io.location import relocate
+from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
+from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
+from scan_core.model.single_value import decode_bound
+from scan_core.model.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.table_metadata import TableMetadata
+from scan_core.model.transforms import Transform, normalise_value, parse_transform, partition_value
+from scan_core.plan.explain import partition_text
 from scan_core.read.file_statistics import FileStatistics
-from scan_core.read.memory_budget import MemoryBudget
-from scan_core.read.open_file import open_file
-from scan_core.read.projection import Constant, FileProjection
+from scan_core.read.projection import Constant, FileProjection, partition_scalar
 from scan_core.read.split_reader import read_split
-from scan_core.read.struct_members import descended
 from scan_core.rows.algebra import from_ranges
 from scan_core.rows.selection import All
-from scan_core.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
-from scan_core.single_value import decode_bound
-from scan_core.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
-from scan_core.split import FileScanTask, ScanContext, Split
-from scan_core.table import Table
-from scan_core.transforms import Transform, parse_transform
+from scan_core.scan import Table
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
 from scan_core.verification import Damage, verify_bytes
 
 NAME = "manifests_match_files"

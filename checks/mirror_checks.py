@@ -1,4 +1,7 @@
-"""Which checks a mirror of a project gets, and where their subject comes from: catalog and config."""
+"""Chooses the checks of a mirror and loads what they look at.
+
+Also detects rollbacks: changes that were applied once and are no longer applied.
+"""
 
 import logging
 import time
@@ -6,25 +9,100 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from checks.changed_keys import NeedsAllRows, check_changed_keys
-from checks.deleted_rows import no_deleted_row_reappears, removals_find_rows
-from checks.equality import mirror_equals_reference
+import scan_core
+from checks.equality import (
+    NeedsAllRows,
+    check_changed_keys,
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+    removals_find_rows,
+)
 from checks.kept_results import KeptResults, ResultStore
-from checks.keys import key_is_unique
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
 from checks.result import CheckResult
-from checks.rollbacks import NAME as ROLLBACKS
-from checks.rollbacks import nothing_was_rolled_back
 from checks.subject import Subject
-from pipelines.catalog import find_table, has_catalog, open_catalog
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config import Config, change_log_name
+from pipelines.config.project import Config, change_log_name
 from pipelines.errors import SourceError
-from pipelines.tables.loaded_table import metadata_location, storage_of
-from pipelines.tables.positions import LOG_ORDINAL, LOG_SNAPSHOT, newest_property
-from pipelines.tables.table_shape import KEY
-from scan_core.location import parse_location
+from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from pipelines.iceberg.loaded_table import metadata_location, storage_of
+from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
+from pipelines.mirrors.table_shape import KEY
+from scan_core.io.location import parse_location
+from scan_core.model.table_metadata import TableMetadata
+
+NAME = "nothing_was_rolled_back"
+
+
+def nothing_was_rolled_back(subject: Subject) -> CheckResult:
+    """The current snapshots of the mirror and its change log hold every change that they have held before."""
+    mirror = subject.opened.metadata
+    applied_log, applied = subject.applied
+    details = list(_set_back(mirror, LOG_ORDINAL, "the mirror"))
+    notes = list(_forgotten(mirror, "the mirror"))
+    compared = {"last change applied": applied or 0}
+    if subject.change_log is not None:
+        log = scan_core.open_table(subject.change_log, relocate=subject.relocate).metadata
+        details += _set_back(log, LAST_ORDINAL, "the change log")
+        notes += _forgotten(log, "the change log")
+        held = _held(log, LAST_ORDINAL)
+        if held is not None:
+            compared["last change in log"] = held
+            if applied is not None and applied > held:
+                details.append(f"the mirror holds changes up to {applied}, its change log only those up to {held}")
+        line = _line(log)
+        if applied_log in log.snapshots and applied_log not in line:
+            details.append(
+                f"the mirror holds the changes of snapshot {applied_log} of its change log, from which the log's current "
+                "snapshot does not descend: the log was set back, or its changes were made anew"
+            )
+    return CheckResult(NAME, not details, compared, details=[*details, *notes])
+
+
+def _set_back(metadata: TableMetadata, ordinal: str, what: str) -> Iterator[str]:
+    """A snapshot that was the current one, and holds changes that the current one does not hold."""
+    were_current = {entry.snapshot_id for entry in metadata.snapshot_log} or set(metadata.snapshots)
+    reached = [
+        (int(snapshot.summary[ordinal]), snapshot.snapshot_id)
+        for snapshot in metadata.snapshots.values()
+        if snapshot.snapshot_id in were_current and ordinal in snapshot.summary
+    ]
+    last, snapshot_id = max(reached, default=(0, 0))
+    held = _held(metadata, ordinal) or 0
+    if last > held:
+        yield (
+            f"{what} was set back: snapshot {snapshot_id} held the changes up to {last}, the current snapshot "
+            f"{metadata.current_snapshot_id} holds those up to {held}; make snapshot {snapshot_id} the current one again"
+            + (", or apply the changes again with nevermore ingest" if ordinal == LOG_ORDINAL else "")
+        )
+
+
+def _forgotten(metadata: TableMetadata, what: str) -> Iterator[str]:
+    """Said where the newest snapshot is gone, which expiring old ones never takes: nothing tells what it held."""
+    newest = max((s.sequence_number for s in metadata.snapshots.values()), default=0)
+    if metadata.last_sequence_number > newest:
+        yield (
+            f"not compared: {what} has had snapshots that are newer than all that it has now "
+            f"(sequence number {metadata.last_sequence_number}, now {newest}): nothing tells what they held"
+        )
+
+
+def _held(metadata: TableMetadata, ordinal: str) -> int | None:
+    """The last change that the current snapshot holds; None where it does not tell."""
+    if metadata.current_snapshot_id is None:
+        return None
+    line = metadata.ancestors(metadata.current_snapshot_id)
+    return next((int(s.summary[ordinal]) for s in line if ordinal in s.summary), None)
+
+
+def _line(metadata: TableMetadata) -> set[int]:
+    """The current snapshot and its ancestors."""
+    if metadata.current_snapshot_id is None:
+        return set()
+    return {s.snapshot_id for s in metadata.ancestors(metadata.current_snapshot_id)}
+
 
 MirrorCheck = Callable[[Subject], CheckResult]
 
@@ -34,17 +112,17 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
     "key_is_unique": key_is_unique,
     "removals_find_rows": removals_find_rows,
     MANIFESTS: manifests_match_files,
-    ROLLBACKS: nothing_was_rolled_back,
+    NAME: nothing_was_rolled_back,
 }
 """By name, in the order in which people read them."""
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
 """Since all rows of a mirror were compared, after which the next check compares them all again."""
-KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, ROLLBACKS)
+KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME)
 """What can be said of a table whose rows have no key (`identity: full`); `removals_find_rows` of no other.
 
 With a key, a delete of a row that is not there leaves no wrong row: streams begin in mid-table, and events come twice.
 """
-KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, ROLLBACKS)
+KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, NAME)
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +205,7 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
     kept = store.find(snapshot_id)
     if kept is not None and set(names) <= set(kept.results):
         # the same snapshot may have become the current one again since
-        return replace(kept, results={**kept.results, ROLLBACKS: nothing_was_rolled_back(subject)})
+        return replace(kept, results={**kept.results, NAME: nothing_was_rolled_back(subject)})
     made = _since_green(subject, store, names) or KeptResults(
         snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
     )
@@ -161,7 +239,7 @@ def _since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> 
             _log.info("%s: all rows are compared: %s", subject.table, found.reason)
             return None
         found[MANIFESTS] = manifests_match_files(subject, since=green.snapshot_id)
-        found[ROLLBACKS] = nothing_was_rolled_back(subject)
+        found[NAME] = nothing_was_rolled_back(subject)
         return KeptResults(snapshot_id, {n: found[n] for n in names}, green.snapshot_id, green.full_at)
     return None
 

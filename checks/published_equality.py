@@ -1,12 +1,10 @@
-"""A published table equals what DuckDB makes of the rows alive in its mirrors, at the snapshots that it was made from.
+"""Compares a published table with what DuckDB computes from the rows of its mirrors.
 
-Neither Spark nor the engine has a part in the reference: mirrors are read by `reference.py`, the SQL is run by DuckDB.
-The rows of a mirror are those of its files where that snapshot has passed its own checks, else what its change log demands.
-What cannot be compared passes, and says why and how many rows were left out.
+Compares whole tables, or the rows that a run has staged before they become current.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -15,24 +13,115 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import scan_core
-from checks.changed_keys import applied_ordinal
-from checks.close_rows import surplus_rows
+from checks.comparison import surplus_rows
 from checks.duckdb_query import NotComparableError, duckdb_sql
-from checks.mirror_checks import is_known_green, mirror_subject
-from checks.oracle import types
-from checks.oracle.connection import open_connection
-from checks.published_partitions import keys_of_rows
-from checks.reference import fold_log, live_rows
+from checks.equality import applied_ordinal
+from checks.kept_results import KeptResults
+from checks.manifest_facts import NAME as MANIFESTS
+from checks.manifest_facts import compare_manifests
+from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results
+from checks.reference import sql_columns
+from checks.reference.expected_rows import fold_log, live_rows
+from checks.reference.sql_columns import open_connection
 from checks.result import CheckResult, sample
-from checks.staged_rows import staged_scan, staged_table
-from pipelines.catalog import find_table, has_catalog, open_catalog
-from pipelines.config import Config
-from pipelines.published.audit import StagedRows
-from pipelines.published.entries import arguments, published_entry, published_query
-from pipelines.published.provenance import Origin, Provenance, provenance_of
-from pipelines.published.state import query_hash
-from scan_core.scan import Scan
-from scan_core.schema import PrimitiveType, Schema
+from pipelines.config.project import Config
+from pipelines.config.publish_partition import PublishedPartition
+from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+from pipelines.publish.audit import StagedRows, Verdict
+from pipelines.publish.query import arguments, published_entry, published_query
+from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
+from scan_core.columns.conversion import public_batch
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
+from scan_core.model.transforms import parse_transform
+from scan_core.plan.planner import ScanPlan
+from scan_core.read.read_ahead import FilesAhead
+from scan_core.read.split_reader import count_split, read_split
+from scan_core.scan import Scan, open_table
+from scan_core.split.tasks import Split
+
+COMPLETE = "published_rows_are_complete"
+
+
+def rows_are_complete(staged: StagedRows) -> CheckResult:
+    """The staged snapshot has all rows that the tasks wrote, and no others in partitions that are replaced."""
+    scan = staged_scan(staged)
+    plan = scan.plan()
+    own = _own(plan, staged)
+    paths = staged.paths
+    found = sum(scan.run(own, _count))
+    details = []
+    if missing := len(paths) - len({task.data_file.path for task in own.tasks}):
+        details.append(f"{missing} files of the run are not in the snapshot")
+    if found != staged.num_rows:
+        details.append(f"tasks wrote {staged.num_rows:,} rows, the snapshot holds {found:,}")
+    if staged.mode == "replace":
+        values = staged.values
+        others = sum(
+            (task.data_file.path in paths) is not (values is None or task.data_file.partition[0] in values)
+            for task in plan.tasks
+        )
+        if others:
+            details.append(f"{others} files are not in the partitions that were made, or in them and of other runs")
+    return CheckResult(COMPLETE, not details, {"rows written": staged.num_rows, "rows found": found}, details=details)
+
+
+def staged_manifests_match_files(staged: StagedRows) -> CheckResult:
+    """What manifests of the staged snapshot say of files is so, as far as the snapshot that it builds upon did not say it."""
+    table = open_table(staged.staged.table)
+    snapshot = table.metadata.snapshots[staged.staged.committed.snapshot_id]
+    return compare_manifests(table, snapshot, since=staged.staged.base_id)
+
+
+def staged_scan(staged: StagedRows) -> Scan:
+    """All rows of the staged snapshot."""
+    return open_table(staged.staged.table).scan().as_of_snapshot(staged.staged.committed.snapshot_id)
+
+
+def staged_table(staged: StagedRows) -> pa.Table:
+    """The rows of the run alone."""
+    scan = staged_scan(staged)
+    schema = scan.arrow_schema
+    batches = [public_batch(batch, schema) for batch in scan.run(_own(scan.plan(), staged), read_split)]
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _own(plan: ScanPlan, staged: StagedRows) -> ScanPlan:
+    paths = staged.paths
+    return replace(plan, tasks=[task for task in plan.tasks if task.data_file.path in paths])
+
+
+def _count(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterator[int]:
+    yield count_split(split, metrics, ahead)
+
+
+def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> pa.Array:
+    """The key of each row's partition.
+
+    Args:
+        rows: with the column that partitions are made by.
+        partition: of the table.
+        kind: Iceberg type of that column.
+    """
+    column = rows.column(partition.column).cast(arrow_type(kind)).combine_chunks()
+    physical = parse_transform(partition.transform).apply(column, kind)
+    distinct = pc.unique(physical)
+    identity = PublishedPartition(partition.column, "value", "identity")
+    found = [_key(partition, identity, value, kind) for value in distinct]
+    return pa.array(found, pa.string()).take(pc.index_in(physical, distinct))
+
+
+def _key(partition: PublishedPartition, identity: PublishedPartition, value: pa.Scalar, kind: Type) -> str:
+    """Of a value of the partition field, in the form of manifests."""
+    if partition.transform == "identity":
+        physical = identity.physical_values(pa.array([value.as_py()], arrow_type(kind)), kind).pop()
+    elif pa.types.is_date32(value.type):
+        physical = value.cast(pa.int32()).as_py()
+    else:
+        physical = value.as_py()
+    return partition.key_of(physical, kind)
+
 
 NAME = "published_equals_duckdb"
 MOST_BYTES = 2 * 1024**3
@@ -203,7 +292,7 @@ class _Comparison:
             if len(fields) < len(found):
                 raise NotComparableError("the table does not have all columns of the SQL")
             cast = ", ".join(
-                f"CAST({types.quoted(by_name[f.name.lower()][0])} AS {types.sql_type(str(f.type))}) AS c{i}"
+                f"CAST({sql_columns.quoted(by_name[f.name.lower()][0])} AS {sql_columns.sql_type(str(f.type))}) AS c{i}"
                 for i, f in enumerate(fields)
             )
             rows = connection.sql(f"SELECT {cast} FROM made").to_arrow_table()
@@ -282,3 +371,53 @@ def _without_zones(rows: pa.Table) -> pa.Table:
 
 def _reversed(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.arange(rows.num_rows)[::-1]))
+
+
+class ProjectAuditor:
+    """Answers for the tables of a project. Results for mirrors are kept beside them, and found out once per snapshot."""
+
+    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
+        """The results of the checks of the snapshots that scans read, by mirror."""
+        found: list[Verdict] = []
+        for table, scan in scans.items():
+            kept = snapshot_results(config, table, scan.table.metadata_path)
+            found += [_verdict(table, result, _how(kept)) for result in kept.results.values()]
+        return found
+
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+        """Whether exactly the rows that tasks wrote are staged, as manifests say, and whether DuckDB computes the same ones."""
+        results = (
+            rows_are_complete(staged),
+            staged_manifests_match_files(staged),
+            staged_rows_equal_duckdb(config, staged),
+        )
+        return [_verdict(staged.name, result) for result in results]
+
+
+def check_published(config: Config, name: str) -> Iterator[CheckResult]:
+    """The checks of a published table as it is now. An entry that cannot be made fails its own check, and no other's.
+
+    Raises:
+        MissingFileError: a file of the table is gone.
+        MalformedTableError: a file of the table cannot be read.
+    """
+    try:
+        yield published_equals_duckdb(config, name)
+    except ConfigError as error:
+        yield CheckResult(NAME, passed=False, details=[str(error)])
+    found = find_table(open_catalog(config), name) if has_catalog(config) else None
+    if found is None:
+        yield CheckResult(MANIFESTS, passed=True, details=[f"not compared: {name} does not exist yet"])
+        return
+    table = open_table(found)
+    yield compare_manifests(table, table.metadata.current_snapshot)
+
+
+def _how(kept: KeptResults) -> str:
+    return "" if kept.since is None else f"since snapshot {kept.since}: "
+
+
+def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:
+    return Verdict(
+        table, result.name, result.passed, how + result.summary(), result.compared, tuple(result.offending_keys)
+    )

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import scan_core
-from checks.reference import AdoptedRows, Folded, KeyRange, fold_log, live_rows
-from pipelines.tables.positions import LOG_ORDINAL, LOG_SNAPSHOT
-from pipelines.tables.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
+from checks.reference.expected_rows import AdoptedRows, Folded, KeyRange, fold_log, live_rows
+from pipelines.iceberg.positions import LOG_ORDINAL, LOG_SNAPSHOT
+from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT
 
 DELETED_FLAG = "_deleted"
 """The column of a mirror in soft-delete mode: its rows that are true count as gone."""

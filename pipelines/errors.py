@@ -6,7 +6,7 @@ error: it goes to quarantine.
 
 from typing import ClassVar
 
-from scan_core.secret_values import hidden, hide_in_error
+from scan_core.model.errors import hidden, hide_in_error
 
 
 class PipelineError(Exception):

@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scan_core.changes.request import Changes
-    from scan_core.errors import (
+    from scan_core.diff import Changes
+    from scan_core.expr.nodes import col
+    from scan_core.joins.late_keys import LateKeys
+    from scan_core.model.errors import (
         ColumnNotFoundError,
         EvaluationError,
         MalformedTableError,
@@ -20,13 +22,10 @@ if TYPE_CHECKING:
         TableNotFoundError,
         UnsupportedError,
     )
-    from scan_core.expr.nodes import col
-    from scan_core.metrics import ScanMetrics
-    from scan_core.options import ScanOptions
-    from scan_core.runtime_filter.induced import induced_ranges
-    from scan_core.runtime_filter.late_keys import LateKeys
-    from scan_core.scan import Scan
-    from scan_core.table import Table, open_table
+    from scan_core.model.metrics import ScanMetrics
+    from scan_core.model.options import ScanOptions
+    from scan_core.scan import Scan, Table, open_table
+    from scan_core.semi_join import induced_ranges
 
 __all__ = [
     "Changes",
@@ -51,15 +50,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Changes": "scan_core.changes.request",
-    "LateKeys": "scan_core.runtime_filter.late_keys",
+    "Changes": "scan_core.diff",
+    "LateKeys": "scan_core.joins.late_keys",
     "Scan": "scan_core.scan",
-    "ScanMetrics": "scan_core.metrics",
-    "ScanOptions": "scan_core.options",
-    "Table": "scan_core.table",
+    "ScanMetrics": "scan_core.model.metrics",
+    "ScanOptions": "scan_core.model.options",
+    "Table": "scan_core.scan",
     "col": "scan_core.expr.nodes",
-    "induced_ranges": "scan_core.runtime_filter.induced",
-    "open_table": "scan_core.table",
+    "induced_ranges": "scan_core.semi_join",
+    "open_table": "scan_core.scan",
 }
 """Where the public names live; all others are errors."""
 
@@ -67,7 +66,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'scan_core' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES.get(name, "scan_core.errors")), name)
+    value = getattr(import_module(_MODULES.get(name, "scan_core.model.errors")), name)
     globals()[name] = value
     return value
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scan_core.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
-from scan_core.metadata import TableMetadata
-from scan_core.options import ScanOptions
+from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, UnsupportedError
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import NestedField, PrimitiveType, Schema, StructType, arrow_type
+from scan_core.model.table_metadata import TableMetadata
 from scan_core.read.metadata_columns import METADATA_IDS, metadata_fields
-from scan_core.schema import NestedField, PrimitiveType, Schema, StructType, arrow_type
 
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate, Expr
-    from scan_core.runtime_filter.column_keys import KeyField
+    from scan_core.joins.column_keys import KeyField
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Binding:
             ColumnNotFoundError: an unknown column.
             OptionError: a column twice, or one whose values are no keys.
         """
-        from scan_core.runtime_filter.column_keys import KeyField
+        from scan_core.joins.column_keys import KeyField
 
         found = [self.schema.find(name, case_sensitive=self.options.case_sensitive) for name in names]
         for name, column in zip(names, found, strict=True):

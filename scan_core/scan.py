@@ -1,28 +1,401 @@
-"""Scan: a request for rows of a table, and the public ways to get them.
+"""Scan: a request for rows of a table, and the public ways to get them. `open_table` opens the table.
 
-How rows are found is the business of `plan/` on the driver and `read/` on the workers; what is asked for, that of
-`scan_request.py`.
+Binding of names is in `binding.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
+
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from urllib.parse import unquote
+from uuid import UUID
 
 import pyarrow as pa
 
-from scan_core.distribute.local import QUEUED_BATCHES, run_splits
-from scan_core.errors import OptionError
-from scan_core.metrics import ScanMetrics
+from scan_core.binding import Binding, readable
+from scan_core.columns.conversion import public_batch, public_schema
+from scan_core.io.catalog import load_table, table_facts
+from scan_core.io.files import is_folder
+from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.io.location import relocate as relocate_path
+from scan_core.metadata.table_json import read_metadata
+from scan_core.model.errors import (
+    ColumnNotFoundError,
+    MalformedTableError,
+    OptionError,
+    PredicateError,
+    SnapshotNotFoundError,
+    TableNotFoundError,
+    UnsupportedError,
+)
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import PrimitiveType, Schema
+from scan_core.model.snapshot import Snapshot
+from scan_core.model.table_metadata import LogEntry, TableMetadata
 from scan_core.plan.planner import ScanPlan, plan_scan
-from scan_core.read.public_types import public_batch
+from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.split_reader import count_split, read_split
-from scan_core.scan_request import ScanRequest
-from scan_core.split import Split
+from scan_core.read.split_reader import aggregate_split, count_split, read_split
+from scan_core.rows.sample import RowSample
+from scan_core.run import QUEUED_BATCHES, run_splits
+from scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
-    from scan_core.changes.request import Changes
-    from scan_core.runtime_filter.request import RuntimeFilter
+    pass
+
+_QUEUED_PARTIALS = 10_000
+"""Some bytes each: nobody waits for earlier row groups to be combined."""
+_ADDABLE = frozenset({"int", "long", "float", "double", "decimal"})
+
+
+def run_aggregates(scan: "Scan", wanted: Sequence[tuple[str, str]]) -> tuple[Any, ...]:
+    """The answer to each (function, column), in order; see `Scan.aggregate`."""
+    names = tuple(dict.fromkeys(name for _, name in wanted if name != "*"))
+    narrow = scan.select(*names)
+    calls = [_call(narrow, function, name, names) for function, name in wanted]
+    answers: list[Partial] = [0 if call.function == "count" else None for call in calls]
+    for found in scan.run(narrow.plan(), partial(_aggregate_one, calls=calls), queued=_QUEUED_PARTIALS):
+        answers = [combine(call.function, a, b) for call, a, b in zip(calls, answers, found, strict=True)]
+    kinds = narrow.arrow_schema.types
+    return tuple(_public(a, call, kinds) for a, call in zip(answers, calls, strict=True))
+
+
+def _call(scan: "Scan", function: str, name: str, names: Sequence[str]) -> Call:
+    known: dict[str, Function] = {f: f for f in get_args(Function)}
+    if function not in known:
+        raise OptionError(f"unknown aggregate {function!r}; there are {', '.join(known)}")
+    if name == "*":
+        if function != "count":
+            raise OptionError(f"{function}(*): only count takes *; name a column")
+        return Call("count", None)
+    column = scan.schema.fields[names.index(name)]
+    if function == "sum" and not (isinstance(column.type, PrimitiveType) and column.type.name in _ADDABLE):
+        raise UnsupportedError(f"sum({name}): values of type {column.type} cannot be added")
+    if function != "count" and not isinstance(column.type, PrimitiveType):
+        raise UnsupportedError(f"{function}({name}): values of type {column.type} have no order")
+    return Call(known[function], names.index(name))
+
+
+def _public(answer: Partial, call: Call, kinds: Sequence[pa.DataType]) -> Any:
+    """As Python sees it; a UUID is stored as 16 bytes."""
+    if not isinstance(answer, pa.Scalar):
+        return answer
+    found = answer.as_py()
+    return UUID(bytes=found) if call.column is not None and kinds[call.column] == pa.uuid() else found
+
+
+def _aggregate_one(
+    split: Split, metrics: ScanMetrics, ahead: FilesAhead, calls: Sequence[Call]
+) -> Iterator[tuple[Partial, ...]]:
+    yield from aggregate_split(split, calls, metrics, ahead)
+
+
+_EARLIEST_MILLISECONDS, _LATEST_MILLISECONDS = 10**11, 10**14
+
+
+def is_plausible_time(number: int) -> bool:
+    """Years 1973 to 5138: an integer in between that is no snapshot id is a time; snapshot ids are mostly larger."""
+    return _EARLIEST_MILLISECONDS <= number < _LATEST_MILLISECONDS
+
+
+def milliseconds(when: int | str | datetime) -> int:
+    """Milliseconds since the epoch; text and datetimes without a zone are UTC.
+
+    Raises:
+        SnapshotNotFoundError: text that is no time.
+    """
+    if isinstance(when, str):
+        text = when.strip()
+        if text.lstrip("-").isdigit():
+            return int(text)
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise SnapshotNotFoundError(
+                f"{text!r} is no time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
+            ) from error
+    if isinstance(when, datetime):
+        moment = when if when.tzinfo else when.replace(tzinfo=UTC)
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        elapsed = moment - epoch
+        return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
+    return when
+
+
+if TYPE_CHECKING:
+    from scan_core.expr.nodes import BoundPredicate, Expr
+    from scan_core.joins.column_keys import KeyField
+    from scan_core.semi_join import SemiJoin
+
+
+@dataclass(frozen=True, repr=False)
+class ScanRequest:
+    """A request for rows of one table. Immutable: every method that narrows it returns a copy.
+
+    Attributes:
+        table: what is read.
+        columns: names of the result's columns, in order; None for all of the schema in force.
+        predicates: SQL texts or expressions, all of which rows must fulfil.
+        snapshot_id: read this snapshot; None for the current one.
+        timestamp_ms: read what was current at this time, in milliseconds since the epoch.
+        ref: read this branch or tag.
+        options: limits and switches.
+        row_limit: most rows of the result, None for all.
+        row_sample: which rows to look at, None for all.
+        joins: keys that rows must have, all of them, beside the predicates.
+    """
+
+    table: "Table"
+    columns: tuple[str, ...] | None = None
+    predicates: "tuple[str | Expr, ...]" = ()
+    snapshot_id: int | None = None
+    timestamp_ms: int | None = None
+    ref: str | None = None
+    options: ScanOptions = field(default_factory=ScanOptions)
+    row_limit: int | None = None
+    row_sample: RowSample | None = None
+    joins: "tuple[SemiJoin, ...]" = ()
+
+    def __repr__(self) -> str:
+        parts = [repr(self.table.location)]
+        if self.columns is not None:
+            parts.append(f"columns={list(self.columns)}")
+        parts += [f"where={predicate!s:.80}" for predicate in self.predicates]
+        parts += [
+            f"{name}={value!r:.80}"
+            for name in ("snapshot_id", "timestamp_ms", "ref", "row_limit", "row_sample")
+            if (value := getattr(self, name)) is not None
+        ]
+        parts += [f"joined on {', '.join(join.columns)}" for join in self.joins]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def select(self, *names: str | Sequence[str]) -> Self:
+        """These columns, in this order: `select("id", "city")` or `select(["id", "city"])`.
+
+        Of a struct, `address.city` reads and gives that member alone. Metadata columns such as `_file` and `_pos` are
+        chosen by name.
+
+        Raises:
+            ColumnNotFoundError: no schema of the table has such a column; names the nearest.
+            OptionError: something other than names.
+        """
+        columns: list[str] = []
+        for name in names:
+            if isinstance(name, str):
+                columns.append(name)
+            elif isinstance(name, Sequence) and all(isinstance(part, str) for part in name):
+                columns.extend(name)
+            else:
+                raise OptionError(f"select takes names of columns, not {name!r:.80} of type {type(name).__name__}")
+        self._bind_in_any_schema(lambda binding: binding.projection(columns))
+        return self._with(columns=tuple(columns))
+
+    def where(self, predicate: "str | Expr") -> Self:
+        """Rows that also fulfil `predicate`: SQL text such as `qty > 5`, or `col("qty") > 5`.
+
+        Raises:
+            PredicateError: it is wrong for every schema of the table, or neither text nor an expression.
+        """
+        from scan_core.expr.nodes import Expr
+
+        if not isinstance(predicate, str | Expr):
+            raise PredicateError(
+                f'where takes SQL text or an expression such as col("qty") > 5, not {predicate!r:.80} '
+                f"of type {type(predicate).__name__}"
+            )
+        self._bind_in_any_schema(lambda binding: binding.predicate((predicate,)))
+        return self._with(predicates=(*self.predicates, predicate))
+
+    def semi_join(self, columns: str | Sequence[str], keys: Any) -> Self:
+        """Rows whose values of `columns` are among `keys`: exactly those, each once; NULL is never among them.
+
+        What has no key is excluded as early as possible: files, row groups, pages, keys of deletes, then single rows.
+
+        Args:
+            columns: one column or struct member, or several that are matched together.
+            keys: values (of several columns tuples of them), an Arrow array or table or whatever exports one, or
+                another scan, which is read when this one first runs. Keys may repeat; those that the column's type
+                cannot hold match nothing.
+
+        Raises:
+            OptionError: no keys, or not as many columns of keys as names.
+        """
+        from scan_core.semi_join import semi_join
+
+        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=True)))
+
+    def prefilter(self, columns: str | Sequence[str], keys: Any) -> Self:
+        """Rows without key may be left out wherever that is cheap, and need not be: for callers who join again.
+
+        Args:
+            columns: see `semi_join`.
+            keys: as in `semi_join`; or `LateKeys`, which are filled while the scan runs; or `induced_ranges` of the
+                other side's key, which are known without reading it.
+
+        Raises:
+            OptionError: see `semi_join`.
+        """
+        from scan_core.semi_join import semi_join
+
+        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=False)))
+
+    def as_of(self, when: int | datetime) -> Self:
+        """The snapshot with this id, or what was current at this time (a datetime, or milliseconds since the epoch).
+
+        Raises:
+            SnapshotNotFoundError: neither an id of the table nor plausible as milliseconds.
+        """
+        if isinstance(when, int) and (when in self.table.metadata.snapshots or not is_plausible_time(when)):
+            return self.as_of_snapshot(when)
+        return self.as_of_time(when)
+
+    def as_of_snapshot(self, snapshot_id: int) -> Self:
+        """The snapshot with this id, read with its own schema."""
+        return self._with(snapshot_id=snapshot_id, timestamp_ms=None, ref=None)
+
+    def as_of_time(self, when: int | str | datetime) -> Self:
+        """What was current at a time: a datetime, ISO 8601 text (UTC where it names no zone), or milliseconds.
+
+        Raises:
+            SnapshotNotFoundError: text that is no time.
+        """
+        return self._with(snapshot_id=None, timestamp_ms=milliseconds(when), ref=None)
+
+    def at_ref(self, name: str) -> Self:
+        """A branch (read with the table's current schema) or a tag (with its snapshot's)."""
+        return self._with(snapshot_id=None, timestamp_ms=None, ref=name)
+
+    def with_options(self, options: ScanOptions) -> Self:
+        """The same rows, found in another way."""
+        return self._with(options=options)
+
+    def limit(self, num_rows: int) -> Self:
+        """At most `num_rows` rows, whichever come first.
+
+        Raises:
+            OptionError: negative.
+        """
+        if num_rows < 0:
+            raise OptionError(f"limit must not be negative, not {num_rows}")
+        return self._with(row_limit=num_rows if self.row_limit is None else min(num_rows, self.row_limit))
+
+    def sample(self, fraction: float, seed: int = 0) -> Self:
+        """A random part of the rows: each with probability `fraction`, decided before any column is read.
+
+        The same seed takes the same rows of a data file, whatever is deleted from it later. Filters apply to the rows
+        taken. Large files are sampled by block of rows, then by row, so that only some of their pages are read.
+
+        Raises:
+            OptionError: a fraction outside of 0 to 1, a negative seed, or a scan that is sampled already.
+        """
+        if self.row_sample is not None:
+            raise OptionError("this scan is sampled already; give one fraction")
+        return self._with(row_sample=RowSample(fraction, seed))
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that will be read; None for a table without snapshots."""
+        return self._resolve()[0]
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the result.
+
+        Raises:
+            ColumnNotFoundError: an unknown column; names the nearest.
+        """
+        return self._binding(self._resolve()[1]).projection(self.columns)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the result, uuid columns as `pa.uuid()`.
+
+        Raises:
+            UnsupportedError: a selected column has a type that cannot be read.
+        """
+        return public_schema(readable(self.schema))
+
+    @property
+    def applied_filters(self) -> tuple[str, ...]:
+        """What every row of the result is sure to fulfil, as SQL, in the form that is evaluated; all must be true.
+
+        Whoever reads the rows need not apply any of it again. `push_filters` finds out what of an engine's filters can
+        be applied.
+
+        Raises:
+            PredicateError: a predicate is wrong or not supported.
+        """
+        predicate = self.predicate
+        if predicate is None:
+            return ()
+        from scan_core.expr.nodes import bound_text
+
+        return tuple(map(bound_text, predicate.conjuncts))
+
+    @property
+    def predicate(self) -> "BoundPredicate | None":
+        """All predicates as one, bound to field ids; None without any. Errors are those of `applied_filters`."""
+        return self._binding(self._resolve()[1]).predicate(self.predicates)
+
+    def key_fields(self, names: Sequence[str]) -> "tuple[KeyField, ...]":
+        """The columns or struct members with these names, as keys of a join.
+
+        Raises:
+            ColumnNotFoundError: an unknown column.
+            OptionError: one that cannot be a key.
+        """
+        return self._binding(self._resolve()[1]).key_fields(names)
+
+    def _with(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+    def _resolve(self) -> tuple[Snapshot | None, Schema]:
+        return self.table.metadata.snapshot_for(
+            snapshot_id=self.snapshot_id, timestamp_ms=self.timestamp_ms, ref=self.ref
+        )
+
+    def _bind_in_any_schema(self, bind: Callable[[Binding], object]) -> None:
+        """Let a mistake fail at once, also where the snapshot and the options are chosen later."""
+        schema = self._resolve()[1]
+        try:
+            bind(self._binding(schema))
+        except (ColumnNotFoundError, PredicateError):
+            for other in (schema, *self.table.metadata.schemas.values()):
+                try:
+                    bind(Binding(self.table.metadata, other, replace(self.options, case_sensitive=False)))
+                except (ColumnNotFoundError, PredicateError):
+                    continue
+                return
+            raise
+
+    def _binding(self, schema: Schema) -> Binding:
+        return Binding(self.table.metadata, schema, self.options)
+
+    def _context(self, schema: Schema) -> ScanContext:
+        metadata, binding = self.table.metadata, self._binding(schema)
+        return ScanContext(
+            table=self.table.location,
+            projection=readable(binding.projection(self.columns)),
+            predicate=binding.predicate(self.predicates),
+            field_paths=metadata.field_paths(),
+            specs=metadata.specs,
+            name_mapping=metadata.name_mapping,
+            io=self.table.io,
+            options=self.options,
+            sample=self.row_sample,
+            runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),
+        )
+
+
+if TYPE_CHECKING:
+    from scan_core.diff import Changes
+    from scan_core.joins.request import RuntimeFilter
 
 T = TypeVar("T")
 
@@ -72,8 +445,7 @@ class Scan(ScanRequest):
         """
         if self.row_sample is not None:
             raise OptionError("changes between snapshots cannot be sampled: rewritten rows have other places")
-        from scan_core.changes.request import Changes
-        from scan_core.changes.stretches import earlier_snapshot
+        from scan_core.diff import Changes, earlier_snapshot
 
         scan = self if to_snapshot is None else self.as_of_snapshot(to_snapshot)
         later, schema = scan._resolve()  # noqa: SLF001  its own class
@@ -95,7 +467,7 @@ class Scan(ScanRequest):
         text = self.plan().explain()
         if not self._last.filters:
             return text
-        from scan_core.runtime_filter.explain import explain_run
+        from scan_core.plan.explain import explain_run
 
         return "\n".join([text, *explain_run(self._last.filters)])
 
@@ -117,8 +489,6 @@ class Scan(ScanRequest):
             OptionError: an unknown function, or a row limit, which aggregates do not know.
             UnsupportedError: a column whose type has no order or cannot be added.
         """
-        from scan_core.aggregates import run_aggregates
-
         if self.row_limit is not None:
             raise OptionError("aggregates do not know limits; aggregate what to_table() gives")
         return run_aggregates(self, wanted)
@@ -192,3 +562,137 @@ def _count_one(split: Split, metrics: ScanMetrics, ahead: FilesAhead) -> Iterato
 def _local_splits(plan: ScanPlan) -> Sequence[Split]:
     size = min(max(plan.total_bytes // _LOCAL_SPLITS, _LEAST_SPLIT_BYTES), _MOST_LOCAL_SPLIT_BYTES)
     return plan.splits(min(size, plan.context.options.split_bytes))
+
+
+_IDENTIFIER = re.compile(r"[^/\\:.\s]+(\.[^/\\:.\s]+)+")
+_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+"""Properties by which a table keeps files outside of its location."""
+Relocation = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Table:
+    """An open table: the facts of one metadata file, and how to open what they name.
+
+    Attributes:
+        metadata: as read when the table was opened; later commits are not seen.
+        metadata_path: the file it was read from.
+        io: relocation and FileIO properties of every file of the table.
+    """
+
+    metadata: TableMetadata
+    metadata_path: str
+    io: FileIOConfig
+
+    def __repr__(self) -> str:
+        return f"Table({self.location!r}, format v{self.metadata.format_version}, {len(self.metadata.snapshots)} snapshots)"
+
+    @property
+    def location(self) -> str:
+        """The table's base location as its metadata states it, before relocation."""
+        return self.metadata.location
+
+    @property
+    def schema(self) -> Schema:
+        """The table's current schema."""
+        return self.metadata.schema
+
+    def scan(self) -> Scan:
+        """All rows and columns of the current snapshot, to be narrowed."""
+        return Scan(self)
+
+    def history(self) -> tuple[LogEntry, ...]:
+        """Which snapshot was current from when on, oldest first."""
+        return self.metadata.history()
+
+
+def open_table(
+    table: str | os.PathLike[str] | Any,
+    *,
+    relocate: Relocation | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Open a table to read.
+
+    Args:
+        table: a metadata file of any name, a table's folder, a URI of either, `catalog.namespace.table` as PyIceberg's
+            configuration knows it, or a PyIceberg `Table`.
+        relocate: old path prefix -> new path prefix, for tables that were moved; the longest old prefix wins. Files outside
+            of the table's folder are opened only below a new prefix: `{place: place}` allows a place as it is.
+        properties: FileIO and catalog properties (`s3.endpoint`, `uri`, ...), over those of the catalog.
+
+    Raises:
+        TableNotFoundError: there is no such table.
+        MalformedTableError: its metadata breaks the specification.
+    """
+    own = dict(properties or {})
+    pairs = _longest_first(relocate)
+    facts = None if isinstance(table, str | os.PathLike) else table_facts(table)
+    if facts is not None:
+        location, inherited = facts
+        return _open(location, FileIOConfig(pairs, inherited | own), is_registered=True)
+    if not isinstance(table, str | os.PathLike):
+        raise TableNotFoundError(f"{type(table).__name__} is no location, identifier or PyIceberg table")
+    text = os.fspath(table)
+    io = FileIOConfig(pairs, own)
+    try:
+        return _open(text, io)
+    except TableNotFoundError:
+        if text.lower().startswith("file:") and unquote(text) != text:
+            return _open(unquote(text), io)  # how URIs of paths with spaces are printed
+        if not _IDENTIFIER.fullmatch(text):
+            raise
+    facts = table_facts(load_table(text, own))
+    if facts is None:
+        raise TableNotFoundError(f"catalog table {text!r} has no metadata file")
+    location, inherited = facts
+    return _open(location, FileIOConfig(pairs, inherited | own), is_registered=True)
+
+
+def _open(location: str, io: FileIOConfig, *, is_registered: bool = False) -> Table:
+    metadata, path = read_metadata(location, io)
+    moved = _moved(metadata.location, _table_folder(path), io)
+    places = places_of(metadata, path, io, is_registered=is_registered)
+    return Table(metadata, path, replace(io, moved=moved, places=places))
+
+
+def places_of(metadata: TableMetadata, path: str, io: FileIOConfig, *, is_registered: bool) -> tuple[str, ...]:
+    """Folders that files of a table may lie in: where its metadata was found, and what the caller relocates to.
+
+    Of a table that a catalog has registered, also the places that its metadata states: whoever may commit to the catalog
+    decides about them.
+    """
+    folder = _table_folder(path)
+    found = parse_location(folder) if parse_location(folder).is_local else relocate_path(folder, io)
+    places = [str(Path(found.path).absolute()) if found.is_local else str(found), *(new for _, new in io.relocate)]
+    if is_registered:
+        stated = (metadata.location, *(metadata.properties.get(name) for name in _PLACES))
+        places += [str(relocate_path(place, io)) for place in stated if place]
+    return tuple(dict.fromkeys(places))
+
+
+def _moved(stated: str, found: str, io: FileIOConfig) -> tuple[str, str] | None:
+    try:
+        is_there = relocate_path(stated, io).may_equal(relocate_path(found, io))
+    except MalformedTableError:  # nothing lies at the location itself: it only helps in messages
+        return None
+    return None if is_there else (stated, found)
+
+
+def _table_folder(metadata_path: str) -> str:
+    folder = metadata_path.rpartition("/")[0]
+    above, _, name = folder.rpartition("/")
+    return above if name == "metadata" else folder
+
+
+def _longest_first(relocate: Relocation | None) -> tuple[tuple[str, str], ...]:
+    pairs = relocate.items() if isinstance(relocate, Mapping) else relocate or ()
+    return tuple(sorted(((str(o), _decoded(str(n))) for o, n in pairs), key=lambda pair: -len(pair[0])))
+
+
+def _decoded(folder: str) -> str:
+    """A file URI as URIs are printed, spaces as %20, means the folder of that name, unless there is one with a %."""
+    plain = unquote(folder)
+    if plain == folder or not folder.lower().startswith("file:") or is_folder(folder, FileIOConfig()):
+        return folder
+    return plain

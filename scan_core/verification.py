@@ -11,34 +11,24 @@ from zlib import crc32
 
 import numpy as np
 
-from scan_core.avro.codecs import MAX_EXPANSION, decompress
-from scan_core.avro.container import CHECKED_SYNC, check_checksum
-from scan_core.bitmap_index.bitmaps import decode_bitmap
-from scan_core.bitmap_index.layout import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_directory
-from scan_core.bitmap_index.puffin import PuffinBlob, read_footer
+from scan_core.bitmaps.column_index import decode_bitmap
+from scan_core.bitmaps.layout import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_directory
+from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.deletes.positions import check_vector_frame
-from scan_core.errors import MalformedTableError, ScanError
-from scan_core.file_io import open_input, read_bytes
-from scan_core.read.avro_container import MAX_BLOCK_BYTES, read_block
-from scan_core.read.avro_container import read_header as read_avro_header
-from scan_core.read.byte_ranges import ByteSource
-from scan_core.read.checksums import (
-    BLOOM_FILTER,
-    COLUMN_INDEX,
-    OFFSET_INDEX,
-    check_part,
-    damaged_entry,
-)
-from scan_core.read.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
-from scan_core.read.footer import read_footer as read_parquet_footer
-from scan_core.read.page_body import page_header
-from scan_core.read.page_headers import PageHeaders
-from scan_core.read.remote_file import opened_source
-from scan_core.read.thrift import Struct
-from scan_core.schema import PrimitiveType
-from scan_core.schema_json import parse_type
-from scan_core.snapshot import FileFormat
-from scan_core.split import FileIOConfig
+from scan_core.files.avro import MAX_BLOCK_BYTES, read_block
+from scan_core.files.avro import read_header as read_avro_header
+from scan_core.files.parquet.checksums import BLOOM_FILTER, COLUMN_INDEX, OFFSET_INDEX, check_part, damaged_entry
+from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
+from scan_core.files.parquet.footer import read_footer as read_parquet_footer
+from scan_core.files.parquet.pages import PageHeaders, page_header
+from scan_core.files.parquet.thrift import Struct
+from scan_core.io.files import open_input, read_bytes
+from scan_core.io.location import FileIOConfig
+from scan_core.io.remote import ByteSource, opened_source
+from scan_core.metadata.avro_container import CHECKED_SYNC, MAX_EXPANSION, check_checksum, decompress
+from scan_core.model.errors import MalformedTableError, ScanError
+from scan_core.model.schema import PrimitiveType, parse_type
+from scan_core.model.snapshot import FileFormat
 
 _PIECE_BYTES = 4 * 1024**2
 """Read and held at a time."""

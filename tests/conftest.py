@@ -13,7 +13,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ("tests.spark_session",)
+pytest_plugins = ("tests.support.spark_session",)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEED = 20_260_101
@@ -70,7 +70,7 @@ def _seeds() -> None:
 def demo_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small project as `nevermore demo` leaves it, made once; tests work on copies."""
     folder = tmp_path_factory.mktemp("demo") / "project"
-    command = [sys.executable, "-m", "pipelines.cli", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
+    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(folder), "--rows", "3000", "--json"]
     command += ["--first-day", "2026-01-01"]  # the days that the documentation names
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

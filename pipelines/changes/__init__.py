@@ -1,1 +1,1 @@
-"""Decoded changes: batches of them, their log, and the keys by which they belong together."""
+"""Decoded changes: their log, their keys, and the changes that could not be applied."""

@@ -1,4 +1,4 @@
-"""The changes of a batch as arrays: which key each takes its row from, to which it brings it, what it did not send."""
+"""The changes of a batch as arrays, and where the columns come from that a change did not send (rule 26)."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.changes.key_codes import check_key_types, encode_keys, same_rows
+from pipelines.changes.keys import check_key_types, encode_keys, same_rows
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -78,3 +78,107 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+NOT_FOUND_REASON = "column {} was not sent and the table has no row with this key to take it from"
+UNRESOLVED_REASON = "column {} was not sent and the row was deleted or truncated before, or moved to another key"
+
+
+class UnsentSources:
+    """Per change and unsent column, the change that has the value; or that the mirror has it, or nobody."""
+
+    def __init__(self, changes: ChangeArrays, alive: Mask, absent: Mask, *, truncated: bool) -> None:
+        self._absent = absent
+        self._has_moves = bool(changes.moves.any())
+        self._truncated = truncated
+        self._previous = _previous_touch(changes, alive) if changes.unsent else None
+        self.source_of: dict[str, Rows] = {}
+        self.from_mirror: dict[str, Mask] = {}
+        self._lost: dict[str, Rows] = {}
+        for name, unsent in changes.unsent.items():
+            self._resolve(name, unsent & alive & changes.puts)
+
+    def unresolved(self) -> dict[str, Rows]:
+        """Changes whose row was gone when they came, by reason."""
+        return self._lost
+
+    def _resolve(self, name: str, unsent: Mask) -> None:
+        if not unsent.any() or self._previous is None:
+            return
+        touch, is_put = self._previous
+        base = unsent & (touch < 0)
+        gone = unsent & (touch >= 0) & ~is_put
+        missing = base & self._absent
+        if self._truncated:
+            gone, base = gone | base, np.zeros_like(base)
+        pointer = np.where(unsent & ~base & ~gone, touch, np.arange(len(unsent)))
+        while True:
+            jumped = pointer[pointer]
+            if (jumped == pointer).all():
+                break
+            pointer = jumped
+        for lost, reason in ((gone, UNRESOLVED_REASON), (missing & ~gone, NOT_FOUND_REASON)):
+            if lost.any():
+                # Without key changes the ones that build on a lost change are lost too; else the next round tells.
+                self._lost[reason.format(name)] = np.flatnonzero(lost if self._has_moves else unsent & lost[pointer])
+        if gone.any() or missing.any():
+            return
+        self.source_of[name] = pointer
+        self.from_mirror[name] = base
+
+
+def _previous_touch(changes: ChangeArrays, alive: Mask) -> tuple[Rows, Mask]:
+    """Per change, the latest earlier touch of the key it takes its row from (-1: none), and whether that left a row."""
+    rows = np.flatnonzero(alive)
+    moving = rows[changes.moves[rows]]
+    key = np.concatenate([changes.new_code[rows], changes.old_code[moving]])
+    time = np.concatenate([rows, moving])
+    put = np.concatenate([changes.puts[rows], np.zeros(len(moving), np.bool_)])
+    order = np.lexsort((time, key))
+    key, time, put = key[order], time[order], put[order]
+    span = np.int64(len(changes) + 1)
+    ordered = key * span + time
+    wanted = changes.old_code * span + np.arange(len(changes))
+    at = np.searchsorted(ordered, wanted, side="left") - 1
+    found = at >= 0
+    same = found & (key[np.maximum(at, 0)] == changes.old_code) if len(key) else found
+    at = np.maximum(at, 0)
+    nothing = np.full(len(changes), -1, np.int64)
+    if not len(key):
+        return nothing, np.zeros(len(changes), np.bool_)
+    return np.where(same, time[at], nothing), same & put[at]
+
+
+def with_sent(table: pa.Table, arrays: ChangeArrays, sources: UnsentSources, kept: Rows, *, chosen: Mask) -> pa.Table:
+    """Some changes, the chosen of them with what earlier ones sent of the columns that they did not.
+
+    Args:
+        table: rows of the change schema: those of `arrays` at `kept`.
+        arrays: all of the changes.
+        sources: where their unsent columns come from.
+        kept: which of them are wanted.
+        chosen: which of these are completed.
+    """
+    columns = {name: column.take(pa.array(kept)) for name, column in arrays.columns.items()}
+    unsent = {name: mask[kept] for name, mask in arrays.unsent.items()}
+    for name, source_of in sources.source_of.items():
+        source = source_of[kept]
+        known = unsent[name] & chosen & ~sources.from_mirror[name][source]
+        if known.any():
+            columns[name] = pc.if_else(pa.array(known), arrays.columns[name].take(pa.array(source)), columns[name])
+            unsent[name] = unsent[name] & ~known
+    kind = table.schema.field("after").type
+    present = pa.array(~arrays.puts[kept])
+    after = pa.StructArray.from_arrays(list(columns.values()), fields=list(kind), mask=present)
+    replaced = {"after": after, "unchanged": _lists(unsent, table.schema.field("unchanged").type, table.num_rows)}
+    for name, column in replaced.items():
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
+    return table
+
+
+def _lists(unsent: dict[str, Mask], kind: pa.ListType, count: int) -> pa.ListArray:
+    """Per change the names of the columns that it did not send."""
+    marks = np.stack([*unsent.values()], axis=1) if unsent else np.zeros((count, 0), np.bool_)
+    offsets = np.r_[0, np.cumsum(marks.sum(axis=1))].astype(np.int32)
+    names = pa.array(list(unsent), pa.string()).take(pa.array(np.nonzero(marks)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, type=kind)

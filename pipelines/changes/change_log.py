@@ -1,28 +1,167 @@
-"""The change log of a table: every decoded change, append-only, with an ordinal and the position of its source.
+"""The change log of a table: every decoded change, append-only, with an ordinal and its position in the source.
 
-Ordinals rise by one over the table's life, in application order. The position and the changes it covers are one
-commit, so a change is in the log exactly once. What the changes lead to is the business of `mirror.py`.
+Contains writing and reading of the log. The changes are applied to the mirror in `mirrors/`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipelines.catalog import create_table, find_table
-from pipelines.changes.change_batch import ORDER, ChangeBatch
 from pipelines.changes.change_run import Changes
-from pipelines.changes.log_rows import FIXED_COLUMNS, highest_place, key_of, numbered_from, placed, truncate
-from pipelines.changes.logged_changes import atomic_runs
+from pipelines.decode.batches import ORDER, PROVENANCE, ChangeBatch, change_schema
 from pipelines.errors import CommitConflictError, PipelineError, PositionLostError, SchemaConflictError
-from pipelines.tables import positions
-from pipelines.tables.commit import Committed, RowDelta, retry_conflicts
-from pipelines.tables.file_metrics import WrittenFile
-from pipelines.tables.loaded_table import check_writable, current_schema, metadata_location, refresh, storage_of
-from pipelines.tables.schema_evolution import evolve, iceberg_fields
-from pipelines.tables.table_writer import WriterOptions, write_rows
-from scan_core.schema import Schema, StructType, arrow_type
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import create_table, find_table
+from pipelines.iceberg.commit import Committed, RowDelta, retry_conflicts
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.loaded_table import (
+    check_writable,
+    current_schema,
+    metadata_location,
+    open_current,
+    refresh,
+    storage_of,
+)
+from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
+from pipelines.iceberg.table_writer import WriterOptions, write_rows
+from scan_core.expr.nodes import Constantish, Expr, col
+from scan_core.model.schema import Schema, StructType, arrow_type
+from scan_core.scan import Table
+
+ORDINAL = "ordinal"
+FIRST_ROWS = 10_000
+"""Read first, while it is not known how wide they are."""
+
+
+def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
+    """Changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
+    if table is None:
+        return
+    step = FIRST_ROWS
+    while after < end:
+        last = min(after + step, end)
+        scan = open_current(table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
+        rows = without_extensions(scan.to_table().sort_by(ORDINAL))
+        yield rows
+        # What has been read tells how many of such changes memory takes next time.
+        step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
+        after = last
+
+
+def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
+    """Changes whose place is after another one, in order of their places, in tables of about `limit_bytes`.
+
+    Each comes with the place up to which all are read: those of one place are in one table. Of all of them at once only the
+    places are held.
+    """
+    scan = open_current(table).scan()
+    places = scan.select(ORDER).where(col(ORDER) > after).to_table().column(ORDER)
+    ordered = places.take(pc.sort_indices(places))
+    at, step = 0, FIRST_ROWS
+    while at < len(ordered):
+        last = ordered[min(at + step, len(ordered)) - 1].as_py()
+        rows = without_extensions(scan.where((col(ORDER) > after) & (col(ORDER) <= last)).to_table())
+        yield rows, last
+        at, after = at + rows.num_rows, last
+        step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1))
+
+
+def last_truncate(table: Any | None) -> int:
+    """The ordinal of the last truncate, 0 if there is none: what came before it leads to nothing."""
+    if table is None:
+        return 0
+    found = open_current(table).scan().select(ORDINAL).where("op = 't'").to_table()
+    return int(pc.max(found.column(ORDINAL)).as_py() or 0)
+
+
+def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
+    """The highest offset logged of each of these source files; files without any are left out."""
+    if table is None or not files:
+        return {}
+    scan = open_current(table).scan().select("source_file", "source_offset")
+    found = scan.where(col("source_file").is_in(list(files))).to_table()
+    last = found.group_by("source_file").aggregate([("source_offset", "max")])
+    return dict(zip(last.column("source_file").to_pylist(), last.column("source_offset_max").to_pylist(), strict=True))
+
+
+def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
+    """First and last ordinal of what was appended atomically after an ordinal, as far as snapshots tell, in order."""
+    found: list[tuple[int, int]] = []
+    newer: tuple[int, bool] | None = None
+    for snapshot in () if table is None else positions.ancestors(table):
+        told = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (ordinal := told.get(positions.LAST_ORDINAL)) is None:
+            continue
+        if newer is not None and newer[1] and newer[0] > int(ordinal):
+            found.append((int(ordinal) + 1, newer[0]))
+        newer = int(ordinal), positions.ATOMIC in told
+        if newer[0] <= after:
+            return found[::-1]
+    if newer is not None and newer[1]:
+        found.append((1, newer[0]))
+    return found[::-1]
+
+
+def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Rows of a log as changes: their columns in order, named and typed as those of a batch."""
+    schema = change_schema(_plain(logged.schema.field("after").type), key, is_ordered=True)
+    columns = [
+        logged.column(f.name).cast(f.type) if logged.schema.field(f.name).type != f.type else logged.column(f.name)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(struct: pa.StructType) -> pa.StructType:
+    return pa.struct([pa.field(f.name, f.type) for f in struct])
+
+
+FIXED_COLUMNS = pa.schema([pa.field(ORDINAL, pa.int64()), pa.field("op", pa.string()), *PROVENANCE])
+"""What every log has from the start; key, before and after come with the first changes."""
+
+
+def truncate(like: ChangeBatch) -> pa.Table:
+    """A truncate, as a change of the same table."""
+    schema = like.table.schema
+    given = {
+        "op": "t",
+        "unchanged": [],
+        "ingested_at": like.table.column("ingested_at")[0].as_py(),
+        "schema_version": 0,
+    }
+    return pa.Table.from_pylist([given], schema)
+
+
+def placed(changes: pa.Table, place: str) -> pa.Table:
+    """The changes, all of them at one place in the order that config asks for."""
+    column = pa.repeat(place, changes.num_rows)
+    if ORDER in changes.column_names:
+        return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
+    return changes.append_column(ORDER, column)
+
+
+def numbered_from(changes: pa.Table, first: int) -> pa.Table:
+    """The changes with ordinals from `first` on."""
+    ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
+    return changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
+
+
+def highest_place(changes: pa.Table) -> str | None:
+    """The highest place in the order that config asks for, if it asks for one."""
+    return pc.max(changes.column(ORDER)).as_py() if ORDER in changes.column_names else None
+
+
+def key_of(changes: Changes) -> tuple[str, ...]:
+    """Names of the key columns; none without changes."""
+    first = next(changes.tables(), None)
+    return () if first is None else tuple(f.name for f in first.schema.field("key").type)
+
 
 LOADED = "nevermore.loaded"
 """Table property of a log into which a full load went: what the load holds may come once more from the feed, as inserts."""
@@ -241,3 +380,64 @@ class ChangeLog:
 def _has_rows(table: Any) -> bool:
     snapshot = positions.current_snapshot(table)
     return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
+
+
+MOST_CHANGES = 20
+_COLUMNS = ("ordinal", "op", "source_file", "source_offset", "source_ts")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """A change as the log has it; `op` is that of Debezium: r, c, u or d."""
+
+    ordinal: int
+    op: str
+    source_file: str | None
+    source_offset: int | None
+    source_ts: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLog:
+    """The newest changes of a key, oldest first, and how many there are in all."""
+
+    name: str
+    num_changes: int
+    newest: tuple[LoggedChange, ...]
+
+    @property
+    def ends_deleted(self) -> bool:
+        """The last change removed the row."""
+        return bool(self.newest) and self.newest[-1].op == "d"
+
+
+def key_log(name: str, log: Table, key: Mapping[str, Constantish]) -> KeyLog | None:
+    """The changes of a key in a change log.
+
+    Args:
+        name: of the log, for messages.
+        log: the change log's table.
+        key: columns and values; None if the log does not know one of the columns, or has no snapshot.
+    """
+    members = {column: _place(log, column) for column in key}
+    if not members or any(place is None for place in members.values()):
+        return None
+    scan = log.scan()
+    for column, place in members.items():
+        scan = scan.where(_is(col(str(place)).member(column), key[column]))
+    rows: list[dict[str, Any]] = scan.select(*_COLUMNS).to_table().sort_by("ordinal").to_pylist()
+    return KeyLog(name, len(rows), tuple(LoggedChange(**row) for row in rows[-MOST_CHANGES:]))
+
+
+def _place(log: Table, column: str) -> str | None:
+    """The struct of the log that holds a column: the key, or the row after the change."""
+    for place in ("key", "after"):
+        if place in log.schema.names:
+            kind = log.schema.find(place).type
+            if isinstance(kind, StructType) and any(member.name == column for member in kind.fields):
+                return place
+    return None
+
+
+def _is(operand: Expr, value: Constantish) -> Expr:
+    return operand.is_null() if value is None else operand == value

@@ -1,1 +1,1 @@
-"""What change events look like."""
+"""The formats of feeds, one module for each."""

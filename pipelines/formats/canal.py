@@ -10,17 +10,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats.documents import Documents, from_binary
-from pipelines.formats.events import Declared, Events, milliseconds, strings, table_names
-from pipelines.formats.image_sources import Nothing, ObjectImages, OverlaidImages
-from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_scalars import integers
-from pipelines.formats.json_scan import scan_arrays, scan_objects
-from pipelines.formats.op_names import op_codes
-from pipelines.formats.span_text import json_text
-from pipelines.formats.sql_types import mysql_type
-from pipelines.sources.raw_events import RawEvents
+from pipelines.decode.batches import RawEvents
+from pipelines.decode.events import (
+    Declared,
+    Events,
+    blank,
+    broken_documents,
+    counted,
+    milliseconds,
+    op_codes,
+    paths_of,
+    refusal,
+    strings,
+    table_names,
+    tombstones,
+)
+from pipelines.decode.feed_schemas import mysql_type
+from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
+from pipelines.decode.json_columns import integers, json_text
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_arrays, scan_objects
+from pipelines.jsonscan.spans import Documents, from_binary
 
 _NAMES = (
     "data",

@@ -1,4 +1,7 @@
-"""Plain rows with a column that says what happened to them: JSON objects, Parquet, CSV, Avro."""
+"""Plain rows with a column that names the operation, in JSON, Parquet, CSV or Avro.
+
+Updates may come as two rows, before and after. AWS DMS is such a format with names of its own.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,35 +12,77 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.errors import ConfigError, SourceError
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats.avro_types import types_of_file
-from pipelines.formats.casting import cast_each
-from pipelines.formats.documents import from_binary
-from pipelines.formats.event_order import of_columns
-from pipelines.formats.events import Declared, Events, Placed
-from pipelines.formats.image_sources import ImageSource, Nothing, ObjectImages, TableImages
-from pipelines.formats.json_columns import decode
-from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members, SpanColumn
-from pipelines.formats.op_names import (
+from pipelines.decode import casting
+from pipelines.decode.avro import types_of_file
+from pipelines.decode.batches import Complete, RawEvents
+from pipelines.decode.casting import cast_each
+from pipelines.decode.events import (
     SQL_SERVER_OPERATION,
     SQL_SERVER_WORDS,
     USUAL_OP_COLUMNS,
     USUAL_WORDS,
+    Declared,
+    Events,
+    Placed,
+    blank,
+    broken_documents,
+    counted,
+    of_columns,
     op_codes,
+    paths_of,
+    refusal,
+    strings,
+    table_names,
+    tombstones,
 )
-from pipelines.formats.row_pairs import BEFORE, old_rows, waiting_rows, with_retractions
-from pipelines.formats.span_text import json_text
-from pipelines.formats.value_type import ValueType
-from pipelines.sources.event_groups import Complete
-from pipelines.sources.raw_events import RawEvents
+from pipelines.decode.image import EitherImages, ImageSource, Nothing, ObjectImages, PrefixedImages, TableImages
+from pipelines.decode.json_columns import decode, json_text
+from pipelines.decode.value_types import ValueType
+from pipelines.errors import ConfigError, SourceError
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+
+Ops = NDArray[np.uint8]
+
+BEFORE = ord("b")
+"""The row before an update that follows at once: all it can tell is that the key was another."""
+
+
+def old_rows(op: Ops) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where the row before each change stands, and which changes have one: deletes, and updates behind such a row."""
+    places = np.arange(len(op))
+    # Blank lines stand between no pair.
+    former = np.r_[-1, np.maximum.accumulate(np.where(op != 0, places, -1))][: len(op)]
+    paired = (op == ord("u")) & (former >= 0) & (op[former] == BEFORE)
+    return np.where(paired, former, places), paired | (op == ord("d"))
+
+
+def with_retractions(op: Ops) -> Ops:
+    """The operations, of several rows before updates in a row all but the last as deletes: their updates follow later."""
+    known = np.flatnonzero(op)
+    is_before = op[known] == BEFORE
+    if not (is_before[1:] & is_before[:-1]).any():
+        return op
+    places = np.arange(len(known))
+    ahead = np.minimum.accumulate(np.where(is_before, len(known), places)[::-1])[::-1]
+    is_update = np.r_[op[known] == ord("u"), False][ahead]
+    op = op.copy()
+    op[known[is_before & (ahead > places + 1) & is_update]] = ord("d")
+    return op
+
+
+def waiting_rows(op: Ops) -> tuple[int, bool]:
+    """How many of the last rows wait for what follows, and whether these rows tell: not if all of them wait."""
+    known = np.flatnonzero(op)
+    others = np.flatnonzero(op[known] != BEFORE)
+    waiting = known[others[-1] + 1 :] if len(others) else known
+    return (len(op) - int(waiting[0]) if len(waiting) else 0), len(others) > 0
+
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 Mask = NDArray[np.bool_]
-Ops = NDArray[np.uint8]
 
 SEVERAL = (
     "several columns may say what happened (op, operation, _change_type ...): name the one that does with op_column"
@@ -300,3 +345,108 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+_NAMES = ("data", "metadata", "before", "before-image")
+_METADATA = ("timestamp", "record-type", "operation", "schema-name", "table-name")
+_OPS = {"load": "r", "insert": "c", "update": "u", "delete": "d", "truncate-table": "t"}
+_LETTERS = {"I": "c", "U": "u", "D": "d"}
+BEFORE_PREFIX = "BI_"
+"""What DMS puts before the names of before-image columns unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class DmsOptions:
+    """Options of the format.
+
+    Attributes:
+        before_prefix: of before-image columns.
+        op_column: of S3 rows; files without it are a full load.
+        ts_column: of S3 rows, with the commit time, if there is one.
+        objects: `struct`, or `text` to keep nested objects as JSON text.
+    """
+
+    before_prefix: str = BEFORE_PREFIX
+    op_column: str = "Op"
+    ts_column: str | None = None
+    objects: str = "text"
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "DmsOptions":
+        """Options from config."""
+        return cls(**options)
+
+
+def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:
+    """The changes of a batch of DMS events.
+
+    Raises:
+        SourceError: a file that looks like CSV without a header and is read with one.
+    """
+    if raw.rows is not None:
+        rows = RowChangeOptions(_op_column(raw.rows, options.op_column), _LETTERS, options.ts_column, no_op="r")
+        return decode_rows(raw, rows, options.before_prefix)
+    documents = from_binary(raw.documents)
+    messages = scan_objects(documents, _NAMES, learn=False)
+    metadata = scan_objects(messages.column("metadata").documents(kernels.OBJECT), _METADATA, learn=False)
+    operation = strings(metadata.column("operation"))
+    op = op_codes(operation, _OPS)
+    is_control = op_codes(strings(metadata.column("record-type")), {"control": "x"}) != 0
+    control = messages.is_object & is_control & (op != ord("t"))
+    op = np.where(control, np.uint8(0), op)
+    unknown = messages.is_object & (op == 0) & ~control
+    deleted = op == ord("d")
+    data = messages.column("data").documents(kernels.OBJECT)
+    table_of, tables = table_names([strings(metadata.column(name)) for name in ("schema-name", "table-name")])
+    times, _ = casting.from_text(strings(metadata.column("timestamp")), pa.timestamp("us", "UTC"))
+    return Events(
+        raw=np.arange(len(op)),
+        op=op,
+        table_of=table_of,
+        tables=tables,
+        source_ts=times,
+        after=PrefixedImages(data.where(~deleted), options.before_prefix, inside=False),
+        before=EitherImages(
+            ObjectImages(data.where(deleted)),
+            EitherImages(
+                ObjectImages(_nested(messages).where(~deleted)),
+                PrefixedImages(data.where(~deleted), options.before_prefix, inside=True),
+            ),
+        ),
+        key=Nothing(),
+        declared_of=np.zeros(len(op), np.int32),
+        declared=(Declared(),),
+        order=paths_of(documents),
+        refusals=(
+            *broken_documents(messages),
+            *refusal(unknown, "no DMS change: operation is none of load, insert, update, delete", operation),
+        ),
+        skipped=counted(
+            ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
+        ),
+    )
+
+
+def _op_column(rows: pa.Table, name: str) -> str:
+    """The column that says what happened; catalogs of tables write its name in lower case.
+
+    Raises:
+        SourceError: see `decode_dms`.
+    """
+    names: list[str] = rows.column_names
+    if name in names:
+        return name
+    if names and names[0] in _LETTERS:
+        raise SourceError(
+            f"the first line, {','.join(names[:10])}, is a change and not the names of columns: options: "
+            f"{{header: false, columns: [{name}, ...]}}"
+        )
+    # Its words do not decide: beside one that is none, deletes would be rows of a full load.
+    return next((other for other in names if other.lower() == name.lower()), name)
+
+
+def _nested(messages: Members) -> Documents:
+    """The before image where the task writes it as an object of its own, under either name."""
+    usual, other = (messages.column(name).documents(kernels.OBJECT) for name in ("before-image", "before"))
+    start, end = np.where(usual.present, usual.start, other.start), np.where(usual.present, usual.end, other.end)
+    return Documents(usual.data, start, end)

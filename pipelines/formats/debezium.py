@@ -1,223 +1,641 @@
-"""Debezium JSON: bare, in the schema envelope, and unwrapped by ExtractNewRecordState; keys and tombstones.
+"""Debezium events: the rules for all of its formats, events in columns, and Avro messages.
 
-What an event is, envelope, row or control, is decided for each by itself (`debezium_rules.py`).
+Contains the rules that make an event a change, the layouts and the options. Debezium's JSON is decoded in
+`debezium_json.py` by the same rules.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.formats import connect_schema, text_kernels
-from pipelines.formats import debezium_rules as rules
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats.debezium_columns import decode_rows_of_file
-from pipelines.formats.debezium_layouts import layouts_of
-from pipelines.formats.debezium_options import DebeziumOptions
-from pipelines.formats.documents import Documents, from_binary, no_documents
-from pipelines.formats.envelope import NO_SCHEMA, Payloads, cut_envelopes
-from pipelines.formats.events import (
+from pipelines.decode.avro import (
+    RegistryConfig,
+    Schemas,
+    UnknownSchemaError,
+    folder,
+    read_values,
+    reader_of,
+    registry,
+    types_of_file,
+)
+from pipelines.decode.batches import RawEvents
+from pipelines.decode.casting import cast_each
+from pipelines.decode.events import (
     Declared,
     Events,
+    Placed,
     Refusal,
-    distinct,
-    letters,
+    distinct_columns,
     milliseconds,
-    strings,
+    of_columns,
+    op_codes,
     table_names,
 )
-from pipelines.formats.image_sources import EitherImages, ImageSource, ObjectImages, ScannedImages
-from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_scalars import integers
-from pipelines.formats.json_scan import scan_nested, scan_objects
-from pipelines.formats.json_spans import Members, Nested, SpanColumn
-from pipelines.formats.unwrapped_names import ADDED, ORIGIN_PREFIXES
-from pipelines.formats.value_type import ValueType
-from pipelines.sources.raw_events import RawEvents
+from pipelines.decode.image import DEFAULT_PLACEHOLDER, ArrowMembers, Mask, Rows, StackedImages
+from pipelines.decode.json_columns import base64_bytes, text, true_mask
+from pipelines.decode.value_types import ValueType
+from pipelines.errors import ConfigError, SourceError
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import Documents, Members, from_binary
 
-Mask = NDArray[np.bool_]
+ORIGIN_PREFIXES = ("__", "__source_")
+"""Before `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""
 
-BROKEN_SCHEMA = "the schema envelope is none of Connect's: its parts are missing or of another kind"
+_OF_SOURCE = [
+    "db",
+    "schema",
+    "table",
+    "ts_ms",
+    "ts_us",
+    "ts_ns",
+    "lsn",
+    "txId",
+    "connector",
+    "name",
+    "version",
+    "file",
+    "pos",
+    "row",
+    "snapshot",
+    "gtid",
+    "server_id",
+    "thread",
+    "sequence",
+    "xmin",
+    "scn",
+    "commit_scn",
+    "change_lsn",
+    "commit_lsn",
+    "event_serial_no",
+]
+_OF_EVENT = ["deleted", "op", "transaction_id", "transaction_total_order", "transaction_data_collection_order"]
 
-_MEMBERS = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *rules.FLAGS)
-_ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in rules.PARTS)
-_OF_ROW = (*rules.FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
-_SOURCE = ("ts_ms", *rules.PARTS)
+ADDED = frozenset([f"__{name}" for name in _OF_EVENT] + [p + name for p in ORIGIN_PREFIXES for name in _OF_SOURCE])
+"""Members that are none of the row."""
 
 
-def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
-    """The changes of a batch of Debezium JSON, or of rows of a file that hold its events in columns."""
-    if raw.rows is not None:
-        return decode_rows_of_file(raw.rows)
-    documents = from_binary(raw.documents)
-    payloads = cut_envelopes(documents)
-    keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
-    nested = scan_nested(payloads.documents, _MEMBERS, ("after", "before"), ("source", _SOURCE))
-    members = scan_objects(payloads.documents, _MEMBERS, learn=False) if nested is None else nested.top
-    kind = layouts_of(payloads.documents, members)
-    changes = _envelopes(members, kind.enveloped, nested)
-    if kind.row.any() or options.tombstones == "delete":
-        changes = changes.beside(_rows(payloads.documents, keys.documents, members, kind.row, options))
-    table_of, tables = table_names(list(changes.names))
-    declared_of, declared, broken_schema = _declared(payloads, keys, kind.row)
-    empty = tombstones(members) & (changes.op == 0)
-    return Events(
-        raw=np.arange(len(documents)),
-        op=np.where(broken_schema, np.uint8(0), changes.op),
-        table_of=table_of,
-        tables=tables,
-        source_ts=changes.source_ts,
-        after=changes.after,
-        before=changes.before,
-        key=ObjectImages(keys.documents),
-        declared_of=declared_of,
-        declared=declared,
-        order=paths_of(payloads.documents),
-        refusals=(
-            *broken_documents(members),
-            *changes.refusals,
-            *refusal(kind.odd, rules.NO_CHANGE),
-            *refusal(broken_schema, BROKEN_SCHEMA),
-        ),
-        skipped=counted(
-            ("blank line", blank(members)),
-            ("tombstone", empty),
-            ("control event", kind.control),
-            ("logical decoding message", changes.message),
-        ),
-    )
+Ops = NDArray[np.uint8]
+
+LETTERS = "rcudt"
+MESSAGE = ord("m")
+DELETE, UPDATE = ord("d"), ord("u")
+
+PARTS = ("db", "schema", "table")
+"""Of the name of a table, as the origin of an event states it."""
+FLAGS = ("__deleted", "__op")
+"""Members that only rows of ExtractNewRecordState have."""
+ENVELOPE_MEMBERS = frozenset(
+    {"before", "after", "source", "op", "ts_ms", "ts_us", "ts_ns", "transaction"}
+    | {"schema", "payload", "message", "updateDescription", "patch", "filter"}
+)
+"""An object of nothing else is no row: it is an envelope that lacks something."""
+
+NO_CHANGE = "no change event: neither op with before or after, nor a row, nor a known control event"
+UNKNOWN_OP = f"op is none of {', '.join(LETTERS)}"
+UNKNOWN_ROW_OP = f"__op is none of {', '.join(LETTERS)}"
+MONGODB = "after is text or missing, as of MongoDB: let ExtractNewDocumentState make rows of it"
+
+TIMES = frozenset({"ts_ms", "ts_us", "ts_ns"})
+MARKER = frozenset({"status", "id", "event_count", "data_collections"}) | TIMES
+NOTIFICATION = frozenset({"id", "type", "aggregate_type", "additional_data", "timestamp"}) | TIMES
+_IS_OP = np.zeros(256, np.bool_)
+_IS_OP[[ord(letter) for letter in LETTERS]] = True
+
+
+def is_control_message(names: Collection[str]) -> bool:
+    """Whether events with exactly these members are heartbeats, schema changes, transaction markers, notifications."""
+    given = set(names)
+    heartbeat = "ts_ms" in given and given <= TIMES
+    # A row may well have columns that are called status, type or ddl.
+    marker = {"status", "id", "event_count"} <= given <= MARKER
+    notification = {"aggregate_type", "type"} <= given <= NOTIFICATION
+    schema_change = "ddl" in given and not given.isdisjoint({"databaseName", "tableChanges"})
+    return heartbeat or marker or notification or schema_change
+
+
+def is_row_schema(names: Collection[str]) -> bool:
+    """Whether an object with these members, none of them an object that is an image, may be a row."""
+    return not set(names) <= ENVELOPE_MEMBERS
+
+
+def of_envelope(stated: Ops) -> tuple[Ops, Mask, Mask]:
+    """(operation, logical decoding messages, unknown ones) of the letters in `op`; 0 where there is no operation."""
+    message = stated == MESSAGE
+    known = _IS_OP[stated]
+    return np.where(known, stated, np.uint8(0)), message, ~known & ~message
+
+
+def of_row(stated: Ops, given: Mask, deleted: Mask) -> tuple[Ops, Mask]:
+    """(operation, unknown ones) of rows by `__op` where it is given, and `__deleted`; a row without either is upserted."""
+    known = _IS_OP[stated]
+    unknown = given & ~known
+    op = np.where(deleted, np.uint8(DELETE), np.where(known, stated, np.uint8(UPDATE)))
+    return np.where(unknown, np.uint8(0), op), unknown
 
 
 @dataclass(frozen=True)
-class _Changes:
-    """What one layout makes of its documents; the other documents have op 0 and NULL."""
+class DebeziumOptions:
+    """Options of the format.
 
-    op: rules.Ops
-    names: tuple[pa.StringArray, ...]
+    Attributes:
+        placeholder: the connector's `unavailable.value.placeholder`.
+        tombstones: `ignore`, or `delete` where they are the only sign of a delete.
+        objects: `struct`, or `text` to keep undeclared nested objects as JSON text.
+    """
+
+    placeholder: str = DEFAULT_PLACEHOLDER
+    tombstones: str = "ignore"
+    objects: str = "struct"
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "DebeziumOptions":
+        """Options from config.
+
+        Raises:
+            ConfigError: a value that the option does not have.
+        """
+        result = cls(**options)
+        result.check()
+        return result
+
+    def check(self) -> None:
+        """Refuse values that an option does not have.
+
+        Raises:
+            ConfigError: names it and the valid ones.
+        """
+        if self.tombstones not in {"ignore", "delete"}:
+            raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
+        if self.objects not in {"struct", "text"}:
+            raise ConfigError(f"objects must be struct or text, not {self.objects!r}")
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """What each document is; those that are no object are nothing of all this."""
+
+    enveloped: Mask
+    row: Mask
+    control: Mask
+    odd: Mask
+
+
+def layouts_of(documents: Documents, members: Members) -> Layouts:
+    """What each document is, by its members; `members` are those that envelopes and rows are told by."""
+    given = {name: members.column(name).kind != kernels.MISSING for name in ("before", "after", *FLAGS)}
+    # A row may have columns of its own that are called op and after.
+    flagged = members.is_object & (given["__op"] | given["__deleted"])
+    has_source = members.column("source").of_kind(kernels.OBJECT)
+    enveloped = members.is_object & ~flagged & members.column("op").of_kind(kernels.STRING)
+    enveloped &= given["before"] | given["after"] | has_source
+    rest = np.flatnonzero(members.is_object & ~flagged & ~enveloped)
+    row, control, odd = flagged, np.zeros_like(flagged), np.zeros_like(flagged)
+    if len(rest):
+        others = scan_objects(documents.take(rest))
+        # Which members there are decides, so it is asked once per set of them.
+        shape, first = distinct_columns(others.kind != kernels.MISSING)
+        sets = [[n for n, kind in zip(others.names, others.kind[:, at], strict=True) if kind] for at in first]
+        is_control, is_row = (np.array([rule(names) for names in sets]) for rule in (is_control_message, is_row_schema))
+        image = members.column("after").of_kind(kernels.OBJECT) | members.column("before").of_kind(kernels.OBJECT)
+        control[rest] = is_control[shape]
+        odd[rest] = ~is_control[shape] & (~is_row[shape] | image[rest])
+        row = row.copy()
+        row[rest] = ~control[rest] & ~odd[rest]
+    return Layouts(enveloped, row, control, odd)
+
+
+def is_envelope(columns: Mapping[str, pa.Array] | pa.Table) -> bool:
+    """Whether these are the columns of Debezium's envelope."""
+    names = columns.column_names if isinstance(columns, pa.Table) else columns
+    if "op" not in names:
+        return False
+    return any(n in names and pa.types.is_struct(columns[n].type) for n in ("before", "after"))
+
+
+def is_unwrapped(rows: pa.Table) -> bool:
+    """Whether these are rows of ExtractNewRecordState: with its flag, or with the letters of its operations."""
+    if "__deleted" in rows.column_names:
+        return True
+    if "__op" not in rows.column_names:
+        return False
+    letters = pc.unique(cast_each(rows.column("__op").combine_chunks(), pa.string())[0]).drop_null()
+    return len(letters) > 0 and bool(pc.all(pc.is_in(letters, pa.array([*LETTERS]))).as_py())
+
+
+_OPS = {letter: letter for letter in (*LETTERS, chr(MESSAGE))}
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """Events of one schema.
+
+    Attributes:
+        raw: the raw event of each.
+        columns: of the value by name; none at all for messages without a value that mean a delete.
+        types: what the columns mean, where the schema tells.
+        key: columns of the message key.
+        key_types: what those mean.
+    """
+
+    raw: Rows
+    columns: Mapping[str, pa.Array]
+    types: Mapping[str, ValueType] = field(default_factory=dict)
+    key: Mapping[str, pa.Array] = field(default_factory=dict)
+    key_types: Mapping[str, ValueType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Part:
+    op: NDArray[np.uint8]
+    names: list[pa.Array]
     source_ts: pa.Array
-    after: ImageSource
-    before: ImageSource
-    refusals: tuple[Refusal, ...]
-    message: Mask
+    after: ArrowMembers
+    before: ArrowMembers
+    types: Mapping[str, ValueType]
+    skipped: Mapping[str, int]
+    refused: Mask
 
-    def beside(self, other: "_Changes") -> "_Changes":
-        """Both, which have no document in common."""
-        return _Changes(
-            op=np.where(self.op != 0, self.op, other.op),
-            names=tuple(pc.coalesce(*both) for both in zip(self.names, other.names, strict=True)),
-            source_ts=pc.coalesce(self.source_ts, other.source_ts),
-            after=EitherImages(self.after, other.after),
-            before=EitherImages(self.before, other.before),
-            refusals=(*self.refusals, *other.refusals),
-            message=self.message,
+
+def decode_columns(
+    groups: Sequence[EventColumns], refusals: tuple[Refusal, ...] = (), skipped: Mapping[str, int] | None = None
+) -> Events:
+    """The changes of events in columns; `refusals` and `skipped` are of raw events that are in no group."""
+    parts = [_envelope(g) if is_envelope(g.columns) else _flat(g) for g in groups]
+    raw = np.concatenate([g.raw for g in groups]) if groups else np.zeros(0, np.int64)
+    order = np.argsort(raw, kind="stable")
+    counts = [len(g.raw) for g in groups]
+    part_of = np.repeat(np.arange(len(groups), dtype=np.int32), counts)[order]
+    place_of = np.concatenate([np.arange(n) for n in counts])[order] if groups else np.zeros(0, np.int64)
+    places = pa.array(order)
+    table_of, tables = table_names(
+        [pa.concat_arrays([p.names[i] for p in parts]).take(places) for i in range(len(PARTS))]
+        if parts
+        else [pa.array([], pa.string())]
+    )
+    counted = dict(skipped or {})
+    for part in parts:
+        for reason, count in part.skipped.items():
+            counted[reason] = counted.get(reason, 0) + count
+    refused = np.sort(np.concatenate([g.raw[p.refused] for g, p in zip(groups, parts, strict=True)])) if parts else raw
+    keys = [ArrowMembers(g.key, np.full(len(g.raw), bool(g.key))) for g in groups]
+    return Events(
+        raw=raw[order],
+        op=np.concatenate([p.op for p in parts])[order] if parts else np.zeros(0, np.uint8),
+        table_of=table_of,
+        tables=tables,
+        source_ts=pa.concat_arrays([p.source_ts for p in parts]).take(places) if parts else milliseconds(raw, raw > 0),
+        after=StackedImages(tuple(p.after for p in parts), part_of, place_of),
+        before=StackedImages(tuple(p.before for p in parts), part_of, place_of),
+        key=StackedImages(tuple(keys), part_of, place_of),
+        declared_of=part_of,
+        declared=tuple(
+            Declared({**g.key_types, **p.types}, tuple(g.key_types)) for g, p in zip(groups, parts, strict=True)
         )
-
-
-def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Changes:
-    if not enveloped.all():
-        members = members.where(enveloped)
-    op, message, unknown = rules.of_envelope(letters(members.column("op")))
-    images: list[ImageSource]
-    if nested is None:
-        source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
-        images = [ObjectImages(members.column(name).documents(kernels.OBJECT)) for name in ("after", "before")]
-    elif enveloped.all():
-        source, images = nested.origin, [ScannedImages(image) for image in nested.rows]
-    else:
-        source = nested.origin.where(enveloped)
-        images = [ScannedImages(image.where(enveloped)) for image in nested.rows]
-    of_mongodb = _of_mongodb(members, enveloped)
-    return _Changes(
-        op=np.where(enveloped & ~of_mongodb, op, np.uint8(0)),
-        names=tuple(strings(source.column(name)) for name in rules.PARTS),
-        source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
-        after=images[0],
-        before=images[1],
-        refusals=(
-            *refusal(of_mongodb, rules.MONGODB),
-            *refusal(enveloped & unknown, rules.UNKNOWN_OP, members.column("op")),
-        ),
-        message=enveloped & message,
+        or (Declared(),),
+        order=_orders(groups, places),
+        refusals=(*refusals, *((Refusal(refused, NO_CHANGE),) if len(refused) else ())),
+        skipped=counted,
     )
 
 
-def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
-    """Events whose rows are text, or that say that they are of such a feed where they have no row."""
-    after = members.column("after")
-    result: Mask = enveloped & after.of_kind(kernels.STRING, kernels.ESCAPED)
-    bare = np.flatnonzero(
-        enveloped & ~after.of_kind(kernels.OBJECT) & ~members.column("before").of_kind(kernels.OBJECT)
-    )
-    if len(bare):
-        origins = members.column("source").documents(kernels.OBJECT).take(bare)
-        connector = scan_objects(origins, ("connector",), learn=False).column("connector")
-        found = np.zeros(len(bare), np.bool_)
-        pattern = np.frombuffer(b"mongodb", np.uint8)
-        text_kernels.match_bytes(
-            connector.data, connector.start, connector.end, connector.kind == kernels.STRING, pattern, found
-        )
-        result[bare] |= found
-    return result
+def decode_rows_of_file(rows: pa.Table) -> Events:
+    """The changes of rows of a file; an Avro file's schema tells what its columns mean."""
+    columns = {name: _single(rows.column(name)) for name in rows.column_names}
+    return decode_columns([EventColumns(np.arange(rows.num_rows), columns, types_of_file(rows))])
 
 
-def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, options: DebeziumOptions) -> _Changes:
-    documents = documents.where(row)
-    rows = scan_objects(documents, _OF_ROW, learn=False)
-    stated = rows.column("__op")
-    op, unknown = rules.of_row(letters(stated), stated.has_value, _is_true(rows.column("__deleted")))
-    op = np.where(row, op, np.uint8(0))
-    if options.tombstones == "delete":
-        has_key = scan_objects(keys, (), learn=False).is_object
-        op = np.where(tombstones(members) & has_key, np.uint8(rules.DELETE), op)
-    deleted = op == rules.DELETE
-    return _Changes(
+def _envelope(group: EventColumns) -> _Part:
+    count = len(group.raw)
+    op, message, unknown = of_envelope(op_codes(_text(group.columns["op"]), _OPS))
+    source = group.columns.get("source")
+    origin = _members(source) if source is not None and _is_struct(source.type) else {}
+    of_event = _millis(group.columns.get("ts_ms"), count)
+    images = {}
+    types: dict[str, ValueType] = {}
+    for name in ("before", "after"):
+        column = group.columns.get(name)
+        if column is None or not _is_struct(column.type):
+            images[name] = ArrowMembers({}, np.zeros(count, np.bool_))
+            continue
+        images[name] = ArrowMembers(_members(column), np.asarray(column.is_valid()))
+        if name in group.types:
+            types |= dict(group.types[name].members)
+    return _Part(
         op=op,
-        names=tuple(
-            pc.coalesce(*(strings(rows.column(prefix + name)) for prefix in ORIGIN_PREFIXES)) for name in rules.PARTS
-        ),
-        source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
-        after=ObjectImages(documents.where(~deleted), ADDED),
-        before=ObjectImages(documents.where(deleted), ADDED),
-        refusals=refusal(row & unknown, rules.UNKNOWN_ROW_OP, stated),
-        message=np.zeros_like(row),
+        names=[_text_or_null(origin.get(name), count) for name in PARTS],
+        source_ts=pc.coalesce(_millis(origin.get("ts_ms"), count), of_event),
+        after=images["after"],
+        before=images["before"],
+        types=types,
+        skipped={"logical decoding message": int(message.sum())} if message.any() else {},
+        refused=unknown,
     )
 
 
-def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """What the schemas of value and key together declare, per distinct pair of them and layout; whose are broken."""
-    width = len(keys.schemas) + 1
-    pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
-    declared_of, first = distinct(pair_of * 2 + row if payloads.schemas else pair_of * 2)
-    declared: list[Declared] = []
-    broken: list[int] = []
-    for at in first.tolist():
-        value, key = int(payloads.schema_of[at]), int(keys.schema_of[at])
-        types: dict[str, ValueType] = {}
-        names: tuple[str, ...] = ()
+def _flat(group: EventColumns) -> _Part:
+    count = len(group.raw)
+    columns = group.columns
+    nothing = ArrowMembers({}, np.zeros(count, np.bool_))
+    if not columns:
+        deleted = np.full(count, DELETE, np.uint8)
+        times = pa.nulls(count, pa.timestamp("us", "UTC"))
+        names = [pa.nulls(count, pa.string())] * len(PARTS)
+        return _Part(deleted, names, times, nothing, nothing, {}, {}, np.zeros(count, np.bool_))
+    if not set(FLAGS) & set(columns):
+        is_control = is_control_message(columns)
+        has_image = any(name in columns and _is_struct(columns[name].type) for name in ("before", "after"))
+        if is_control or has_image or not is_row_schema(columns):
+            return _Part(
+                op=np.zeros(count, np.uint8),
+                names=[pa.nulls(count, pa.string())] * len(PARTS),
+                source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
+                after=nothing,
+                before=nothing,
+                types={},
+                skipped={"control event": count} if is_control else {},
+                refused=np.full(count, not is_control),
+            )
+    stated = op_codes(_text_or_null(columns.get("__op"), count), _OPS)
+    given = np.asarray(columns["__op"].is_valid()) if "__op" in columns else np.zeros(count, np.bool_)
+    flagged = np.asarray(pc.fill_null(pc.equal(_text_or_null(columns.get("__deleted"), count), "true"), False))
+    op, refused = of_row(stated, given, flagged)
+    row = {name: array for name, array in columns.items() if name not in ADDED}
+    deleted = op == DELETE
+    return _Part(
+        op=op,
+        names=[
+            pc.coalesce(*(_text_or_null(columns.get(f"{prefix}{name}"), count) for prefix in ORIGIN_PREFIXES))
+            for name in PARTS
+        ],
+        source_ts=pc.coalesce(_millis(columns.get("__source_ts_ms"), count), _millis(columns.get("__ts_ms"), count)),
+        after=ArrowMembers(row, ~deleted),
+        before=ArrowMembers(row, deleted),
+        types={name: t for name, t in group.types.items() if name in row},
+        skipped={},
+        refused=refused,
+    )
+
+
+def _orders(groups: Sequence[EventColumns], places: pa.Array) -> Callable[[str], Placed]:
+    def placed(path: str) -> Placed:
+        steps = path.removeprefix("payload.").split(".")
+        found = [_at(g.columns, steps, len(g.raw)) for g in groups]
+        if all(f is None or pa.types.is_null(f.type) for f in found):
+            raise KeyError(path)
+        # Each in its own type: what lies beside it must not round it.
+        texts = [of_columns(path, pa.nulls(len(g.raw)) if f is None else f) for g, f in zip(groups, found, strict=True)]
+        return pa.concat_arrays(texts).take(places), None
+
+    return placed
+
+
+def _at(columns: Mapping[str, pa.Array], steps: Sequence[str], count: int) -> pa.Array | None:
+    array = columns.get(steps[0])
+    for step in steps[1:]:
+        if array is None or not _is_struct(array.type):
+            return None
+        array = _members(array).get(step)
+    return array if array is None or len(array) == count else None
+
+
+def _members(array: pa.StructArray) -> dict[str, pa.Array]:
+    return {array.type.field(i).name: member for i, member in enumerate(array.flatten())}
+
+
+def _is_struct(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(arrow))
+
+
+def _text(array: pa.Array) -> pa.Array:
+    return cast_each(array, pa.string())[0]
+
+
+def _text_or_null(array: pa.Array | None, count: int) -> pa.Array:
+    if array is None or pa.types.is_nested(array.type):
+        return pa.nulls(count, pa.string())
+    return _text(array)
+
+
+def _millis(array: pa.Array | None, count: int) -> pa.Array:
+    if array is None or not pa.types.is_integer(array.type):
+        return pa.nulls(count, pa.timestamp("us", "UTC"))
+    values = np.asarray(array.fill_null(0).cast(pa.int64()))
+    return milliseconds(values, np.asarray(array.is_valid()))
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+_MAGIC = 0
+_OPENING_BRACE = 0x7B
+
+
+@dataclass(frozen=True)
+class DebeziumAvroOptions(DebeziumOptions):
+    """Options of the format.
+
+    Attributes:
+        registry: address of the schema registry.
+        registry_user: `name:secret`.
+        registry_token: bearer token.
+        registry_ca: file of certificates to trust.
+        schemas: folder of `<id>.avsc` files, instead of a registry.
+        schema_id_bytes: 4, or 8 for Apicurio's own wire format.
+    """
+
+    registry: str | None = None
+    registry_user: str | None = None
+    registry_token: str | None = None
+    registry_ca: str | None = None
+    schemas: str | None = None
+    schema_id_bytes: int = 4
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "DebeziumAvroOptions":
+        """Options from config.
+
+        Raises:
+            ConfigError: a value that the option does not have.
+        """
+        if "objects" in options:
+            raise ConfigError("objects means nothing for debezium-avro: its schemas say what is nested")
+        result = cls(**options)
+        result.check()
+        if result.registry is not None and result.schemas is not None:
+            raise ConfigError("schemas and registry: leave out one of the two")
+        if result.registry is not None and not result.registry.startswith(("http://", "https://")):
+            raise ConfigError(f"registry must be an http or https address, not {result.registry!r}")
+        if result.schema_id_bytes not in {4, 8}:
+            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {result.schema_id_bytes!r}")
+        return result
+
+    def source(self) -> Schemas:
+        """Where schemas come from.
+
+        Raises:
+            ConfigError: the options do not say.
+        """
+        if self.schemas is not None:
+            return folder(self.schemas)
+        if self.registry is None:
+            raise ConfigError("Avro messages name their schema by an id: say where it is, registry or schemas")
+        return registry(RegistryConfig(self.registry, self.registry_user, self.registry_token, self.registry_ca))
+
+
+def decode_debezium_avro(raw: RawEvents, options: DebeziumAvroOptions) -> Events:
+    """The changes of a batch of Debezium Avro.
+
+    Raises:
+        ConfigError: messages, and no registry.
+        SourceError: the registry cannot be asked.
+    """
+    if raw.rows is not None:
+        return decode_rows_of_file(raw.rows)
+    values, keys, garbled = _messages(raw)
+    source = options.source()
+    value = _decoded(values, source, options.schema_id_bytes, "")
+    key = _decoded(_framed_only(keys), source, options.schema_id_bytes, "message key: ")
+    broken = garbled | (value.code == _Decoded.BROKEN) | (key.code == _Decoded.BROKEN)
+    empty = np.asarray(values.is_null()) & ~garbled
+    deletes = empty & (key.code >= 0) if options.tombstones == "delete" else np.zeros(len(values), np.bool_)
+    usable = ~broken & (~empty | deletes)
+    pair = value.code.astype(np.int64) * (len(key.tables) + 1) + key.code
+    groups = []
+    for code in np.unique(pair[usable]).tolist():
+        rows = np.flatnonzero(usable & (pair == code))
+        columns, types = value.at(rows)
+        key_columns, key_types = key.at(rows)
+        groups.append(EventColumns(rows, columns, types, key_columns, key_types))
+    tombstones = int((empty & ~deletes & ~broken).sum())
+    refusals = [*value.refusals, *key.refusals]
+    if garbled.any():
+        refusals.append(
+            Refusal(
+                np.flatnonzero(garbled), "no Avro message: it does not begin with 0, and is no base64 of one that does"
+            )
+        )
+    return decode_columns(groups, tuple(refusals), {"tombstone": tombstones} if tombstones else {})
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """Messages by schema: `code` is the table of each, NOTHING where there is no message, BROKEN where it is none."""
+
+    code: NDArray[np.int32]
+    place: Rows
+    tables: tuple[tuple[pa.Table, Mapping[str, ValueType]], ...]
+    refusals: tuple[Refusal, ...]
+
+    NOTHING = -1
+    BROKEN = -2
+
+    def at(self, rows: Rows) -> tuple[dict[str, pa.Array], Mapping[str, ValueType]]:
+        """The columns of messages that are of one schema, and what they mean; none where there is no message."""
+        code = int(self.code[rows[0]])
+        if code < 0:
+            return {}, {}
+        table, types = self.tables[code]
+        places = self.place[rows]
+        if len(places) != table.num_rows or not (places == np.arange(len(places))).all():
+            table = table.take(pa.array(places))
+        return {name: pa.concat_arrays(table.column(name).chunks) for name in table.column_names}, types
+
+
+def _decoded(messages: pa.BinaryArray, source: Schemas, id_bytes: int, what: str) -> _Decoded:
+    """Messages decoded, each schema at once."""
+    count = len(messages)
+    header = 1 + id_bytes
+    code = np.full(count, _Decoded.NOTHING, np.int32)
+    place = np.zeros(count, np.int64)
+    tables: list[tuple[pa.Table, Mapping[str, ValueType]]] = []
+    refusals: list[Refusal] = []
+    heads = pc.binary_slice(messages, 0, header).dictionary_encode()
+    of_head = np.asarray(heads.indices.fill_null(-1))
+    for number, head in enumerate(heads.dictionary.to_pylist()):
+        rows = np.flatnonzero(of_head == number)
         try:
-            if key != NO_SCHEMA:
-                types |= connect_schema.row_types(keys.schemas[key])
-            names = tuple(types)
-            if value != NO_SCHEMA:
-                types |= connect_schema.row_types(payloads.schemas[value], *(() if row[at] else ("after", "before")))
-        except ValueError:
-            broken.append(len(declared))
-            types, names = {}, ()
-        declared.append(Declared(types, names))
-    return declared_of.astype(np.int32), tuple(declared) or (Declared(),), np.isin(declared_of, broken)
+            reader = reader_of(source.document(_schema_id(head, id_bytes)))
+        except UnknownSchemaError as error:
+            code[rows] = _Decoded.BROKEN
+            refusals.append(Refusal(rows, f"{what}{error}"))
+            continue
+        table, bad = read_values(pc.binary_replace_slice(messages.take(pa.array(rows)), 0, header, b""), reader)
+        code[rows] = np.where(bad, _Decoded.BROKEN, len(tables))
+        place[rows] = np.arange(len(rows))
+        tables.append((table, reader.types))
+        if bad.any():
+            reason = f"{what}not a value of schema {int.from_bytes(head[1:], 'big')}: too short, too long or broken"
+            refusals.append(Refusal(rows[bad], reason))
+    return _Decoded(code, place, tuple(tables), tuple(refusals))
 
 
-def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
-    """The source's time in milliseconds, or the connector's where the source has none (snapshots write 0)."""
-    of_source = milliseconds(*integers(source))
-    return pc.coalesce(of_source, milliseconds(*integers(event))) if of_source.null_count else of_source
+def _schema_id(head: bytes, id_bytes: int) -> int:
+    if len(head) <= id_bytes or head[0] != _MAGIC:
+        raise UnknownSchemaError(f"no Avro message: it does not begin with 0 and a schema id of {id_bytes} bytes")
+    return int.from_bytes(head[1:], "big")
 
 
-def _is_true(column: SpanColumn) -> Mask:
-    """Rows that say true, as a boolean or as text."""
-    result: Mask = column.kind == kernels.TRUE
-    pattern = np.frombuffer(b"true", np.uint8)
-    text_kernels.match_bytes(column.data, column.start, column.end, column.kind == kernels.STRING, pattern, result)
-    return result
+def _messages(raw: RawEvents) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
+    """(values, keys, which are neither): the bytes of messages, NULL where there is none."""
+    documents = raw.documents
+    if documents is None:
+        raise SourceError("no messages")
+    keys = pa.nulls(len(documents), pa.binary()) if raw.keys is None else raw.keys
+    # Each by its own first byte: what one message looks like says nothing of its neighbours.
+    framed, object_ = (_begins_with(documents, byte) for byte in (_MAGIC, _OPENING_BRACE))
+    if framed.all():
+        return documents, keys, np.zeros(len(documents), np.bool_)
+    values, members, wrong = _of_objects(_only(documents, object_))
+    words, no_base64 = _of_base64(_only(documents, ~framed & ~object_))
+    values = pc.coalesce(_only(documents, framed), values, words)
+    # Beside messages as bytes keys are bytes, too, or what another converter makes of them.
+    if framed.any() or _begins_with(keys, _MAGIC).any():
+        return values, pc.coalesce(members, keys), wrong | no_base64
+    names, no_key = _of_base64(_only(keys, ~object_))
+    return values, pc.coalesce(members, names), wrong | no_base64 | no_key
+
+
+def _begins_with(messages: pa.BinaryArray, byte: int) -> Mask:
+    return true_mask(pc.starts_with(messages, bytes([byte])))
+
+
+def _only(messages: pa.BinaryArray, chosen: Mask) -> pa.BinaryArray:
+    return pc.if_else(pa.array(chosen), messages, pa.scalar(None, pa.binary()))
+
+
+def _of_objects(documents: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray, Mask]:
+    members = scan_objects(from_binary(documents), ("key", "value"), learn=False)
+    blank = members.status == kernels.EMPTY
+    wrong = ~members.is_object & ~blank & ~np.asarray(documents.is_null())
+    found = []
+    for name in ("value", "key"):
+        column = members.column(name)
+        words, broken = text(column, column.of_kind(kernels.STRING, kernels.ESCAPED))
+        data, bad = base64_bytes(words)
+        found.append(data)
+        wrong = wrong | broken | bad | (column.has_value & ~column.of_kind(kernels.STRING, kernels.ESCAPED))
+    wrong |= members.is_object & (members.column("value").kind == kernels.MISSING)
+    return found[0], found[1], wrong
+
+
+def _of_base64(lines: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
+    words, garbled = cast_each(lines, pa.string())
+    words = pc.utf8_trim_whitespace(words)
+    data, bad = base64_bytes(words)
+    nothing = true_mask(pc.equal(pc.binary_length(words), 0))
+    return pc.if_else(pa.array(nothing), pa.scalar(None, pa.binary()), data), garbled | (bad & ~nothing)
+
+
+def _framed_only(keys: pa.BinaryArray) -> pa.BinaryArray:
+    """Keys that are Avro; those of other converters (text, JSON) say nothing that the value does not."""
+    framed = pc.starts_with(keys, bytes([_MAGIC]))
+    return pc.if_else(framed, keys, pa.scalar(None, pa.binary()))

@@ -8,17 +8,26 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats.documents import from_binary
-from pipelines.formats.events import Declared, Events, milliseconds, strings, table_names
-from pipelines.formats.image_sources import Nothing, ObjectImages, OverlaidImages
-from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_scalars import integers
-from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.json_spans import Members
-from pipelines.formats.op_names import op_codes
-from pipelines.formats.span_text import json_text
-from pipelines.sources.raw_events import RawEvents
+from pipelines.decode.batches import RawEvents
+from pipelines.decode.events import (
+    Declared,
+    Events,
+    blank,
+    broken_documents,
+    counted,
+    milliseconds,
+    op_codes,
+    paths_of,
+    refusal,
+    strings,
+    table_names,
+    tombstones,
+)
+from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
+from pipelines.decode.json_columns import integers, json_text
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import Members, from_binary
 
 _NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns", "encrypted")
 _OPS = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}

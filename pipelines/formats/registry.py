@@ -1,4 +1,8 @@
-"""The entry to all formats: a batch of raw events to the change batches of the tables wanted from it."""
+"""The entry point to all formats: decodes a batch of raw events to change batches.
+
+Detects the format of a feed, unwraps Kafka messages and routes events to tables. To add a format, add a module to
+this folder and one entry here.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -8,31 +12,307 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pipelines.changes.change_batch import ChangeBatch, Rejected
+from pipelines.decode.assemble import Reading, assemble, merge_parts
+from pipelines.decode.batches import ChangeBatch, Complete, CompleteEvents, RawEvents, Rejected, from_documents
+from pipelines.decode.casting import cast_each
+from pipelines.decode.column_types import InferenceOptions
+from pipelines.decode.events import (
+    USUAL_OP_COLUMNS,
+    Events,
+    blank,
+    each_once,
+    in_order,
+    letters,
+    places,
+    reject,
+    tombstones,
+    without_refused,
+)
+from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matches
+from pipelines.decode.image import placeholder_patterns
+from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.assemble import Reading, assemble
 from pipelines.formats.canal import CanalOptions, decode_canal
-from pipelines.formats.casting import cast_each
-from pipelines.formats.change_rows import RowChangeOptions, complete_pairs, decode_rows
-from pipelines.formats.debezium import decode_debezium
-from pipelines.formats.debezium_avro import DebeziumAvroOptions, decode_debezium_avro
-from pipelines.formats.debezium_options import DebeziumOptions
-from pipelines.formats.dms import DmsOptions, decode_dms
-from pipelines.formats.event_order import in_order, places
-from pipelines.formats.events import Events, each_once, reject, without_refused
-from pipelines.formats.feed import POSITION, Decided, FeedConfig
-from pipelines.formats.inference import InferenceOptions
+from pipelines.formats.change_rows import DmsOptions, RowChangeOptions, complete_pairs, decode_dms, decode_rows
+from pipelines.formats.debezium import (
+    DebeziumAvroOptions,
+    DebeziumOptions,
+    decode_debezium_avro,
+    is_envelope,
+    is_unwrapped,
+)
+from pipelines.formats.debezium_json import decode_debezium
 from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
-from pipelines.formats.member_names import with_plain_names
-from pipelines.formats.message_wrappers import unwrapped
-from pipelines.formats.placeholders import placeholder_patterns
-from pipelines.formats.routing import NO_TABLE, OTHER_TABLE, route
-from pipelines.formats.sniff import SNIFFED_EVENTS, sniff
-from pipelines.formats.table_parts import merge_parts
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
-from pipelines.sources.event_groups import Complete, CompleteEvents
-from pipelines.sources.raw_events import RawEvents, from_documents
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
+from pipelines.jsonscan.spans import Documents, Mask, Members, SpanColumn, from_binary
+
+OTHER_TABLE = -1
+NO_TABLE = -2
+
+_NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
+
+
+def route(
+    events: Events, tables: tuple[TableFeed, ...], claims: Mapping[str, str], *, is_open: bool = False
+) -> tuple[NDArray[np.int64], dict[str, str]]:
+    """Per table of the feed the index of the target that takes it, and the claims afterwards.
+
+    OTHER_TABLE stands for tables that nobody takes, NO_TABLE for events without a name that may be meant for several.
+    In an open feed (`FeedConfig.is_open`) only names count, even of a single target.
+
+    Raises:
+        SourceError: it is in doubt which table a target without `source_table` takes.
+    """
+    alone = len(tables) == 1 and not is_open
+    result = np.full(max(len(events.tables), 1), OTHER_TABLE, np.int64)
+    wanted: dict[int, dict[str, int]] = {}
+    named: set[int] = set()
+    for code in np.unique(events.table_of[events.op != 0]).tolist():
+        source = events.tables[code]
+        number, fit = _best(source, tables, alone=alone)
+        if fit >= _FULL:
+            result[code] = number
+            if fit == _FULL:
+                wanted.setdefault(number, {})
+                named.add(number)
+        elif not source:
+            result[code] = 0 if alone else NO_TABLE
+        elif fit > _NONE:
+            wanted.setdefault(number, {})[source] = code
+    after = dict(claims)
+    for number, candidates in wanted.items():
+        earlier = after.get(tables[number].name)
+        claimed = _claimed(tables[number], candidates, earlier, has_full=number in named)
+        if claimed is not None:
+            after[tables[number].name] = claimed
+        if claimed in candidates:
+            result[candidates[claimed]] = number
+    return result, after
+
+
+def _claimed(table: TableFeed, candidates: Mapping[str, int], claimed: str | None, *, has_full: bool) -> str | None:
+    """The table of the feed that this target takes beside those of its full name.
+
+    Raises:
+        SourceError: several come into question, or rows of a table that fitted less well are applied already.
+    """
+    if claimed is None and has_full:
+        # Its own name is the best that can come, so no other is taken from now on.
+        return table.name
+    if claimed == table.name:
+        return claimed
+    fits = {source: _fit(source, table, alone=True) for source in candidates}
+    best = max([*fits.values(), _FULL if has_full else _NONE])
+    if claimed is not None:
+        if best > _fit(claimed, table, alone=True):
+            better = table.name if has_full else next(s for s, fit in fits.items() if fit == best)
+            raise SourceError(
+                f"{table.name} takes the events of {claimed}, and now the feed carries {better}; say which is meant: "
+                "source_table"
+            )
+        return claimed
+    named = [source for source, fit in fits.items() if fit == best]
+    if len(named) != 1:
+        shown = ", ".join(sorted(named)[:10])
+        raise SourceError(f"the feed carries {len(named)} tables ({shown}); say which is {table.name}: source_table")
+    return named[0]
+
+
+def _best(source: str, tables: tuple[TableFeed, ...], *, alone: bool) -> tuple[int, int]:
+    """The target that a table of the feed fits best, and how well.
+
+    Raises:
+        SourceError: only the last part of its name fits, and that of several targets.
+    """
+    fits = [_fit(source, table, alone=alone) for table in tables]
+    best = max(fits, default=_NONE)
+    if best == _LAST_PART and fits.count(best) > 1:
+        names = " and ".join(table.name for table, fit in zip(tables, fits, strict=True) if fit == best)
+        raise SourceError(f"the feed carries {source}, which may be {names}; say which: source_table")
+    # Of several patterns the last one wins: the general one is written first.
+    return (len(fits) - 1 - fits[::-1].index(best) if fits else 0), best
+
+
+def _fit(source: str, table: TableFeed, *, alone: bool) -> int:
+    if table.source_table is not None:
+        return _TOLD if table.takes(source) else _NONE
+    if not source:
+        return _NONE
+    if matches(source, table.name):
+        return _FULL
+    if source.rsplit(".", 1)[-1] == table.name.rsplit(".", 1)[-1]:
+        return _LAST_PART
+    return _ANY if alone else _NONE
+
+
+_PLACE = ("topic", "partition", "offset")
+_BESIDE = frozenset(
+    {*_PLACE, "key", "timestamp", "timestampType", "timestamp_type", "ts", "tstype", "broker", "headers"}
+    | {"key_schema_id", "value_schema_id", "leaderEpoch"}
+)
+_VALUES = ("value", "payload")
+
+
+def unwrapped(raw: RawEvents) -> RawEvents:
+    """The messages inside, with their keys; events that are no such message as they are."""
+    if raw.documents is None or raw.keys is not None:
+        return raw
+    documents = from_binary(raw.documents)
+    rows = np.flatnonzero(first_member_is(documents, *_BESIDE, *_VALUES))
+    if not len(rows):
+        return raw
+    members = scan_objects(documents.take(rows), ("key", *_VALUES, *_PLACE))
+    wrapped = _are_messages(members)
+    if not wrapped.any():
+        return raw
+    # Each by its own member: a message is a tombstone only if its own value is null.
+    values = pc.coalesce(*(json_text(members.column(name))[0] for name in _VALUES)).cast(pa.binary())
+    keys = json_text(members.column("key"))[0].cast(pa.binary())
+    places = np.full(len(documents), -1, np.int64)
+    places[rows[wrapped]] = np.flatnonzero(wrapped)
+    inside, taken = pa.array(places >= 0), pa.array(places, mask=places < 0)
+    return replace(raw, documents=pc.if_else(inside, values.take(taken), raw.documents), keys=keys.take(taken))
+
+
+def _are_messages(members: Members) -> Mask:
+    """Which objects are messages with nothing but what such dumps have."""
+    kinds = {name: members.column(name).kind for name in ("key", *_VALUES, *_PLACE)}
+    given = {name: kind != kernels.MISSING for name, kind in kinds.items()}
+    result: Mask = members.of_names({*_BESIDE, *_VALUES}) & (given["value"] ^ given["payload"])
+    placed = np.all([given[name] for name in _PLACE], axis=0)
+    # A row may have columns that are called key and value: only objects are messages then.
+    value = np.where(given["value"], kinds["value"], kinds["payload"])
+    is_object = (kinds["key"] == kernels.OBJECT) | (value == kernels.OBJECT)
+    is_nothing_else = np.all(
+        [(kind == kernels.OBJECT) | (kind == kernels.NULL) for kind in (kinds["key"], value)], axis=0
+    )
+    result &= placed | (is_object & is_nothing_else)
+    return result
+
+
+SNIFFED_EVENTS = 200
+
+
+_DEBEZIUM = (
+    *(("op", "before"), ("op", "after"), ("op", "source"), ("schema", "payload"), ("__deleted",)),
+    # What shares files with changes: transaction markers and schema changes.
+    *(("status", "id", "event_count"), ("ddl", "databaseName"), ("ddl", "tableChanges")),
+)
+_CANAL = (("isDdl", "data", "type"), ("mysqlType", "data", "type"), ("isDdl", "sql", "type"))
+_MAXWELL = (("database", "table", "type", "ts", "data"), ("database", "type", "ts", "def"), ("database", "type", "sql"))
+_NAMES = tuple(dict.fromkeys(name for mark in (*_DEBEZIUM, *_CANAL, *_MAXWELL) for name in mark))
+_WAL2JSON = ("action", "change", "table", "message")
+_DMS = ("data", "metadata")
+_FULL_LOAD = r"(^|/)LOAD[0-9A-F]{8}\.(csv|parquet)(\.gz)?$"
+_TRANSACTION_MEMBERS = frozenset(
+    {"action", "xid", "timestamp", "lsn", "nextlsn", "origin", "transactional", "prefix", "content", "message"}
+)
+
+
+def sniff(raw: RawEvents) -> str:
+    """The name of the format.
+
+    Raises:
+        SourceError: the events look like no format, or like several.
+    """
+    if raw.rows is not None:
+        return "debezium-avro" if is_envelope(raw.rows) or is_unwrapped(raw.rows) else _sniff_columns(raw, raw.rows)
+    if raw.documents is None:
+        raise SourceError("nothing to tell the format by: state it (format: ...)")
+    first = raw.documents.slice(0, SNIFFED_EVENTS)
+    if pc.any(pc.starts_with(first, b"\0")).as_py():
+        return "debezium-avro"
+    documents = from_binary(first)
+    events = scan_objects(documents, (*_NAMES, *_WAL2JSON, *_DMS, "__op", *USUAL_OP_COLUMNS), learn=False)
+    canal = _has_any(events, _CANAL)
+    marks = {
+        "debezium-json": _has_any(events, _DEBEZIUM)
+        | _is_op(events.column("__op"))
+        | _is_heartbeat(documents, events)
+        | _is_bare_payload(documents),
+        "canal-json": canal,
+        "maxwell-json": _has_any(events, _MAXWELL) & ~canal,  # Canal's messages have all that Maxwell's have
+        "dms": _is_dms(events),
+        "wal2json": _is_wal2json(documents, events),
+    }
+    found = [name for name, mask in marks.items() if mask.any()]
+    if len(found) == 1:
+        return found[0]
+    if not found and any(events.column(name).has_value.any() for name in USUAL_OP_COLUMNS):
+        return "rows"
+    if not found and (blank(events) | tombstones(events)).all():
+        return "debezium-json"  # tombstones alone, which it leaves out
+    shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
+    looks = f"look like {' and '.join(found)}" if found else "look like no known format"
+    raise SourceError(f"the events {looks}; state the format (format: ...). The first is {shown[:120]!r}")
+
+
+def _has_any(events: Members, marks: tuple[tuple[str, ...], ...]) -> Mask:
+    found = np.zeros(len(events), np.bool_)
+    for names in marks:
+        found |= events.is_object & np.all([events.column(name).kind != kernels.MISSING for name in names], axis=0)
+    return found
+
+
+def _is_op(column: SpanColumn) -> Mask:
+    return _is_one_of(column, b"rcudt")
+
+
+def _is_heartbeat(documents: Documents, events: Members) -> Mask:
+    """Objects of nothing but `ts_ms`."""
+    every = scan_objects(documents, ("ts_ms",), learn=True)
+    result: Mask = events.is_object & every.of_names({"ts_ms"}) & every.column("ts_ms").of_kind(kernels.INT)
+    return result
+
+
+def _is_bare_payload(documents: Documents) -> Mask:
+    """Objects of nothing but a `payload` that is an event."""
+    outer = scan_objects(documents, ("payload",), learn=True)
+    inner = scan_objects(outer.column("payload").documents(kernels.OBJECT), ("op", "before", "after"), learn=False)
+    has_image = (inner.column("before").kind != kernels.MISSING) | (inner.column("after").kind != kernels.MISSING)
+    result: Mask = outer.of_names({"payload"}) & _is_op(inner.column("op")) & has_image
+    return result
+
+
+def _is_dms(events: Members) -> Mask:
+    inside = scan_objects(
+        events.column("metadata").documents(kernels.OBJECT), ("record-type", "operation", "table-name"), learn=False
+    )
+    return inside.column("operation").has_value & (
+        inside.column("record-type").has_value | inside.column("table-name").has_value
+    )
+
+
+def _is_wal2json(documents: Documents, events: Members) -> Mask:
+    """Transactions of version 1, changes of version 2, or what stands around them and around pgcopydb's messages."""
+    action = events.column("action")
+    change = _is_one_of(action, b"IUDT") & (events.column("table").has_value | events.column("message").has_value)
+    around = _is_one_of(action, b"BCMKEXPR") & scan_objects(documents, ("action",), learn=True).of_names(
+        set(_TRANSACTION_MEMBERS)
+    )
+    return events.column("change").of_kind(kernels.ARRAY) | change | around
+
+
+def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
+    """Strings of one character, one of these."""
+    return np.isin(letters(column), np.frombuffer(words, np.uint8))
+
+
+def _sniff_columns(raw: RawEvents, rows: pa.Table) -> str:
+    names = rows.column_names
+    files = pc.unique(raw.source_file.cast(pa.string()))
+    if (names and names[0] == "Op") or pc.all(pc.match_substring_regex(files, _FULL_LOAD)).as_py():
+        return "dms"
+    if any(name in USUAL_OP_COLUMNS for name in names):
+        return "rows"
+    raise SourceError(
+        f"no column of {', '.join(names[:10])} says what happened to a row: format: dms or rows, with op_column or no_op"
+    )
 
 
 @dataclass(frozen=True)

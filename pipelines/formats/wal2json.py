@@ -1,7 +1,6 @@
-"""wal2json, format versions 1 and 2, bare or in the wrapper of pgcopydb.
+"""wal2json, format versions 1 and 2, plain or in the wrapper of pgcopydb.
 
-A column that an update lacks was not sent (an unchanged TOAST value). What a transaction changes is applied once its
-commit has been seen: `complete_transactions` tells a source how far that is.
+Names, types and values come as lists of objects or as parallel lists and become columns here.
 """
 
 from collections.abc import Mapping
@@ -13,24 +12,118 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipelines.decode import casting
+from pipelines.decode.batches import Complete, RawEvents
+from pipelines.decode.events import (
+    Declared,
+    Events,
+    Refusal,
+    blank,
+    broken_documents,
+    counted,
+    op_codes,
+    paths_of,
+    refusal,
+    strings,
+    table_names,
+    tombstones,
+)
+from pipelines.decode.feed_schemas import postgres_type
+from pipelines.decode.image import CellImages, Nothing, taken_cells
+from pipelines.decode.value_types import Encoding
 from pipelines.errors import ConfigError
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats import temporal
-from pipelines.formats.documents import Documents, from_binary
-from pipelines.formats.events import Declared, Events, Refusal, strings, table_names
-from pipelines.formats.image_sources import Nothing
-from pipelines.formats.json_events import blank, broken_documents, counted, paths_of, refusal, tombstones
-from pipelines.formats.json_scan import scan_arrays, scan_objects
-from pipelines.formats.json_spans import Members
-from pipelines.formats.op_names import op_codes
-from pipelines.formats.sql_types import postgres_type
-from pipelines.formats.value_type import Encoding
-from pipelines.formats.wal2json_cells import Cells, cells_of, parallel
-from pipelines.sources.event_groups import Complete
-from pipelines.sources.raw_events import RawEvents
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_arrays, scan_objects
+from pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Name, type and value per column of each event; `given`: the event has the list at all."""
+
+    offsets: NDArray[np.int64]
+    names: pa.StringArray
+    types: pa.StringArray
+    values: SpanColumn
+    given: Mask
+    uneven: Mask
+
+    def images(self, present: Mask) -> CellImages:
+        """The cells as row images of the events that are `present` and have the list."""
+        return CellImages(self.offsets, self.names, self.values, present & self.given)
+
+    def followed_by(self, other: "Cells") -> "Cells":
+        """The cells of these events, then those of others; all lie in the same bytes."""
+        values = SpanColumn(
+            other.values.data,
+            np.concatenate([self.values.start, other.values.start]),
+            np.concatenate([self.values.end, other.values.end]),
+            np.concatenate([self.values.kind, other.values.kind]),
+        )
+        return Cells(
+            np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+            pa.concat_arrays([self.names, other.names]),
+            pa.concat_arrays([self.types, other.types]),
+            values,
+            np.concatenate([self.given, other.given]),
+            np.concatenate([self.uneven, other.uneven]),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> "Cells":
+        """The cells of these events."""
+        offsets, cells = taken_cells(self.offsets, rows)
+        places = pa.array(cells)
+        names, types, values = self.names.take(places), self.types.take(places), self.values.take(cells)
+        return Cells(offsets, names, types, values, self.given[rows], self.uneven[rows])
+
+    def signatures(self) -> pa.Array:
+        """Per event a text of all names and types."""
+        texts = pc.binary_join_element_wise(self.names, self.types.fill_null(""), "\x1f", null_handling="replace")
+        lists = pa.ListArray.from_arrays(pa.array(self.offsets.astype(np.int32)), texts)
+        return pc.binary_join(lists, "\x1e")
+
+
+def cells_of(lists: SpanColumn) -> Cells:
+    """Cells of lists of {name, type, value}."""
+    elements = scan_arrays(lists.documents(kernels.ARRAY))
+    cells = scan_objects(elements.values.documents(kernels.OBJECT), ("name", "type", "value"), learn=False)
+    return Cells(
+        elements.offsets.astype(np.int64),
+        strings(cells.column("name")).fill_null(""),
+        strings(cells.column("type")),
+        cells.column("value"),
+        lists.of_kind(kernels.ARRAY),
+        np.zeros(len(lists), np.bool_),
+    )
+
+
+def parallel(events: Members, names: str, types: str, values: str | None) -> Cells:
+    """Cells of three parallel lists."""
+    lists: list[Elements] = [
+        scan_arrays(events.column(name).documents(kernels.ARRAY)) for name in (names, types, values or names)
+    ]
+    lengths = [np.diff(part.offsets) for part in lists]
+    uneven = (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
+    if uneven.any():
+        # One event whose lists differ must not shift the cells of the others.
+        even = [
+            scan_arrays(events.column(n).documents(kernels.ARRAY).where(~uneven))
+            for n in (names, types, values or names)
+        ]
+        lists = even
+    return Cells(
+        lists[0].offsets.astype(np.int64),
+        strings(lists[0].values).fill_null(""),
+        strings(lists[1].values),
+        lists[2].values,
+        events.column(names).of_kind(kernels.ARRAY),
+        uneven,
+    )
+
 
 Rows = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 _V2 = {"I": "c", "U": "u", "D": "d", "T": "t"}
 _V2_CONTROL = dict.fromkeys(("B", "C", "K", "E", "M", "X", "P", "R"), "x")
@@ -185,7 +278,7 @@ def _version_2(documents: Documents, wrapper: Members) -> _Changes:
         raw=np.arange(len(op)),
         parts=_table_parts(events),
         cells=tuple(cells_of(events.column(name)) for name in ("columns", "identity", "pk")),
-        times=temporal.from_text(times, _TIMESTAMP)[0],
+        times=casting.from_text(times, _TIMESTAMP)[0],
         refused=(
             *broken_documents(events),
             *refusal(unknown, "no wal2json event: action is none of I, U, D, T, B, C, M", action),
@@ -219,7 +312,7 @@ def _version_1(documents: Documents, wrapper: Members) -> _Changes:
         raw=raw_of,
         parts=_table_parts(events),
         cells=cells,
-        times=temporal.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
+        times=casting.from_text(times, _TIMESTAMP)[0].take(pa.array(raw_of)),
         refused=(
             *broken_documents(transactions),
             *refusal(no_change, "no wal2json transaction: change is missing"),

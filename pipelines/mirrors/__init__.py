@@ -1,1 +1,1 @@
-"""Mirrors: changes folded to one state per key, written as data files and equality deletes."""
+"""Mirrors: changes folded to one state per key and written as data files and equality deletes."""

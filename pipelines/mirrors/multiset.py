@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.change_run import ChangeRun
-from pipelines.changes.key_codes import encode_keys
-from pipelines.changes.key_partitions import hash_codes, num_parts, rows_after, spread
+from pipelines.changes.change_run import ChangeRun, hash_codes, num_parts, rows_after, spread
+from pipelines.changes.keys import encode_keys
 from pipelines.mirrors.partial_removals import Removals
 
 Rows = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import require
+from pipelines.jsonscan.value_kernels import require
 from scan_core.native.machine_code import kernel
 
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ It tells files apart that differ by chance, not files that someone made to be ta
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import require
+from pipelines.jsonscan.value_kernels import require
 from scan_core.native.machine_code import inlined, kernel
 
 _P1, _P2, _P3, _P4, _P5 = (

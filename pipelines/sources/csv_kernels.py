@@ -6,7 +6,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats.json_kernels import require
+from pipelines.jsonscan.value_kernels import require
 from scan_core.native.machine_code import kernel
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)

@@ -1,14 +1,17 @@
-"""Which event files there are: names, sizes and when they arrived, in local folders and object stores."""
+"""Lists event files: their names, sizes and times of arrival.
 
-# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH207 - pathlib objects double the time of listing 100,000 files
+Covers local folders and object stores, which are reached through the FileIO of the catalog. `file_position.py`
+decides which files are new.
+"""
 
 import errno
 import glob
 import os
 import re
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,7 +19,63 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipelines.errors import SourceError
-from pipelines.sources.remote_files import RemoteFiles, environment_files
+from scan_core.io.catalog import filesystem
+from scan_core.io.location import parse_location
+from scan_core.model.errors import MissingFileError
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a listing; `path` is its whole address."""
+
+    path: str
+    size: int
+    mtime_ns: int | None
+    is_file: bool
+
+
+@dataclass(frozen=True)
+class RemoteFiles:
+    """File systems by scheme and authority.
+
+    Attributes:
+        properties: of FileIO (`s3.endpoint`, `s3.access-key-id` ...), as the catalog has them.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def get_file_info(self, selector: Any) -> list[RemoteFile]:
+        """The files in a folder."""
+        folder, inner = self._at(selector.base_dir)
+        prefix = selector.base_dir[: len(selector.base_dir) - len(inner)]
+        found = folder.get_file_info(pa.fs.FileSelector(inner, recursive=selector.recursive))
+        return [RemoteFile(prefix + i.path.removeprefix("/"), i.size, i.mtime_ns, i.is_file) for i in found]
+
+    def is_folder(self, path: str) -> bool:
+        """Whether an address is that of a folder."""
+        folder, inner = self._at(path)
+        return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
+
+    def open_input_file(self, path: str) -> Any:
+        """A file for reading."""
+        folder, inner = self._at(path)
+        return folder.open_input_file(inner)
+
+    def _at(self, path: str) -> tuple[Any, str]:
+        try:
+            return filesystem(parse_location(path), self.properties)
+        except MissingFileError as error:
+            raise SourceError(f"cannot reach {path}: {error}") from error
+
+
+@cache
+def environment_files() -> RemoteFiles:
+    """Files that are reached with what the environment says."""
+    return RemoteFiles()
+
+
+# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH207 - pathlib objects double the time of listing 100,000 files
+
 
 _WILDCARD = re.compile(r"[*?\[]")
 _UNFINISHED = re.compile(r"[._].*|.*\.(tmp|crc|inprogress|filepart|_COPYING_)")

@@ -1,23 +1,348 @@
-"""One event file in pieces: which kind and compression it has, from where to go on, and what it is known by."""
+"""Reads one event file in pieces, from where reading stopped before.
+
+Detects the kind of file and its compression. Contains the readers of text, framed messages, Parquet and Avro
+container files; CSV is in `csv_file.py`. `files.py` chooses the files.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from pipelines.changes.change_batch import REJECTED_SCHEMA, Rejected
+from pipelines.decode.avro import AVRO_SCHEMA, AvroReader, read_records, reader_of
+from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.errors import SourceError
-from pipelines.sources import file_rows
-from pipelines.sources.file_chunks import Chunks
-from pipelines.sources.file_documents import Piece
+from pipelines.jsonscan import document_kernels
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.sources.csv_file import read_csv
+from pipelines.sources.file_documents import (
+    Chunks,
+    FilePiece,
+    Piece,
+    after_last_newline,
+    behind,
+    end_of,
+    leading_blank_lines,
+    split_documents,
+    split_frames,
+    split_keys,
+    split_lines,
+)
 from pipelines.sources.file_listing import ListedFile, open_file
-from pipelines.sources.file_options import FileOptions
-from pipelines.sources.file_piece import FilePiece, end_of
+from pipelines.sources.file_options import (
+    EVENT_SHARE,
+    SNIFFED_BYTES,
+    FileOptions,
+    Layout,
+    comment_length,
+    is_unfinished_start,
+    sniff_layout,
+)
 from pipelines.sources.file_position import ReadFile
-from pipelines.sources.text_reader import read_text
+from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.files.avro import Block, read_block, read_header, record_bytes
+from scan_core.files.parquet.decoded_size import DecodedSizes
+from scan_core.files.parquet.file_layout import read_layout
+from scan_core.io.remote import ByteRanges
+from scan_core.metadata.avro_container import MAX_EXPANSION, BlockTooLargeError, decompress
+from scan_core.model.errors import ScanError
+
+_DECODED_SHARE = 2
+"""What the records of a block may take, beside its bytes: half of the memory limit."""
+
+
+def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa.Table]:
+    """The rows of an Avro file, a block or part of one at a time; a block must not take more than `most_bytes`.
+
+    Raises:
+        SourceError: damaged, compressed in an unknown way, or of a schema that no columns hold.
+    """
+    source = stream if stream.seekable() else pa.BufferReader(stream.read())
+    try:
+        size = source.size()
+        header = read_header(source, size)
+        if header.codec not in MAX_EXPANSION:
+            raise SourceError(f"Avro codec {header.codec!r:.40} is not supported; {', '.join(MAX_EXPANSION)} are")
+        document = header.schema.decode()
+        reader = reader_of(document)
+        offset = header.end
+        while offset < size:
+            block = read_block(source, offset, size, header.sync)
+            table = _rows(source, block, header.codec, reader, most_bytes)
+            offset = block.next_offset
+            table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
+            for first in range(0, table.num_rows, batch_rows):
+                yield table.slice(first, batch_rows)
+    except (ValueError, KeyError, IndexError, EOFError) as error:
+        raise SourceError(f"no Avro file that can be read: {error}") from error
+
+
+def _rows(source: Any, block: Block, codec: str, reader: AvroReader, most_bytes: int) -> pa.Table:
+    if block.num_rows < 0:
+        raise ValueError(f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes")
+    taken = max(record_bytes(block.num_rows, len(reader.fields)), block.num_bytes)
+    if taken > _DECODED_SHARE * most_bytes or block.num_bytes > most_bytes:
+        raise SourceError(
+            f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes, which take about "
+            f"{taken} bytes to decode; raise memory_limit_bytes, or write smaller blocks"
+        )
+    try:
+        data = decompress(source.read_at(block.num_bytes, block.offset), codec, most_bytes)
+    except BlockTooLargeError as error:
+        raise SourceError(
+            f"the block at {block.offset} becomes more than {most_bytes} bytes; raise memory_limit_bytes, or write "
+            "smaller blocks"
+        ) from error
+    table = read_records(data, block.num_rows, reader)
+    if table is None:
+        raise ValueError(f"the block at {block.offset} does not hold the {block.num_rows} records that it claims")
+    return table
+
+
+def read_parquet(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
+    """The rows of a Parquet file."""
+    name = "the Parquet file"  # its path is in the caller's message
+    try:
+        source = ByteRanges(stream)
+        layout = read_layout(source, name)
+        sizes, leaves = DecodedSizes(name, source, layout), range(len(layout.footer.leaves))
+        limits = DecodingLimits.of(options.most_event_bytes * EVENT_SHARE, options.batch_bytes)
+        with pq.ParquetFile(stream, metadata=layout.metadata) as file:
+            for group in layout.row_groups:
+                windows = sizes.windows(group, leaves, range(group.num_rows), limits)
+                most_rows = options.batch_rows if windows is None else min(options.batch_rows, *map(len, windows))
+                for batch in file.iter_batches(batch_size=most_rows, row_groups=[group.index]):
+                    yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+    except ScanError as error:
+        raise SourceError(str(error)) from error
+
+
+def read_avro(stream: Any, options: FileOptions) -> Iterator[pa.Table]:
+    """The rows of an Avro object container file."""
+    yield from read_container(stream, options.batch_rows, options.most_event_bytes)
+
+
+READERS: Mapping[str, Callable[[Any, FileOptions], Iterator[pa.Table]]] = {
+    ".parquet": read_parquet,
+    ".avro": read_avro,
+}
+
+
+_TEXT_TABLES = (".csv", ".tsv")
+_LINE_LAYOUTS = (Layout.LINES, Layout.KEYED_LINES, Layout.PSQL)
+
+
+def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str) -> Iterator[FilePiece]:
+    """The events behind those that are read already."""
+    head = chunks.peek(SNIFFED_BYTES)
+    if _is_csv(head, known, options, suffix):
+        options.check_for(Layout.CSV)
+        yield from read_csv(chunks, head, known, options, suffix)
+        return
+    comment_bytes, comment_lines = comment_length(head)
+    layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
+    if layout is not None:
+        options.check_for(layout)
+    if layout is None and (options.report_incomplete or not chunks.seekable):
+        layout = Layout.LINES
+    if layout is None:
+        yield end_of(replace(known, waiting=True))
+        return
+    if layout is Layout.FRAMED:
+        yield from _read_frames(chunks, known, options)
+        return
+    if layout in _LINE_LAYOUTS:
+        yield from _read_lines(chunks, known, layout, options, (comment_bytes, comment_lines))
+    else:
+        yield from _read_documents(chunks, known, layout, options, comment_bytes)
+
+
+def _read_lines(
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int]
+) -> Iterator[FilePiece]:
+    # Lines without a byte position are known from the change log: they are counted again and left out.
+    applied = known.lines if known.read_bytes == 0 else 0
+    begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
+    known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
+    while True:
+        data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
+        pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
+        # white space behind the last newline may be half of one: its other half would be a line
+        is_blank = is_last and chunks.seekable and not data.slice(after_last_newline(data)).to_pybytes().strip()
+        whole = after_last_newline(data) if pending or is_blank else data.size
+        begin = 0
+        while begin < whole and not 0 < options.last_line <= known.lines:
+            rest = data.slice(begin, whole - begin)
+            piece = leading_blank_lines(rest, known.lines + 1)
+            if piece is None or options.first_line > 1 or options.last_line:
+                piece = split_lines(rest, known.lines + 1, layout, options.batch_rows, options.separator)
+            begin += piece.read_bytes
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield _lines_piece(_chosen(piece, options, applied), behind(before, applied), behind(known, applied))
+        if pending and options.report_incomplete:
+            rest = split_lines(data.slice(whole), known.lines + 1, layout, 1, options.separator)
+            yield _lines_piece(_chosen(rest, options, applied), known, known)
+        if pending and not options.report_incomplete:
+            known = replace(known, waiting=True)
+        if is_last or 0 < options.last_line <= known.lines:
+            break
+    yield end_of(known)
+
+
+def _lines_piece(piece: Piece, before: ReadFile, after: ReadFile) -> FilePiece:
+    return FilePiece(piece, None, before, after, _of_file(piece.rejected, after.name))
+
+
+def _of_file(rejected: Rejected, name: str) -> Rejected:
+    names = pa.array([name] * rejected.num_rows, pa.string())
+    return Rejected(rejected.table.set_column(0, rejected.table.schema.field(0), names))
+
+
+def _is_csv(head: bytes, known: ReadFile, options: FileOptions, suffix: str) -> bool:
+    """Whether a text holds CSV; dumps of `key TAB value` lines may be called .tsv too."""
+    if known.layout or options.layout is not None:
+        return Layout.CSV.value in {known.layout, options.layout}
+    return suffix in _TEXT_TABLES and head.lstrip()[:1] not in {b"{", b"["}
+
+
+def _read_frames(chunks: Chunks, known: ReadFile, options: FileOptions) -> Iterator[FilePiece]:
+    chunks.skip_exactly(known.read_bytes)
+    known = replace(known, layout=Layout.FRAMED.value, waiting=False)
+    wanted = options.batch_bytes
+    while True:
+        data, is_last = chunks.some(wanted)
+        piece, is_cut = split_frames(data, known.lines + 1, options.batch_rows)
+        if len(piece.offsets):
+            before, known = known, replace(known, read_bytes=known.read_bytes + piece.read_bytes, lines=piece.lines)
+            yield FilePiece(piece, None, before, known)
+        if is_last and (is_cut or piece.read_bytes == data.size):
+            break
+        # A message may be larger than what is read at once.
+        wanted = options.batch_bytes if len(piece.offsets) else 2 * wanted
+        if wanted > options.most_event_bytes:
+            raise SourceError(
+                f"a message of more than {options.most_event_bytes} bytes: raise memory_limit_bytes, if the file is framed"
+            )
+        chunks.give_back(data, piece.read_bytes)
+    if is_cut and options.report_incomplete:
+        raise SourceError(f"the file ends within message {known.lines + 1}")
+    yield end_of(replace(known, waiting=is_cut))
+
+
+def _read_documents(
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, skipped_bytes: int
+) -> Iterator[FilePiece]:
+    data = chunks.whole(options.most_event_bytes).slice(skipped_bytes)
+    if options.comments:
+        data = _blanked(data, options.comments)
+    piece = split_documents(data, layout, known.lines)
+    pending, lines = chunks.seekable and piece.may_grow, piece.lines
+    if layout is not Layout.KEYED_DOCUMENTS:
+        pending = bool(len(piece.documents)) and chunks.seekable and not _is_complete(piece.documents[-1].as_py())
+        lines -= pending
+    known = replace(known, layout=layout.value if lines else "", waiting=False)
+    if pending and not options.report_incomplete:
+        count = len(piece.documents) - (piece.lines - lines)
+        keys = None if piece.keys is None else piece.keys.slice(0, count)
+        piece = replace(piece, documents=piece.documents.slice(0, count), keys=keys, offsets=piece.offsets[:count])
+        piece = replace(piece, rejected=Rejected.none())
+    for first in range(0, len(piece.offsets), options.batch_rows):
+        part = _part(piece, first, options.batch_rows)
+        read = min(int(part.offsets[-1]), lines)
+        before, known = known, replace(known, lines=max(read, known.lines), read_bytes=known.size)
+        yield FilePiece(part, None, before, known)
+    waiting = pending and not options.report_incomplete
+    read_bytes = known.size if lines else 0
+    end = end_of(replace(known, lines=max(lines, known.lines), read_bytes=read_bytes, waiting=waiting))
+    yield replace(end, rejected=_of_file(piece.rejected, known.name))
+
+
+def _part(piece: Piece, first: int, count: int) -> Piece:
+    keys = None if piece.keys is None else piece.keys.slice(first, count)
+    offsets = piece.offsets[first : first + count]
+    return replace(piece, documents=piece.documents.slice(first, count), keys=keys, offsets=offsets)
+
+
+def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
+    """The lines that the options ask for, after the `applied` first ones."""
+
+    def is_asked_for(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        last = (numbers <= options.last_line) | (options.last_line == 0)
+        result: NDArray[np.bool_] = (numbers >= max(options.first_line, applied + 1)) & last
+        return result
+
+    keep = is_asked_for(piece.offsets)
+    if piece.rejected.num_rows:
+        lines = np.asarray(piece.rejected.table.column("source_offset"))
+        raw = piece.rejected.table.column("raw").combine_chunks()
+        comments = np.any(
+            [np.zeros(len(lines), np.bool_), *(np.asarray(pc.starts_with(raw, p)) for p in options.comments)], axis=0
+        )
+        asked = is_asked_for(lines)
+        told = dict(piece.skipped)
+        if (comments & asked).any():
+            told["comment"] = told.get("comment", 0) + int((comments & asked).sum())
+        piece = replace(
+            piece, rejected=Rejected(piece.rejected.table.filter(pa.array(asked & ~comments))), skipped=told
+        )
+    skipped = dict(piece.skipped)
+    for prefix in options.comments:
+        is_comment = np.asarray(pc.starts_with(piece.documents, prefix)) if len(keep) else keep
+        if (is_comment & keep).any():
+            skipped["comment"] = skipped.get("comment", 0) + int((is_comment & keep).sum())
+            keep &= ~is_comment
+    if keep.all():
+        return piece if skipped == piece.skipped else replace(piece, skipped=skipped)
+    mask = pa.array(keep)
+    keys = None if piece.keys is None else piece.keys.filter(mask)
+    return replace(
+        piece, documents=piece.documents.filter(mask), keys=keys, offsets=piece.offsets[keep], skipped=skipped
+    )
+
+
+def _layout(head: bytes, options: FileOptions) -> Layout | None:
+    """The layout that the options or the first bytes tell; None if these are the beginning of one document."""
+    if options.layout is not None:
+        return Layout(options.layout)
+    for prefix in options.comments:
+        head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
+    # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
+    return sniff_layout(head) if len(head) >= SNIFFED_BYTES // 2 or not is_unfinished_start(head) else None
+
+
+def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:
+    wanted = tuple(prefix.encode() for prefix in prefixes)
+    lines = data.to_pybytes().split(b"\n")
+    return pa.py_buffer(b"\n".join(b"" if line.lstrip().startswith(wanted) else line for line in lines))
+
+
+def _is_unfinished(data: pa.Buffer, layout: Layout, separator: bytes) -> bool:
+    """Whether the last line may still grow: it has no newline and is no complete event."""
+    rest = data.slice(after_last_newline(data)).to_pybytes()
+    if not rest.strip():
+        return False
+    if layout is Layout.KEYED_LINES:
+        values, _, none = split_keys(pa.array([rest], pa.binary()), separator)
+        # Without a newline a value may still come behind the separator.
+        return bool(none[0]) or not values[0].is_valid or not _is_complete(values[0].as_py())
+    return not _is_complete(rest)
+
+
+def _is_complete(document: bytes | None) -> bool:
+    if document is None:
+        return True
+    data = np.frombuffer(document, np.uint8)
+    spans = np.zeros((2, 2), np.int64)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    found, reached = document_kernels.split_documents(data, 0, len(data), spans, stack, False)
+    return bool(found == 1 and reached == len(data))
+
 
 QUIET_SECONDS = 60
 """A file that was not written to for so long is memory-mapped: truncating a mapped file kills its readers."""
@@ -45,7 +370,7 @@ def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesyste
             if compression is None:
                 suffix, compression = _known_by_magic(stream, suffix)
                 content = stream if compression is None else pa.CompressedInputStream(stream, compression)
-            if suffix in file_rows.READERS:
+            if suffix in READERS:
                 asked.check_for_columns(suffix.removeprefix(".").capitalize())
                 yield from _read_rows(content, known, suffix, options, file.size)
             else:
@@ -80,7 +405,7 @@ def _known_by_magic(stream: Any, suffix: str) -> tuple[str, str | None]:
 def _read_rows(content: Any, known: ReadFile, suffix: str, options: FileOptions, size: int) -> Iterator[FilePiece]:
     seen = 0
     known = replace(known, waiting=False)
-    for table in file_rows.READERS[suffix](content, options):
+    for table in READERS[suffix](content, options):
         first, seen = seen, seen + table.num_rows
         if seen <= known.lines:
             continue

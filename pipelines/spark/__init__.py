@@ -1,1 +1,1 @@
-"""Spark as the pipelines use it: the session that a config asks for, our code on its workers, mirrors as views."""
+"""Spark for the pipelines: the session, and our code on its workers."""

@@ -1,1 +1,1 @@
-"""Delete files: loading, indexing and applying them."""
+"""Deletes of a data file: loading, indexing, and applying them."""

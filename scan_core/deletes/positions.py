@@ -12,18 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from scan_core.deletes.loader import read_in_parts
-from scan_core.errors import MalformedTableError, MemoryLimitError, UnsupportedError
-from scan_core.file_io import read_bytes, refuse_moved
-from scan_core.location import PathMatch, relocate, same_file
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.read.file_reader import FileReader, field_id_of, refusing_malformed
-from scan_core.read.open_file import open_file
-from scan_core.rows.positions import RowPositions, SortedPositions, sorted_positions
-from scan_core.rows.roaring import RoaringPositions, decode_roaring
-from scan_core.snapshot import DataFile, DeleteFile
-from scan_core.split import FileIOConfig
+from scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
+from scan_core.deletes.indexes import read_in_parts
+from scan_core.files.open_file import open_file
+from scan_core.io.files import read_bytes, refuse_moved
+from scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
+from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.snapshot import DataFile, DeleteFile
+from scan_core.rows.roaring import RoaringPositions, RowPositions, SortedPositions, decode_roaring, sorted_positions
 
 FILE_PATH_ID = 2147483546
 POSITION_ID = 2147483545

@@ -1,1 +1,1 @@
-"""The expression side of a scan: text to bound predicates to arrays of truth values."""
+"""Expressions: SQL text and Python objects, bound to a schema, evaluated on columns."""

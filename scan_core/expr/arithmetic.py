@@ -1,7 +1,7 @@
-"""Arithmetic on columns with Spark's ANSI meaning: overflow and division by zero fail the row, not the batch."""
+"""Arithmetic, bitwise operators and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch."""
 
 import decimal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,20 +9,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.coercion import FLOATING, INTEGRAL, LONG, decimal_of, name_of
-from scan_core.expr.compare import SHORT_DECIMAL_DIGITS, numbers
-from scan_core.expr.kernel_results import OVERFLOW, Kernel, decimal_array, nulls_of, outcome, rounded_decimal
+from scan_core.expr.compare import numbers
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.vectors import (
+    OVERFLOW,
+    SHORT_DECIMAL_DIGITS,
     BoolMask,
+    Kernel,
     Operand,
     Vector,
     array_of,
+    decimal_array,
     fixed_values,
     null_mask,
+    nulls_of,
+    outcome,
+    rounded_decimal,
     union,
     valid_mask,
 )
-from scan_core.schema import PrimitiveType, Type
+from scan_core.model.schema import PrimitiveType, Type
 
 DIVISION_BY_ZERO = "division by zero"
 
@@ -204,3 +210,70 @@ KERNELS: Mapping[str, Kernel] = {
     "sqrt": _square_root,
 }
 """By function name; `try ` forms use the same kernels."""
+
+
+def _bitwise(operation: np.ufunc) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
+        return outcome(operation(left, right), nulls_of(*arguments), None, result, "")
+
+    return kernel
+
+
+def _invert(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    return outcome(np.invert(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
+
+
+BITWISE_KERNELS: Mapping[str, Kernel] = {
+    "&": _bitwise(np.bitwise_and),
+    "|": _bitwise(np.bitwise_or),
+    "^": _bitwise(np.bitwise_xor),
+    "~": _invert,
+}
+
+
+_LEAST_ROUNDED = 1e-20
+"""Rounding to at most 15 digits leaves nothing of smaller numbers."""
+_WHOLE_FROM = 2.0**53
+
+
+def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        null = nulls_of(arguments[0])
+        if name_of(result) == "decimal":
+            wide = arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1]))
+            return rounded_decimal(pc.round(wide, ndigits=0, round_mode=mode), null, result)
+        values = numbers(arguments[0], types[0])
+        if name_of(types[0]) in INTEGRAL:
+            return outcome(values, null, None, result, "")
+        with np.errstate(invalid="ignore"):
+            whole = floats(values)
+            outside = (whole < -(2.0**63)) | (whole >= 2.0**63)
+            usable = np.where(outside | np.isnan(whole), 0, whole).astype(np.int64)  # NaN gives 0, as in Java
+        return outcome(usable, null, outside, result, f"{OVERFLOW} of {result}")
+
+    return kernel
+
+
+def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    null, digits = nulls_of(arguments[0]), arguments[1].as_py()
+    if name_of(result) == "decimal":
+        return rounded_decimal(arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1])), null, result)
+    values = numbers(arguments[0], types[0])
+    with np.errstate(invalid="ignore"):
+        has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
+    # Spark takes the digits of the shortest text of the number
+    text = pa.array(np.where(has_fraction & (np.abs(values) > _LEAST_ROUNDED), values, 0).astype(values.dtype)).cast(
+        pa.string()
+    )
+    exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")
+    rounded = np.asarray(exact.cast(pa.string()).cast(pa.float64())).astype(values.dtype)
+    return outcome(np.where(has_fraction, rounded, values), null, None, result, "")
+
+
+ROUNDING_KERNELS: Mapping[str, Kernel] = {
+    "floor": _floor_or_ceil(np.floor, "down"),
+    "ceil": _floor_or_ceil(np.ceil, "up"),
+    "round": _round,
+}
+"""By function name."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from scan_core.schema import PrimitiveType, Type
+from scan_core.model.schema import PrimitiveType, Type
 
 BOOLEAN = PrimitiveType("boolean")
 

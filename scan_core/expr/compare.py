@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 
 from scan_core.expr.coercion import BYTES, FLOATING, name_of
 from scan_core.expr.vectors import (
+    SHORT_DECIMAL_DIGITS,
     BoolMask,
     Operand,
     boolean_values,
     fixed_values,
     short_decimal_values,
 )
-from scan_core.schema import PrimitiveType, Type, arrow_type
+from scan_core.model.schema import PrimitiveType, Type, arrow_type
 
-SHORT_DECIMAL_DIGITS = 18
-"""Decimals up to here fit 64 bits."""
 _FEW_VALUES = 4
 """Up to here one comparison per value beats any look-up."""
 _DENSE_RANGE_PER_VALUE = 256

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from scan_core.errors import EvaluationError
 from scan_core.expr.bound import BoundExpr, Failure, Literal
 from scan_core.expr.frame import Frame, repeated_parts
 from scan_core.expr.kernels import truth_of, vector_of
-from scan_core.expr.text import bound_text
+from scan_core.expr.nodes import bound_text
 from scan_core.expr.vectors import BoolMask, Truth, array_from
+from scan_core.model.errors import EvaluationError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,17 +1,19 @@
-"""What each kind of bound expression makes of the columns of a batch: truth values, or a vector.
+"""What each kind of bound expression computes from the columns of a batch: truth values or a vector.
 
-Three-valued logic as SQL has it. AND and OR do not care for the order of their operands: a false operand of AND
-and a true one of OR win over a failing one. Whole columns at a time: nothing here iterates over rows.
+Conditions (comparison, range, list, LIKE, IS NULL) are evaluated here; arithmetic, strings, dates, casts and nested
+values have modules of their own. `cost` estimates are relative costs per row.
+
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr import arithmetic, bits, conditions, nested, rounding, strings, temporal
+from scan_core.expr import arithmetic, nested, strings, temporal
 from scan_core.expr.bound import (
     And,
     Between,
@@ -30,32 +32,168 @@ from scan_core.expr.bound import (
     Member,
     Not,
     Or,
+    children,
+    walk,
 )
 from scan_core.expr.casts import cast
-from scan_core.expr.cost import cost_of, pays_to_narrow
-from scan_core.expr.frame import Codes, Frame, sole_column
-from scan_core.expr.kernel_results import Kernel
-from scan_core.expr.logic import conjunction, disjunction, negation, not_false, scattered
+from scan_core.expr.coercion import BYTES, name_of
+from scan_core.expr.compare import compare, contains
+from scan_core.expr.frame import Codes, Frame, conjunction, disjunction, negation, not_false, scattered, sole_column
+from scan_core.expr.strings import like_matcher, lower
 from scan_core.expr.vectors import (
     BoolMask,
+    Kernel,
+    Operand,
     Truth,
     Vector,
     array_from,
     array_of_truth,
+    boolean_values,
     failures,
     is_null_scalar,
     minus,
     null_mask,
+    nulls_of,
+    truth_of_array,
     union,
     with_nulls,
 )
+from scan_core.model.schema import Type, arrow_type
 from scan_core.rows.buffers import scalar
-from scan_core.schema import arrow_type
+
+_COPY_COST, _MASK_COST = 4.0, 1.0
+_STRING_COST = 8.0
+_CALL_COST = {
+    "rlike": 40.0,
+    **dict.fromkeys(("lower", "upper", "reverse", "replace", "concat"), 30.0),
+    **dict.fromkeys(("substr", "left", "right", "trim", "ltrim", "rtrim"), 25.0),
+    **dict.fromkeys(("startswith", "endswith", "contains", "length"), 10.0),
+    **dict.fromkeys(("map_get", "array_contains", "map_contains_key"), 30.0),
+    **dict.fromkeys(("list_get", "list_element_at", "size"), 8.0),
+    **dict.fromkeys(("year", "month", "quarter", "day", "trunc", "date_trunc", "add_months"), 8.0),
+}
+
+
+@lru_cache(maxsize=4096)
+def column_ids(node: BoundExpr) -> frozenset[int]:
+    """Ids of the top-level columns that the expression reads."""
+    return frozenset(part.field_id for part in walk(node) if isinstance(part, Column))
+
+
+@lru_cache(maxsize=4096)
+def cost_of(node: BoundExpr) -> float:
+    """Units per row."""
+    below = sum(cost_of(c) for c in children(node))
+    match node:
+        case Column() | Literal() | Member():
+            return below
+        case InSet(operand):
+            return below + (20.0 if name_of(operand.type) in BYTES | {"string", "uuid"} else 5.0)
+        case Like(ignore_case=True):
+            return below + 60.0
+        case Like():
+            return below + 15.0
+        case Cast(operand):
+            return below + (200.0 if name_of(operand.type) == "string" else 3.0)
+        case Call(function):
+            return below + _CALL_COST.get(function.removeprefix("try "), 3.0)
+        case _:
+            reads_text = any(name_of(c.type) in BYTES | {"string", "uuid"} for c in children(node))
+            return below + (_STRING_COST if reads_text else 1.0)
+
+
+def pays_to_narrow(node: BoundExpr, rows_left: int, num_rows: int) -> bool:
+    """Is it cheaper to filter the columns and evaluate the rows left than to evaluate all rows?"""
+    copied = rows_left * _COPY_COST * max(1, len(column_ids(node)))
+    return copied + num_rows * _MASK_COST < (num_rows - rows_left) * cost_of(node)
+
+
+def comparison(sign: str, sides: tuple[Vector, Vector], types: tuple[Type, Type], num_rows: int) -> Truth:
+    """`left sign right`; <=> is never unknown."""
+    values = _with_an_array(sides, num_rows)
+    if sign == "<=>":
+        return _null_safe_equal(values, sides, types)
+    return _strict(compare(sign, *values, *types), nulls_of(*values), *sides)
+
+
+def between(node: Between, vector: Vector, num_rows: int) -> Truth:
+    """One or two bounds."""
+    array, type_ = array_from(vector.values, num_rows), node.operand.type
+    bounds = (
+        (">=" if node.lower_inclusive else ">", node.lower),
+        ("<=" if node.upper_inclusive else "<", node.upper),
+    )
+    parts = [
+        compare(sign, array, scalar(value, arrow_type(type_)), type_, type_)
+        for sign, value in bounds
+        if value is not None
+    ]
+    return _strict(parts[0] if len(parts) == 1 else parts[0] & parts[1], null_mask(array), vector)
+
+
+def in_set(node: InSet, vector: Vector, num_rows: int) -> Truth:
+    """Membership; a list with NULL makes every miss unknown."""
+    array = array_from(vector.values, num_rows)
+    found = contains(node.values, node.has_nan, array, node.operand.type)
+    truth = _strict(found, null_mask(array), vector)
+    return Truth(truth.true, minus(~truth.true, truth.failed), truth.failed, truth.reason) if node.has_null else truth
+
+
+def like(node: Like, vector: Vector, num_rows: int) -> Truth:
+    """SQL LIKE; ILIKE compares lower case with lower case."""
+    array, pattern = array_from(vector.values, num_rows), node.pattern
+    if node.ignore_case:
+        array, pattern = lower(array), pattern.lower()
+    return _strict(boolean_values(like_matcher(pattern, node.escape)(array)), null_mask(array), vector)
+
+
+def is_null(vector: Vector, num_rows: int) -> Truth:
+    """Rows that are NULL, and did not fail."""
+    null = null_mask(array_from(vector.values, num_rows))
+    if null is None:
+        null = np.zeros(num_rows, dtype=np.bool_)
+    return Truth(null if vector.failed is None else null & ~vector.failed, None, vector.failed, vector.reason)
+
+
+def boolean(vector: Vector, num_rows: int) -> Truth:
+    """A boolean value as a condition."""
+    truth = truth_of_array(array_from(vector.values, num_rows))
+    return Truth(truth.true, minus(truth.unknown, vector.failed), vector.failed, vector.reason)
+
+
+def _strict(true: BoolMask, null: BoolMask | None, *vectors: Vector) -> Truth:
+    """Unknown where an argument is NULL, failed where one failed."""
+    failed, reason = failures(vectors)
+    dead = union(null, failed)
+    if dead is None:
+        return Truth(true)
+    return Truth(true & ~dead, minus(null, failed), failed, reason)
+
+
+def _with_an_array(sides: tuple[Vector, Vector], num_rows: int) -> tuple[Operand, Operand]:
+    """The values, at least one of them as an array, and no NULL scalar."""
+    left, right = (s.values for s in sides)
+    if isinstance(right, pa.Scalar) or is_null_scalar(left):
+        left = array_from(left, num_rows)
+    return left, array_from(right, num_rows) if is_null_scalar(right) else right
+
+
+def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vector], types: tuple[Type, Type]) -> Truth:
+    equal = compare("=", *values, *types)
+    left, right = (null_mask(v) if isinstance(v, pa.Array) else None for v in values)
+    either = union(left, right)
+    if either is not None:
+        equal = equal & ~either
+        if left is not None and right is not None:
+            equal |= left & right
+    failed, reason = failures(sides)
+    return Truth(equal if failed is None else equal & ~failed, None, failed, reason)
+
 
 _KERNELS: Mapping[str, Kernel] = {
     **arithmetic.KERNELS,
-    **rounding.KERNELS,
-    **bits.KERNELS,
+    **arithmetic.ROUNDING_KERNELS,
+    **arithmetic.BITWISE_KERNELS,
     **strings.KERNELS,
     **temporal.KERNELS,
     **nested.KERNELS,
@@ -101,15 +239,15 @@ def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noq
             return negation(truth_of(operand, frame, nulls=True))
         case Comparison(sign, left, right):
             sides = vector_of(left, frame), vector_of(right, frame)
-            return conditions.comparison(sign, sides, (left.type, right.type), frame.num_rows)
+            return comparison(sign, sides, (left.type, right.type), frame.num_rows)
         case Between(operand):
-            return conditions.between(node, vector_of(operand, frame), frame.num_rows)
+            return between(node, vector_of(operand, frame), frame.num_rows)
         case InSet(operand):
-            return conditions.in_set(node, vector_of(operand, frame), frame.num_rows)
+            return in_set(node, vector_of(operand, frame), frame.num_rows)
         case IsNull(operand):
-            return conditions.is_null(vector_of(operand, frame), frame.num_rows)
+            return is_null(vector_of(operand, frame), frame.num_rows)
         case Like(operand):
-            return conditions.like(node, vector_of(operand, frame), frame.num_rows)
+            return like(node, vector_of(operand, frame), frame.num_rows)
         case Literal(value):
             full = np.full(frame.num_rows, value is True)
             return Truth(full, np.ones(frame.num_rows, dtype=np.bool_) if value is None else None)
@@ -117,7 +255,7 @@ def _plain_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:  # noq
             none = np.zeros(frame.num_rows, dtype=np.bool_)
             return Truth(none, None, ~none, reason)
         case Column() | Member() | Cast() | Case() | Coalesce() | Call():
-            return conditions.boolean(vector_of(node, frame), frame.num_rows)
+            return boolean(vector_of(node, frame), frame.num_rows)
         case _:
             assert_never(node)
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.compare import compare, numbers
-from scan_core.expr.kernel_results import Kernel, nulls_of, outcome
-from scan_core.expr.vectors import BoolMask, Operand, Vector, array_of, null_mask, valid_mask
-from scan_core.schema import ListType, MapType, Type
+from scan_core.expr.vectors import BoolMask, Kernel, Operand, Vector, array_of, null_mask, nulls_of, outcome, valid_mask
+from scan_core.model.schema import ListType, MapType, Type
 
 OUT_OF_RANGE = "a position outside the list"
 

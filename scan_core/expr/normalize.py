@@ -1,11 +1,11 @@
-"""One shape for predicates: flat and / or, constants folded, NOT pushed down, ranges and lists merged.
+"""One shape for predicates: flat AND and OR, constants folded, NOT pushed down, ranges and lists merged, casts unwrapped."""
 
-The shape stays compact; conjunctive normal form is an option and capped, for it multiplies what OR holds. Every rewrite
-keeps the value of the expression for every row, NULL and failure included, unless it says that it holds only where
-NULL counts as false.
-"""
-
+import decimal
+import math
+import struct
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 from typing import Literal as Choice
 
 from scan_core.expr.bound import (
@@ -29,9 +29,288 @@ from scan_core.expr.bound import (
     Or,
     children,
 )
+from scan_core.expr.coercion import (
+    FLOATING,
+    MICROSECONDS_PER_DAY,
+    TIMESTAMPS,
+    decimal_of,
+    is_primitive,
+    name_of,
+    round_to_float,
+)
 from scan_core.expr.evaluate import constant_value
-from scan_core.expr.ranges import merge_and, merge_or
-from scan_core.expr.unwrap import unwrap
+from scan_core.expr.literals import INT_RANGE, LONG_RANGE
+from scan_core.model.schema import Type
+
+
+def merge_and(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
+    """Bounds on one operand become one Between, `<>` on one operand one NOT IN."""
+    merged: dict[object, BoundExpr] = {}
+    for operand in operands:
+        bounds = _as_range(operand)
+        excluded = _as_excluded(operand)
+        if bounds is not None:
+            key: object = ("range", bounds.operand)
+            before = merged.get(key)
+            merged[key] = bounds if before is None else _intersect(before, bounds)
+        elif excluded is not None:
+            key = ("not in", excluded.operand)
+            before = merged.get(key)
+            merged[key] = excluded if before is None else _union(before, excluded)
+        else:
+            merged[operand] = operand
+    return tuple(_and_part(key, node) for key, node in merged.items())
+
+
+def _and_part(key: object, node: BoundExpr) -> BoundExpr:
+    if isinstance(key, tuple) and key[0] == "not in":
+        assert isinstance(node, InSet)  # noqa: S101  # `merge_and` keeps nothing else under this key
+        if len(node.values) == 1:
+            return Comparison("<>", node.operand, Literal(next(iter(node.values)), node.operand.type))
+        return Not(node)
+    return _simplest(node)
+
+
+def merge_or(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
+    """Equalities and IN lists on one operand become one set."""
+    merged: dict[object, BoundExpr] = {}
+    for operand in operands:
+        found = _as_set(operand)
+        if found is None:
+            merged[operand] = operand
+            continue
+        key = ("in", found.operand)
+        before = merged.get(key)
+        merged[key] = found if before is None else _union(before, found)
+    return tuple(_or_part(node) for node in merged.values())
+
+
+def _or_part(node: BoundExpr) -> BoundExpr:
+    if isinstance(node, InSet) and len(node.values) == 1 and not node.has_null and not node.has_nan:
+        return Comparison("=", node.operand, Literal(next(iter(node.values)), node.operand.type))
+    return node
+
+
+def _as_range(node: BoundExpr) -> Between | None:
+    match node:
+        case Between():
+            return node
+        case Comparison(sign, operand, Literal(value)) if _is_ordered(operand, value):
+            match sign:
+                case "=":
+                    return Between(operand, value, value)
+                case "<" | "<=":
+                    return Between(operand, None, value, True, sign == "<=")
+                case ">" | ">=":
+                    return Between(operand, value, None, sign == ">=", True)
+    return None
+
+
+def _is_ordered(operand: BoundExpr, value: Any) -> bool:
+    # NaN has no place in a range; booleans gain nothing
+    return value is not None and value == value and is_primitive(operand.type) and name_of(operand.type) != "boolean"  # noqa: PLR0124
+
+
+def _intersect(left: BoundExpr, right: BoundExpr) -> Between:
+    assert isinstance(left, Between)  # noqa: S101  # kept under a range key
+    assert isinstance(right, Between)  # noqa: S101
+    lower, lower_in = _tighter((left.lower, left.lower_inclusive), (right.lower, right.lower_inclusive), highest=True)
+    upper, upper_in = _tighter((left.upper, left.upper_inclusive), (right.upper, right.upper_inclusive), highest=False)
+    return Between(left.operand, lower, upper, lower_in, upper_in)
+
+
+def _tighter(left: tuple[Any, bool], right: tuple[Any, bool], *, highest: bool) -> tuple[Any, bool]:
+    if left[0] is None or right[0] is None:
+        return right if left[0] is None else left
+    if left[0] == right[0]:
+        return left[0], left[1] and right[1]
+    return max(left, right, key=lambda b: b[0]) if highest else min(left, right, key=lambda b: b[0])
+
+
+def _simplest(node: BoundExpr) -> BoundExpr:
+    match node:
+        case Between(operand, lower, None, inclusive):
+            return Comparison(">=" if inclusive else ">", operand, Literal(lower, operand.type))
+        case Between(operand, None, upper, _, inclusive):
+            return Comparison("<=" if inclusive else "<", operand, Literal(upper, operand.type))
+        case Between(operand, lower, upper, True, True) if lower == upper:
+            return Comparison("=", operand, Literal(lower, operand.type))
+        case _:
+            return node
+
+
+def _as_set(node: BoundExpr) -> InSet | None:
+    match node:
+        case InSet():
+            return node
+        case Comparison("=", operand, Literal(value)) if value is not None:
+            if name_of(operand.type) in FLOATING and value != value:  # noqa: PLR0124
+                return InSet(operand, frozenset(), has_nan=True)
+            return InSet(operand, frozenset({value}))
+        case _:
+            return None
+
+
+def _as_excluded(node: BoundExpr) -> InSet | None:
+    match node:
+        case Not(InSet(_, _, False) as found):
+            return found
+        case Comparison("<>", operand, Literal()):
+            return _as_set(Comparison("=", operand, node.right))
+        case _:
+            return None
+
+
+def _union(left: BoundExpr, right: BoundExpr) -> InSet:
+    assert isinstance(left, InSet)  # noqa: S101  # kept under a set key
+    assert isinstance(right, InSet)  # noqa: S101
+    return InSet(
+        left.operand, left.values | right.values, left.has_null or right.has_null, left.has_nan or right.has_nan
+    )
+
+
+_EXACT_IN_DOUBLE = 2.0**53
+_INVERSE_LIMITS = {"int": INT_RANGE, "long": LONG_RANGE, "date": INT_RANGE}
+
+Floor = Callable[[Any], tuple[Any, bool]]
+"""The largest value of the column's type that is at most the constant, and whether it equals it."""
+
+
+def unwrap(node: BoundExpr) -> BoundExpr:
+    """The comparison without the cast, where that is exact; otherwise the node itself."""
+    match node:
+        case Comparison(sign, Cast(operand, target), Literal(value)) if value is not None and sign != "<=>":
+            return _unwrap_comparison(node, sign, operand, target, value)
+        case Comparison(sign, operand, Literal(value, target)) if (
+            value is not None and sign != "<=>" and name_of(operand.type) == "decimal" and operand.type != target
+        ):
+            return _unwrap_comparison(node, sign, operand, operand.type, value)
+        case InSet(Cast(operand, target), values, has_null, False):
+            return _unwrap_set(node, operand, target, values, has_null=has_null)
+        case InSet(operand, values, has_null, False) if name_of(operand.type) == "decimal":
+            return _unwrap_set(node, operand, operand.type, values, has_null=has_null)
+        case _:
+            return node
+
+
+def _unwrap_comparison(node: BoundExpr, sign: str, operand: BoundExpr, target: Type, value: Any) -> BoundExpr:
+    floor = _floor_for(operand.type, target, value)
+    if floor is None:
+        return node
+    below, exact = floor(value)
+    limits = _limits(operand.type)
+    if below is None:  # smaller than every value of the type
+        return _constant_result(sign in {">", ">=", "<>"}, operand, limits)
+    if limits is not None and below > limits[1]:
+        return _constant_result(sign in {"<", "<=", "<>"}, operand, limits)
+    literal = Literal(below, operand.type)
+    if exact or sign in {"<=", ">"}:
+        return Comparison(sign, operand, literal)
+    if sign in {"=", "<>"}:
+        return _constant_result(sign == "<>", operand, limits)
+    return Comparison("<=" if sign == "<" else ">", operand, literal)
+
+
+def _constant_result(result: bool, operand: BoundExpr, limits: tuple[Any, Any] | None) -> BoundExpr:  # noqa: FBT001
+    """True (or false) for every value, NULL for NULL."""
+    if limits is None:  # floats: NaN is the largest value
+        return Comparison("<=" if result else ">", operand, Literal(math.nan, operand.type))
+    return Comparison("<=" if result else ">", operand, Literal(limits[1], operand.type))
+
+
+def _unwrap_set(
+    node: BoundExpr, operand: BoundExpr, target: Type, values: frozenset[Any], *, has_null: bool
+) -> BoundExpr:
+    kept = set()
+    for value in values:
+        floor = _floor_for(operand.type, target, value)
+        if floor is None:
+            return node
+        below, exact = floor(value)
+        limits = _limits(operand.type)
+        if exact and below is not None and (limits is None or below <= limits[1]):
+            kept.add(below)
+    return InSet(operand, frozenset(kept), has_null)
+
+
+def _limits(type_: Type) -> tuple[Any, Any] | None:
+    name = name_of(type_)
+    if name == "decimal":
+        precision, scale = decimal_of(type_)
+        largest = decimal.Decimal(10**precision - 1).scaleb(-scale)
+        return -largest, largest
+    if name in FLOATING:
+        return None
+    return _INVERSE_LIMITS.get(name, LONG_RANGE)
+
+
+def _floor_for(source: Type, target: Type, value: Any) -> Floor | None:
+    match name_of(source), name_of(target):
+        case ("int" | "long", "int" | "long"):
+            return _whole(source) if name_of(target) == "long" else None
+        case ("int" | "long" as name, "decimal"):
+            precision, scale = decimal_of(target)
+            return _whole(source) if precision - scale >= len(str(_INVERSE_LIMITS[name][1])) else None
+        case ("int", "double") | ("long", "double") if math.isfinite(value):
+            return _whole(source) if name_of(source) == "int" or abs(value) < _EXACT_IN_DOUBLE else None
+        case ("float", "double"):
+            return _single_precision
+        case ("decimal", "decimal"):
+            (p1, s1), (p2, s2) = decimal_of(source), decimal_of(target)
+            return _scaled(source) if p2 - s2 >= p1 - s1 and s2 >= s1 else None  # a narrowing cast rounds
+        case "date", name if name in TIMESTAMPS:
+            return _ticks(MICROSECONDS_PER_DAY * (1000 if name.endswith("_ns") else 1), INT_RANGE)
+        case (one, other) if one in TIMESTAMPS and other in TIMESTAMPS:
+            if other.endswith("_ns") and not one.endswith("_ns"):
+                return _ticks(1000, LONG_RANGE)
+            return _ticks(1, LONG_RANGE) if one.endswith("_ns") == other.endswith("_ns") else None
+        case _:
+            return None
+
+
+def _whole(source: Type) -> Floor:
+    low = _INVERSE_LIMITS[name_of(source)][0]
+
+    def floor(value: Any) -> tuple[Any, bool]:
+        below = math.floor(value)
+        return (None, False) if below < low else (below, below == value)
+
+    return floor
+
+
+def _ticks(factor: int, limits: tuple[int, int]) -> Floor:
+    def floor(value: Any) -> tuple[Any, bool]:
+        below = value // factor
+        return (None, False) if below < limits[0] else (below, below * factor == value)
+
+    return floor
+
+
+def _scaled(source: Type) -> Floor:
+    precision, scale = decimal_of(source)
+
+    def floor(value: decimal.Decimal) -> tuple[Any, bool]:
+        with decimal.localcontext() as context:
+            context.prec = 100
+            below = value.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_FLOOR)
+            if below <= -(decimal.Decimal(10) ** (precision - scale)):
+                return None, False
+            return below, below == value
+
+    return floor
+
+
+def _single_precision(value: float) -> tuple[Any, bool]:
+    if value != value:  # noqa: PLR0124  # NaN is the same in both
+        return value, True
+    nearest = round_to_float(value)
+    if nearest > value:
+        bits = struct.unpack("i", struct.pack("f", nearest))[0]
+        if nearest == 0.0:
+            return -(2.0**-149), False
+        nearest = struct.unpack("f", struct.pack("i", bits - 1 if nearest > 0 else bits + 1))[0]
+    return nearest, nearest == value
+
 
 Normalization = Choice["compact", "cnf"]
 MAX_CNF_CLAUSES = 64

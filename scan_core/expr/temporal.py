@@ -1,7 +1,4 @@
-"""Dates and timestamps on columns: parts, truncation, shifting. Time zone UTC, proleptic calendar.
-
-Days are civil days of the Gregorian calendar in both directions, as in Spark; NumPy's datetime64 is the same calendar.
-"""
+"""Dates and timestamps on columns: parts, truncation, shifting, epochs. Time zone UTC, proleptic Gregorian calendar."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,18 +6,53 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.expr import epochs
 from scan_core.expr.coercion import name_of
 from scan_core.expr.compare import numbers
-from scan_core.expr.kernel_results import OVERFLOW, Kernel, nulls_of, outcome
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
-from scan_core.expr.vectors import Operand, Vector
-from scan_core.schema import Type
+from scan_core.expr.vectors import OVERFLOW, Kernel, Operand, Vector, nulls_of, outcome
+from scan_core.model.schema import Type
+
+_TICKS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
+"""Microseconds."""
+
+
+def _to_epoch(unit: str) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        ticks = numbers(arguments[0], types[0]).astype(np.int64)
+        return outcome(ticks // _TICKS.get(unit, 1), nulls_of(arguments[0]), None, result, "")
+
+    return kernel
+
+
+def _from_epoch(unit: str) -> Kernel:
+    factor = _TICKS.get(unit, 1)
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        values = numbers(arguments[0], types[0]).astype(np.int64)
+        failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
+        with np.errstate(over="ignore"):
+            return outcome(values * factor, nulls_of(arguments[0]), failed, result, f"{OVERFLOW} of {result}")
+
+    return kernel
+
+
+EPOCH_KERNELS: Mapping[str, Kernel] = {
+    **{f"unix_{unit}": _to_epoch(unit) for unit in (*_TICKS, "date")},
+    **{f"timestamp_{unit}": _from_epoch(unit) for unit in _TICKS},
+    "date_from_unix_date": _from_epoch("date"),
+}
+
 
 Days = npt.NDArray[np.int64]
 DAY_MICROS = 86_400_000_000
 _MONDAY = 4  # 1970-01-05 was the first Monday: day 4
-_TICKS = {"hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
+_TICKS_TEMPORAL = {
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1_000,
+    "microsecond": 1,
+}
 
 
 def civil(days: Days) -> tuple[Days, Days, Days]:
@@ -78,7 +110,7 @@ def _ticks_per_micro(type_: Type) -> int:
 
 def _time_part(unit: str, modulo: int) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        ticks = _TICKS[unit] * _ticks_per_micro(types[0])
+        ticks = _TICKS_TEMPORAL[unit] * _ticks_per_micro(types[0])
         return outcome(_long(arguments[0], types[0]) // ticks % modulo, nulls_of(*arguments), None, result, "")
 
     return kernel
@@ -96,8 +128,8 @@ def truncate_days(days: Any, unit: str) -> Any:
 def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     values, unit = _long(arguments[0], types[0]), arguments[1].as_py()
     per_micro = _ticks_per_micro(types[0])
-    if unit in _TICKS:
-        step = _TICKS[unit] * per_micro
+    if unit in _TICKS_TEMPORAL:
+        step = _TICKS_TEMPORAL[unit] * per_micro
         truncated = values // step * step
     else:
         day = DAY_MICROS * per_micro
@@ -166,7 +198,7 @@ def _timestamp_add(arguments: tuple[Operand, ...], types: tuple[Type, ...], resu
 
 
 KERNELS: Mapping[str, Kernel] = {
-    **epochs.KERNELS,
+    **EPOCH_KERNELS,
     **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
     "hour": _time_part("hour", 24),
     "minute": _time_part("minute", 60),

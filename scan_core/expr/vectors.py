@@ -1,19 +1,17 @@
-"""What evaluation computes with: Arrow arrays as NumPy views, truth values as masks, rows that failed.
+"""What evaluation computes with: Arrow arrays as NumPy views, truth masks, failed rows, and how kernels return results."""
 
-No expression is known here. Masks hold one byte per row; a mask that could only be all False is None, so that no
-bookkeeping happens where no NULL and no failure can occur.
-"""
-
-from collections.abc import Sequence
+import decimal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.schema import Type, arrow_type
+from scan_core.expr.coercion import decimal_of
+from scan_core.model.schema import Type, arrow_type
 
 BoolMask = npt.NDArray[np.bool_]
 Operand: TypeAlias = pa.Array | pa.Scalar
@@ -154,7 +152,7 @@ def failures(vectors: Sequence[Vector]) -> tuple[BoolMask | None, str]:
     return failed, reason
 
 
-def truth_of(array: pa.Array) -> Truth:
+def truth_of_array(array: pa.Array) -> Truth:
     """A boolean array as truth values."""
     values, null = boolean_values(array), null_mask(array)
     return Truth(values if null is None else values & ~null, null)
@@ -165,3 +163,60 @@ def array_of_truth(truth: Truth) -> pa.Array:
     from scan_core.expr.coercion import BOOLEAN
 
     return array_of(truth.true, union(truth.unknown, truth.failed), BOOLEAN)
+
+
+SHORT_DECIMAL_DIGITS = 18
+"""Decimals up to here fit 64 bits."""
+
+
+OVERFLOW = "overflow"
+
+Kernel = Callable[[tuple[Operand, ...], tuple[Type, ...], Type], Vector]
+"""Evaluated arguments, their types, the result type -> the result. At least one argument is an array."""
+
+
+def nulls_of(*operands: Operand) -> BoolMask | None:
+    """Rows in which an argument is NULL."""
+    result = None
+    for operand in operands:
+        if isinstance(operand, pa.Array):
+            result = union(result, null_mask(operand))
+    return result
+
+
+def outcome(
+    values: npt.NDArray[Any], null: BoolMask | None, failed: BoolMask | None, type_: Type, reason: str
+) -> Vector:
+    """Values of fixed width; rows that failed hold NULL, NULL rows do not fail."""
+    if failed is not None:
+        failed = failed & ~null if null is not None else failed
+        if not failed.any():
+            failed = None
+    return Vector(array_of(values, union(null, failed), type_), failed, reason if failed is not None else "")
+
+
+def rounded_decimal(exact: pa.Array, null: BoolMask | None, result: Type) -> Vector:
+    """Exact values rounded half up to a decimal type; what does not fit fails."""
+    precision, scale = decimal_of(result)
+    if exact.type.scale > scale:
+        wide = exact.cast(pa.decimal256(76, exact.type.scale))
+        exact = pc.round(wide, ndigits=scale, round_mode="half_towards_infinity")
+    rounded = exact.cast(pa.decimal256(76, scale))
+    limit = pa.scalar(decimal.Decimal(10) ** (precision - scale), rounded.type)
+    failed = np.asarray(pc.fill_null(pc.greater_equal(pc.abs(rounded), limit), False))
+    if null is not None:
+        failed = failed & ~null
+        rounded = with_nulls(rounded, null)
+    if failed.any():
+        return Vector(with_nulls(rounded, failed).cast(arrow_type(result)), failed, f"{OVERFLOW} of {result}")
+    return Vector(rounded.cast(arrow_type(result)))
+
+
+def decimal_array(unscaled: npt.NDArray[np.int64], null: BoolMask | None, scale: int) -> pa.Array:
+    """64-bit unscaled values as decimal128(18, scale)."""
+    words = np.empty((len(unscaled), 2), dtype=np.int64)
+    words[:, 0] = unscaled
+    words[:, 1] = unscaled >> 63
+    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    buffers = [validity, pa.py_buffer(words.reshape(-1))]
+    return pa.Array.from_buffers(pa.decimal128(SHORT_DECIMAL_DIGITS, scale), len(unscaled), buffers)

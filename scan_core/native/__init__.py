@@ -1,1 +1,1 @@
-"""Kernels compiled to machine code, and when to use them. What they compute is also written in NumPy elsewhere."""
+"""Kernels compiled to machine code: how they are declared, compiled, stored and loaded, and when they pay."""

@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.errors import ScanError
-from scan_core.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
+from scan_core.io.private_files import UnsafeFileError, cache_folder, private_folder, trusted_content
+from scan_core.model.errors import ScanError
 
 Kernel = Callable[..., Any]
 """Takes arrays and numbers as its signature says; releases the GIL. An array that is too short is an IndexError."""
@@ -392,13 +392,15 @@ def _length(length: str, places: Mapping[str, int]) -> Callable[[Sequence[Any]],
 
 def signatures() -> dict[str, tuple[Callable[..., Any], str]]:
     """Of the kernels that take pointers, by name: the function, and its parameters as `name:kind[length]`."""
-    from scan_core.native import hashes, numbers, records, tables
+    from scan_core.native import kernels
 
-    return {
-        name: (function, _named(function, kinds))
-        for module in (hashes, tables, numbers, records)
-        for name, (function, kinds) in module.SIGNATURES.items()
-    }
+    tables: tuple[Mapping[str, tuple[Callable[..., Any], str]], ...] = (
+        kernels.HASH_SIGNATURES,
+        kernels.TABLE_SIGNATURES,
+        kernels.NUMBER_SIGNATURES,
+        kernels.RECORD_SIGNATURES,
+    )
+    return {name: (function, _named(function, kinds)) for table in tables for name, (function, kinds) in table.items()}
 
 
 def _declared(unit: str) -> dict[str, tuple[Callable[..., Any], str]]:

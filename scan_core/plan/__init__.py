@@ -1,1 +1,1 @@
-"""From scan and snapshot to splits."""
+"""The driver half: from a scan and a snapshot to splits."""

@@ -1,15 +1,67 @@
-"""A plan in plain text, for people: what is read, what was left out by what, which deletes apply and how."""
+"""A plan as plain text: what is read, what was left out and why, which deletes, indexes and runtime filters apply."""
 
+import datetime as dt
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from scan_core.bitmaps.answers import Answer, Choice, leaves
+from scan_core.bitmaps.stages import Stages, split_stages
+from scan_core.expr.bound import BoundExpr
+from scan_core.expr.literals import literal_text
+from scan_core.expr.nodes import bound_text
+from scan_core.joins.column_keys import KeyRanges
+from scan_core.joins.key_set import KeyLookup, KeySet
+from scan_core.joins.request import FilterDecision, RuntimeFilter
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import NestedField, PrimitiveType, Type
+from scan_core.model.snapshot import PartitionSpec, Snapshot
+from scan_core.model.transforms import partition_types, partition_value
 from scan_core.plan.delete_index import DeleteFileIndex
-from scan_core.plan.partition_text import partition_text
-from scan_core.plan.trace import PlanTrace, Pruned, total
-from scan_core.snapshot import Snapshot
-from scan_core.split import EqualityDeleteGroup, ScanContext
+from scan_core.plan.file_pruner import PlanTrace, Pruned, total
+from scan_core.prune.verdicts import Level
+from scan_core.read.order import RUNS
+from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def partition_text(
+    spec: PartitionSpec, partition: Sequence[Any], field_paths: Mapping[int, Sequence[NestedField]]
+) -> str:
+    """The values of a partition by the names of its fields."""
+    types = partition_types(spec, field_paths)
+    parts = zip(spec.fields, partition, types, strict=False)
+    return ", ".join(f"{field.name} = {_value(value, field.transform, type_)}" for field, value, type_ in parts)
+
+
+def _value(canonical: Any, transform: str, type_: Type) -> str:
+    value = partition_value(canonical, type_)
+    if value is None:
+        return "null"
+    if isinstance(value, int):
+        match transform:
+            case "year":
+                return str(1970 + value)
+            case "month":
+                return f"{1970 + value // 12:04}-{value % 12 + 1:02}"
+            case "hour" if abs(value) < 10**7:  # within what Python's calendar has
+                return f"{_EPOCH + dt.timedelta(hours=value):%Y-%m-%d %H}:00"
+    if isinstance(type_, PrimitiveType) and type_.name in {
+        "date",
+        "timestamp",
+        "timestamptz",
+        "string",
+        "time",
+        "uuid",
+    }:
+        text = literal_text(value, type_)
+        return text if type_.name == "string" else text[text.index("'") + 1 : -1] if "'" in text else text
+    return f"X'{value.hex()}'" if isinstance(value, bytes) else str(value)
+
 
 _MOST_PARTITIONS = 8
 _MOST_GROUPS = 20
@@ -53,7 +105,7 @@ def _filter(context: ScanContext) -> Iterator[str]:
     if context.predicate is None:
         yield "  filter: none"
         return
-    from scan_core.expr.text import bound_text
+    from scan_core.expr.nodes import bound_text
 
     yield f"  filter: {context.predicate.sql}"
     conjuncts = [bound_text(c) for c in context.predicate.conjuncts]
@@ -140,3 +192,162 @@ def _bytes(size: int) -> str:
             return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
+
+
+_MOST_FILES = 16
+"""Indexed files whose directories are read to explain: the others are like them, or cost as much to look at."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Files whose filter is split alike."""
+
+    stages: Stages
+    num_files: int = 0
+    num_rows: int = 0
+    rows_left: dict[BoundExpr, int] = field(default_factory=dict)
+
+
+def explain_stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
+    """Lines for `explain()`; none where no file of the plan has an index that the filter could use."""
+    indexed = [task for task in tasks if task.bitmap_indexes]
+    if not indexed or context.predicate is None:
+        return
+    conjuncts = context.predicate.conjuncts
+    groups: dict[object, _Group] = {}
+    for task in indexed[:_MOST_FILES]:
+        stages = split_stages(conjuncts, task, context, ScanMetrics())
+        key = (tuple(stages.answered), tuple(map(_mixed_key, stages.mixed.items())), stages.refused)
+        group = groups.setdefault(key, _Group(stages))
+        group.num_files += 1
+        group.num_rows += task.data_file.record_count
+        for choice in _choices(stages):
+            group.rows_left[choice.node] = group.rows_left.get(choice.node, 0) + choice.true.num_rows
+    yield f"  bitmap indexes: {len(indexed)} of {len(tasks)} data files have one on a column of the filter"
+    for group in groups.values():
+        yield from _group_lines(conjuncts, group)
+    if len(indexed) > _MOST_FILES:
+        yield f"    {len(indexed) - _MOST_FILES} more indexed files are looked at when they are read"
+    if len(indexed) < len(tasks):
+        yield f"    {len(tasks) - len(indexed)} data files without: stage 2 alone, every part on values"
+
+
+def _group_lines(conjuncts: Sequence[BoundExpr], group: _Group) -> Iterator[str]:
+    stages, files = group.stages, f"{group.num_files} data file{'s' if group.num_files != 1 else ''}"
+    if stages.answered:
+        yield f"    {files}: stage 1, rows found by bitmap before anything is decoded:"
+        for index, answer in stages.answered.items():
+            yield f"      {bound_text(conjuncts[index])}  ({_shares(answer, group)})"
+    rest = [i for i in range(len(conjuncts)) if i not in stages.answered]
+    head = "the rows left" if stages.answered else f"{files}: all rows"
+    if rest:
+        yield f"    {head}: stage 2, matched on values:"
+    for index in rest:
+        text = bound_text(conjuncts[index])
+        parts = stages.mixed.get(index, {})
+        if conjuncts[index] in parts:
+            yield f"      {text}, by row position ({_shares(parts[conjuncts[index]], group)})"
+        elif parts:
+            known = "; ".join(f"{bound_text(node)} ({_shares(answer, group)})" for node, answer in parts.items())
+            yield f"      {text}, by row position first where bitmaps tell: {known}"
+        else:
+            yield f"      {text}"
+    for choice in stages.declined:
+        yield f"      not by bitmap, for values cost less: {bound_text(choice.node)} ({_values(choice)})"
+    for reason in stages.refused:
+        yield f"      index refused: {reason}"
+
+
+def _shares(answer: Answer, group: _Group) -> str:
+    found = []
+    for leaf in leaves(answer):
+        rows = group.rows_left.get(leaf.choice.node, 0)
+        share = 100 * rows / group.num_rows if group.num_rows else 0.0
+        found.append(f"{_values(leaf.choice)}, {share:.3g} % of rows")
+    return "; ".join(found)
+
+
+def _values(choice: Choice) -> str:
+    entries = len(choice.true.entries)
+    read = f"{entries} of {choice.num_values} values"
+    return f"all but {read}" if choice.true.is_complement else read
+
+
+def _choices(stages: Stages) -> list[Choice]:
+    answers = [*stages.answered.values(), *(a for parts in stages.mixed.values() for a in parts.values())]
+    return list({leaf.choice.node: leaf.choice for answer in answers for leaf in leaves(answer)}.values())
+
+
+def _mixed_key(item: tuple[int, object]) -> object:
+    index, parts = item
+    return index, frozenset(parts) if isinstance(parts, dict) else parts
+
+
+_MOST_RANGES = 4
+
+
+def explain_filters(context: ScanContext) -> Iterator[str]:
+    """Of a plan: keys, estimate, and where each filter is used."""
+    for filter_ in context.runtime_filters:
+        yield f"  {filter_.name}: {_keys(filter_, context)}"
+        decision = filter_.decision
+        if decision.share is not None:
+            yield f"    expected to keep {100 * decision.share:.3g} % of the rows of the files left"
+        yield f"    used for {', '.join(_used(filter_))}"
+        for reason, levels in _off(decision).items():
+            yield f"    not used for {', '.join(levels)}: {reason}"
+
+
+def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
+    """Of the last run in this process: levels that were switched off on the way."""
+    for filter_ in filters:
+        for level, tally in RUNS.known(filter_.decision.run).items():
+            if tally.switched_off:
+                state = "was switched off" if tally.is_off else "was switched off for a while"
+                yield f"  in the last run, the {filter_.name} {state} for {level.value}: it excluded too little there"
+
+
+def _keys(filter_: RuntimeFilter, context: ScanContext) -> str:
+    keys = filter_.newest()
+    if keys is None:
+        return "keys that are not known yet; splits begun after they arrive use them"
+    if isinstance(keys, KeyRanges):
+        if keys.ranges is None:
+            return "ranges of a column of which nothing is known"
+        shown = ", ".join(f"{low!r} to {high!r}" for low, high in keys.ranges[:_MOST_RANGES])
+        more = f" and {len(keys.ranges) - _MOST_RANGES} more" if len(keys.ranges) > _MOST_RANGES else ""
+        number = f"{len(keys.ranges)} range{'s' * (len(keys.ranges) != 1)}"
+        return f"{number} by the statistics of the other side: {shown}{more}"
+    return f"{keys.num_keys} distinct keys, {_forms(keys, keys.lookup(context.options))}"
+
+
+def _forms(keys: KeySet, lookup: KeyLookup) -> str:
+    if keys.num_keys == 0:
+        return "no row has one"
+    parts = [
+        f"{column.field.name} from {column.lower!r} to {column.upper!r}"
+        for column in lookup.columns
+        if column.lower is not None
+    ]
+    form = {"DenseIndex": "a table over close numbers", "HashedIndex": "a Bloom filter before exact hashes"}
+    parts.append(f"looked up in {form.get(type(lookup.index).__name__, 'exact hashes in partitions')}")
+    return ", ".join(parts)
+
+
+def _used(filter_: RuntimeFilter) -> list[str]:
+    levels = [level.value for level in Level if filter_.decision.is_on(level) and level is not Level.ROWS]
+    if filter_.is_exact:
+        return [*levels, "rows (exactly)"]
+    if isinstance(filter_.keys, KeyRanges):
+        levels = [level.value for level in (Level.FILES, Level.ROW_GROUPS, Level.PAGES)]
+    elif filter_.decision.is_on(Level.ROWS):
+        levels.append("rows (as long as it pays)")
+    return levels or ["nothing"]
+
+
+def _off(decision: FilterDecision) -> dict[str, list[str]]:
+    """Levels by the reason why they are off."""
+    found: dict[str, list[str]] = {}
+    for level, reason in decision.off:
+        found.setdefault(reason, []).append(level.value)
+    return found

@@ -1,31 +1,79 @@
-"""Which manifests and data files can hold a row that fulfils the scan's filter.
+"""Which manifests and data files can hold a row that fulfils the predicate, and a trace of what was left out."""
 
-Only narrows: unknown means keep. What a partition value or bound says about an expression is the business of
-`prune/`; here the facts of files are brought to it.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.errors import MalformedTableError
-from scan_core.manifest_files import path_at
-from scan_core.manifest_list import ManifestFile
-from scan_core.metadata import TableMetadata
+from scan_core.metadata.bulk_manifests import path_at
+from scan_core.metadata.manifest_list import ManifestFile
+from scan_core.model.errors import MalformedTableError
+from scan_core.model.schema import PrimitiveType, Schema
+from scan_core.model.single_value import decode_bound
+from scan_core.model.snapshot import ContentFile, DataFile
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.table_metadata import TableMetadata
 from scan_core.plan.file_set import ColumnPart, ObjectPart, Part
-from scan_core.plan.trace import EXAMPLES, PlanTrace
-from scan_core.prune.match import Match
-from scan_core.read.file_reader import ColumnStatistics
-from scan_core.schema import PrimitiveType, Schema
-from scan_core.single_value import decode_bound
-from scan_core.snapshot import ContentFile, DataFile
-from scan_core.split import ScanContext
+from scan_core.prune.verdicts import Match
+from scan_core.split.tasks import ScanContext
+
+EXAMPLES = 3
+"""Enough to recognise what was pruned; a plan may leave out 100,000 files."""
+
+
+@dataclass(slots=True)
+class Pruned:
+    """Things left out for one reason."""
+
+    count: int = 0
+    num_bytes: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, names: Sequence[str], count: int = 1, num_bytes: int = 0) -> None:
+        """So many more, of that stored size together; a few of their names suffice."""
+        self.count += count
+        self.num_bytes += num_bytes
+        self.examples.extend(names[: EXAMPLES - len(self.examples)])
+
+
+@dataclass(slots=True)
+class PlanTrace:
+    """What a plan read and left out. Keys of the mappings are reasons in words."""
+
+    manifests_read: int = 0
+    data_files_seen: int = 0
+    delete_files_seen: int = 0
+    manifests: dict[str, Pruned] = field(default_factory=dict)
+    data_files: dict[str, Pruned] = field(default_factory=dict)
+    delete_files: dict[str, Pruned] = field(default_factory=dict)
+
+    def manifest_pruned(self, reason: str, name: str) -> None:
+        """A manifest was not opened."""
+        self.manifests.setdefault(reason, Pruned()).add([name])
+
+    def data_file_pruned(self, reason: str, name: str, num_bytes: int) -> None:
+        """A data file of that size holds no row of the result."""
+        self.data_files_pruned(reason, [name], 1, num_bytes)
+
+    def data_files_pruned(self, reason: str, names: Sequence[str], count: int, num_bytes: int) -> None:
+        """So many data files of that size together hold no row of the result; the first of them by name."""
+        self.data_files.setdefault(reason, Pruned()).add(names, count, num_bytes)
+
+    def delete_file_pruned(self, reason: str, name: str) -> None:
+        """A delete file touches no data file of the plan."""
+        self.delete_files.setdefault(reason, Pruned()).add([name])
+
+
+def total(pruned: dict[str, Pruned]) -> int:
+    """How many things were left out, for whatever reason."""
+    return sum(p.count for p in pruned.values())
+
 
 if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
-    from scan_core.prune.domain import Domain
+    from scan_core.prune.domains import Domain
 
 BY_SUMMARY = "the filter, from the ranges of their partitions"
 BY_PARTITION = "the filter, from their partitions"
@@ -115,7 +163,7 @@ class FilePruner:
                 else:
                     domains[code] = found
         if self._options.prune_files:
-            from scan_core.prune.columns import match_columns
+            from scan_core.prune.file_verdicts import match_columns
 
             left = np.flatnonzero(reasons == 0)
             verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)

@@ -9,11 +9,10 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.manifest_columns import EntryColumns, Numbers
-from scan_core.manifest_files import ManifestFiles, data_file_at, path_at
+from scan_core.metadata.bulk_manifests import EntryColumns, ManifestFiles, Numbers, data_file_at, path_at
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.snapshot import DataFile, DeleteFile
 from scan_core.plan.key_bounds import KeyBounds, key_bounds, key_bounds_of_columns
-from scan_core.schema import PrimitiveType
-from scan_core.snapshot import DataFile, DeleteFile
 
 F = TypeVar("F", DataFile, DeleteFile)
 Indices = npt.NDArray[np.int64]

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.manifest_columns import EntryColumns
-from scan_core.prune.column_facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
+from scan_core.metadata.bulk_manifests import EntryColumns
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.single_value import decode_bound
+from scan_core.model.snapshot import ContentFile
+from scan_core.prune.facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
 from scan_core.rows.buffers import numbers
-from scan_core.schema import PrimitiveType
-from scan_core.single_value import decode_bound
-from scan_core.snapshot import ContentFile
 
 Numbers = npt.NDArray[Any]
 Booleans = npt.NDArray[np.bool_]

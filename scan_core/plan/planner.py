@@ -8,23 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scan_core.bitmap_index.find import with_bitmap_indexes
-from scan_core.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.manifests import read_data_manifests, read_delete_manifests
-from scan_core.metadata import TableMetadata
-from scan_core.metrics import ScanMetrics
+from scan_core.bitmaps.find import with_bitmap_indexes
+from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
+from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
+from scan_core.model.table_metadata import TableMetadata
 from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
 from scan_core.plan.explain import explain_plan
-from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner
+from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from scan_core.plan.file_set import FileSet, parts_of
 from scan_core.plan.splits import make_splits
-from scan_core.plan.trace import PlanTrace, total
-from scan_core.snapshot import DataFile, DeleteFile, Snapshot
-from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 if TYPE_CHECKING:
-    from scan_core.runtime_filter.planning import PlanFilters
+    from scan_core.plan.runtime_pruning import PlanFilters
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,12 @@ class ScanPlan:
         """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
         text = explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
         if self.context.runtime_filters:
-            from scan_core.runtime_filter.explain import explain_filters
+            from scan_core.plan.explain import explain_filters
 
             text = "\n".join([text, *explain_filters(self.context)])
         if self.tasks is self.index.tasks or not any(task.bitmap_indexes for task in self.tasks):
             return text
-        from scan_core.bitmap_index.explain import explain_stages
+        from scan_core.plan.explain import explain_stages
 
         return "\n".join([text, *explain_stages(self.tasks, self.context)])
 
@@ -167,6 +166,6 @@ class FileFinder:
 def _open_filters(metadata: TableMetadata, context: ScanContext) -> "PlanFilters | None":
     if not context.runtime_filters:
         return None
-    from scan_core.runtime_filter.planning import PlanFilters
+    from scan_core.plan.runtime_pruning import PlanFilters
 
     return PlanFilters(context, metadata.schemas[context.projection.schema_id], metadata.specs)

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from scan_core.plan.lazy_sequence import LazySequence
-from scan_core.plan.planned_tasks import PlannedTasks
-from scan_core.snapshot import FileFormat
-from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.model.snapshot import FileFormat
+from scan_core.plan.planned_tasks import LazySequence, PlannedTasks
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 OPEN_FILE_COST_BYTES = 4 * 1024**2
 """A file is never lighter than this: opening has a price. Iceberg's `read.split.open-file-cost`."""

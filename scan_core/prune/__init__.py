@@ -1,1 +1,1 @@
-"""What need not be read: verdicts from partitions, bounds, statistics and indexes."""
+"""Predicate x statistics -> NEVER, MAYBE or ALWAYS. Pruning only narrows: what is unknown is kept."""

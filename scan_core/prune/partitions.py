@@ -15,15 +15,13 @@ import pyarrow as pa
 from scan_core.expr.coercion import FLOATING, name_of
 from scan_core.expr.literals import INT_RANGE
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.partition import partition_value
-from scan_core.prune.bounds import combined, match_facts
-from scan_core.prune.domain import Domain, constant, intersection, of_statistics, prefix_end, unknown
-from scan_core.prune.match import Match
-from scan_core.read.file_reader import ColumnStatistics
-from scan_core.schema import PrimitiveType, Schema, Type, arrow_type
-from scan_core.single_value import decimal_of, decode_bound, unscaled_value
-from scan_core.snapshot import PartitionField, PartitionSpec
-from scan_core.transforms import Transform, parse_transform
+from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
+from scan_core.model.single_value import decimal_of, decode_bound, unscaled_value
+from scan_core.model.snapshot import PartitionField, PartitionSpec
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.transforms import Transform, parse_transform, partition_value
+from scan_core.prune.domains import Domain, constant, intersection, of_statistics, prefix_end, unknown
+from scan_core.prune.verdicts import Match, combined, match_facts
 
 _MICROS_PER_HOUR = 3_600_000_000
 _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_000_000), "hour": ("h", 2_500_000_000)}
@@ -64,7 +62,7 @@ def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: S
     Args:
         predicate: bound to the schema in force.
         spec: the file's partition spec.
-        partition: one value per field of the spec, in canonical form (`partition.py`).
+        partition: one value per field of the spec, in canonical form (`model/transforms.py`).
         schema: for the types of source columns; fields it lacks say nothing.
     """
     return _verdict(predicate, partition_domains(spec, partition, schema))

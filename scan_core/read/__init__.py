@@ -1,1 +1,1 @@
-"""The worker half: from a split to record batches."""
+"""The worker half: from a split to record batches, counts or aggregates."""

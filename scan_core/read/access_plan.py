@@ -7,9 +7,9 @@ values are judged by `restriction.refine_rows`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scan_core.metrics import ScanMetrics
-from scan_core.prune.match import Level, Match
-from scan_core.read.file_reader import RowGroup
+from scan_core.columns.file_reader import RowGroup
+from scan_core.model.metrics import ScanMetrics
+from scan_core.prune.verdicts import Level, Match
 from scan_core.read.restriction import ByPosition, Restriction
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count
 

@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.metrics import ScanMetrics
-from scan_core.read.memory_budget import MemoryBudget
+from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import NestedField
 from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FromFile
 from scan_core.read.restriction import file_columns_of, values_of
 from scan_core.read.task import open_task
 from scan_core.rows.selection import to_indices
-from scan_core.schema import NestedField
-from scan_core.split import FileScanTask, ScanContext
+from scan_core.split.tasks import FileScanTask, ScanContext
 
 Rows = npt.NDArray[np.int64]
 

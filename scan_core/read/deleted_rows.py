@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from scan_core.deletes.delete_filter import DeleteFilter, EqualityFilter, open_delete_filter
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.prune.domain import believed
-from scan_core.prune.match import Level, Match
-from scan_core.read.conversion import repeat
-from scan_core.read.file_reader import RowGroup, StatisticsOf
+from scan_core.columns.conversion import repeat
+from scan_core.columns.file_reader import RowGroup, StatisticsOf
+from scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import Type
+from scan_core.prune.domains import believed
+from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
 from scan_core.read.lazy import DeadRows, LazyColumns
 from scan_core.read.metadata_columns import names_delete_files
@@ -25,8 +26,7 @@ from scan_core.read.projection import ColumnSource, Constant, FileProjection, Fr
 from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, Verdict, values_of
 from scan_core.rows.algebra import relative, select_rows
 from scan_core.rows.selection import All, RowSelection, intersect, selected_count, to_mask
-from scan_core.schema import Type
-from scan_core.split import FileScanTask, ScanContext
+from scan_core.split.tasks import FileScanTask, ScanContext
 
 _ASIDE_SHARE = 0.5
 """Of more rows than that keys are read for all of them: other restrictions or the result may want them."""

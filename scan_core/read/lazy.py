@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.read.file_reader import FileReader, RowGroup
+from scan_core.columns.file_reader import FileReader, RowGroup
 from scan_core.rows.algebra import relative, select_rows
 from scan_core.rows.selection import All, RowSelection
 

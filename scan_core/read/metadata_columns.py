@@ -10,16 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from scan_core.errors import UnsupportedError
-from scan_core.partition import partition_types
-from scan_core.read.constants import partition_scalar
-from scan_core.read.conversion import repeat
+from scan_core.columns.conversion import repeat
+from scan_core.model.errors import UnsupportedError
+from scan_core.model.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
+from scan_core.model.snapshot import DataFile, PartitionSpec
+from scan_core.model.transforms import partition_types
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.projection import FileProjection, FromFile
+from scan_core.read.projection import FileProjection, FromFile, partition_scalar
 from scan_core.rows.selection import RowSelection, selected_count, to_indices, to_mask
-from scan_core.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
-from scan_core.snapshot import DataFile, PartitionSpec
-from scan_core.split import ScanContext
+from scan_core.split.tasks import ScanContext
 
 _LONG, _STRING = PrimitiveType("long"), PrimitiveType("string")
 

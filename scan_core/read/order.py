@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
-from scan_core.bounded_cache import BoundedCache
-from scan_core.prune.match import Level
+from scan_core.io.cache import BoundedCache
+from scan_core.prune.verdicts import Level
 
 if TYPE_CHECKING:
-    from scan_core.split import ScanContext
+    from scan_core.split.tasks import ScanContext
 
 _FORGET = 0.5
 """Weight of earlier row groups against the newest one: data drifts along a file."""

@@ -10,25 +10,18 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from scan_core.metrics import ScanMetrics
-from scan_core.read.conversion import repeat
+from scan_core.columns.conversion import repeat
+from scan_core.columns.memory_budget import MemoryBudget, halves
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import NestedField
+from scan_core.model.snapshot import DataFile
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.memory_budget import MemoryBudget, halves
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
 from scan_core.read.projection import Constant, FileProjection, FromFile
 from scan_core.read.restriction import ValueSource, file_columns_of
 from scan_core.rows.algebra import runs, select_rows
-from scan_core.rows.selection import (
-    All,
-    RowSelection,
-    row_count,
-    selected_count,
-    slice_selection,
-    to_indices,
-)
-from scan_core.schema import NestedField
-from scan_core.snapshot import DataFile
-from scan_core.split import ScanContext
+from scan_core.rows.selection import All, RowSelection, row_count, selected_count, slice_selection, to_indices
+from scan_core.split.tasks import ScanContext
 
 _LONG_RUN_ROWS = 16_384
 """Survivors in runs of this length on average are sliced: a batch this long costs less than its copy."""

@@ -6,14 +6,15 @@ Loaded only where there is a predicate: expressions and their kernels are a quar
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scan_core.columns.file_reader import RowGroup, StatisticsOf
 from scan_core.expr.bound import BoundExpr, Column, Comparison, InSet, Member, walk
-from scan_core.expr.cost import cost_of
 from scan_core.expr.evaluate import evaluation_error, judge
+from scan_core.expr.kernels import cost_of
 from scan_core.expr.nodes import BoundPredicate, leaf_ids
-from scan_core.options import ScanOptions
-from scan_core.prune.bounds import ExcludesOf, match_conjuncts
-from scan_core.prune.match import Level, Match
-from scan_core.read.file_reader import RowGroup, StatisticsOf
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import ListType, MapType, Type
+from scan_core.model.snapshot import DataFile
+from scan_core.prune.verdicts import ExcludesOf, Level, Match, match_conjuncts
 from scan_core.read.file_statistics import FileStatistics, PageMatches
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource, metadata_fields, partition_member
@@ -21,12 +22,10 @@ from scan_core.read.order import Worth
 from scan_core.read.projection import Constant, FileProjection, FromFile
 from scan_core.read.restriction import Cause, Restriction, ValueSource, Verdict, values_of
 from scan_core.rows.selection import RowSelection, selected_count
-from scan_core.schema import ListType, MapType, Type
-from scan_core.snapshot import DataFile
-from scan_core.split import ScanContext
+from scan_core.split.tasks import ScanContext
 
 _READ_COST = 4.0
-"""Of a column, in the units of `expr/cost.py`: about a nanosecond per row."""
+"""Of a column, in the units of `expr/kernels.py`: about a nanosecond per row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,25 +1,100 @@
-"""Where each column of the table comes from in one data file, and how its values become the table's.
+"""Where each column of the table comes from in one data file: the file, a partition value, or a default."""
 
-A column that the file lacks is resolved in the order of the specification: identity-partition value, name mapping,
-`initial-default`, NULL, else an error. Turning arrays into other types is the business of `conversion.py`.
-"""
-
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.errors import MalformedTableError
-from scan_core.read.constants import default_scalar, partition_scalar
-from scan_core.read.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.read.file_reader import field_id_of
-from scan_core.read.name_mapping import apply_name_mapping
-from scan_core.read.struct_members import Way, descended
-from scan_core.schema import NestedField, PrimitiveType, StructType, Type, arrow_type
-from scan_core.snapshot import ContentFile
-from scan_core.split import ScanContext
+from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
+from scan_core.columns.file_reader import field_id_of
+from scan_core.columns.name_mapping import apply_name_mapping
+from scan_core.columns.struct_members import Way, descended
+from scan_core.model.errors import MalformedTableError
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
+from scan_core.model.snapshot import ContentFile
+from scan_core.model.transforms import partition_value
+from scan_core.split.tasks import ScanContext
+
+
+def partition_scalar(value: Any, value_type: PrimitiveType, path: str) -> pa.Scalar:
+    """A partition value of the data file at `path` (floats as canonical bits) as a value of the table.
+
+    A value of a type that is not known, being that of an unknown transform, reads as NULL.
+
+    Raises:
+        MalformedTableError: not a value of the type.
+    """
+    target = arrow_type(value_type)
+    if value is None or pa.types.is_null(target):
+        return pa.scalar(None, type=target)
+    try:
+        return _partition_scalar(partition_value(value, value_type), value_type, target)
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError, struct.error) as error:
+        raise MalformedTableError(f"{path}: partition (102): {value!r:.80} is no {value_type}: {error}") from error
+
+
+def _partition_scalar(value: Any, value_type: PrimitiveType, target: pa.DataType) -> pa.Scalar:
+    match value_type.name:
+        case "date" if isinstance(value, int):
+            return pa.scalar(value, pa.int32()).cast(target)
+        case "time" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" if isinstance(value, int):
+            return pa.scalar(value, pa.int64()).cast(target)
+        case _:
+            return pa.scalar(value, type=target)
+
+
+def default_scalar(value: Any, field: NestedField, missing: Callable[[NestedField], pa.Scalar]) -> pa.Scalar:
+    """An `initial-default`, in the JSON form of single values, as a value of the table.
+
+    Raises:
+        MalformedTableError: not a value of the field's type.
+    """
+    try:
+        return pa.scalar(_json_value(value, field.type, missing), type=arrow_type(field.type))
+    except (pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        raise MalformedTableError(
+            f"column {field.name!r}: initial-default {value!r:.80} is no {field.type}: {error}"
+        ) from error
+
+
+def _json_value(  # noqa: C901  one case per type
+    value: Any, value_type: Type, missing: Callable[[NestedField], pa.Scalar]
+) -> Any:
+    if value is None:
+        return None
+    match value_type:
+        case StructType(fields):
+            return {
+                f.name: _json_value(value[str(f.field_id)], f.type, missing) if str(f.field_id) in value else missing(f)
+                for f in fields
+            }
+        case ListType(element):
+            return [_json_value(v, element.type, missing) for v in value]
+        case MapType(key, mapped):
+            keys = [_json_value(k, key.type, missing) for k in value["keys"]]
+            return list(zip(keys, [_json_value(v, mapped.type, missing) for v in value["values"]], strict=True))
+        case PrimitiveType("decimal"):
+            return Decimal(str(value))
+        case PrimitiveType("date"):
+            return date.fromisoformat(value)
+        case PrimitiveType("time"):
+            return time.fromisoformat(value)
+        case PrimitiveType("timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns"):
+            return pa.scalar(value).cast(arrow_type(value_type))
+        case PrimitiveType("uuid"):
+            return UUID(value).bytes
+        case PrimitiveType("binary" | "fixed"):
+            return bytes.fromhex(value)
+        case PrimitiveType("float" | "double"):
+            return float(value)
+        case PrimitiveType():
+            return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Self
 
-from scan_core.location import relocate
-from scan_core.options import ScanOptions
-from scan_core.read.file_reader import FileReader, Habits, ReadsAhead, RowGroup
-from scan_core.read.open_file import open_file
-from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup
+from scan_core.files.open_file import open_file
+from scan_core.io.location import relocate
+from scan_core.model.options import ScanOptions
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 _SHARE = 4
 """Of the memory limit, at most this part holds bytes that were fetched ahead."""

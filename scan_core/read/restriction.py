@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scan_core.errors import EvaluationError
-from scan_core.metrics import ScanMetrics
-from scan_core.prune.match import Level, Match
-from scan_core.read.conversion import repeat
-from scan_core.read.file_reader import RowGroup
+from scan_core.columns.conversion import repeat
+from scan_core.columns.file_reader import RowGroup
+from scan_core.model.errors import EvaluationError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import PageMatches
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import MetadataSource

@@ -11,19 +11,19 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
-from scan_core.metrics import ScanMetrics
+from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import NestedField
 from scan_core.native.compiled import may_use_numba
 from scan_core.read.aggregate import Call, Partial, aggregate_group
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.order import Adaptivity
 from scan_core.read.output import OutputColumns
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.task import TaskReader, open_task
 from scan_core.rows.selection import RowSelection, selected_count
-from scan_core.schema import NestedField
-from scan_core.split import FileScanTask, ScanContext, Split
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 
 def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> Iterator[pa.RecordBatch]:

@@ -8,32 +8,24 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
-from scan_core.deletes.delete_filter import DeleteFilter, open_delete_filter
-from scan_core.errors import UnsupportedError
-from scan_core.metrics import ScanMetrics
-from scan_core.prune.match import Level
+from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
+from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.deletes.filter import DeleteFilter, open_delete_filter
+from scan_core.model.errors import UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.prune.verdicts import Level
 from scan_core.read.access_plan import AccessPlan, Scan, Skip, count_skipped, plan_row_group, plan_rows
 from scan_core.read.deleted_rows import find_dead_rows, removed_by, restrict_by_deletes
-from scan_core.read.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.memory_budget import MemoryBudget
 from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FileProjection
 from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.restriction import (
-    ByPosition,
-    Cause,
-    Keep,
-    Restriction,
-    ValueSource,
-    file_columns_of,
-    refine_rows,
-)
+from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, ValueSource, file_columns_of, refine_rows
 from scan_core.rows.algebra import from_ranges
 from scan_core.rows.selection import All, RowSelection, intersect
-from scan_core.split import FileScanTask, ScanContext
+from scan_core.split.tasks import FileScanTask, ScanContext
 
 OpenRowGroup = tuple[LazyColumns, AccessPlan]
 
@@ -250,13 +242,13 @@ class TaskReader:
             conjuncts = open_conjuncts(context, file, self.projection, self._statistics)
             sources += [source for conjunct in conjuncts for source in conjunct.columns.values()]
             if task.bitmap_indexes:
-                from scan_core.bitmap_index.filter import answer_by_bitmaps
+                from scan_core.read.bitmap_filter import answer_by_bitmaps
 
                 found += answer_by_bitmaps(conjuncts, task, context, self._metrics)
             else:
                 found += conjuncts
         if context.runtime_filters:
-            from scan_core.runtime_filter.key_filter import key_sources, open_key_filters
+            from scan_core.read.key_filter import key_sources, open_key_filters
 
             sources += key_sources(context, self.projection)
             found += open_key_filters(task, context, self.projection, self._statistics, self._metrics)

@@ -1,1 +1,1 @@
-"""Sets of row positions."""
+"""Sets of row positions and what they do to columns."""

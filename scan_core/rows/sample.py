@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.errors import OptionError
+from scan_core.model.errors import OptionError
 from scan_core.rows.algebra import nothing
 from scan_core.rows.selection import All, Mask, RowSelection
 

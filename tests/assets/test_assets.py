@@ -8,17 +8,15 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from assets.change_log import change_log_assets
-from assets.keys import change_log_key, mirror_key
-from assets.mirror import mirror_asset
-from assets.resources import Project
+from assets.mirrors import change_log_assets, mirror_asset
+from assets.project import Project, change_log_key, mirror_key
 from checks.asset_checks import mirror_asset_checks
-from pipelines.catalog import find_table, open_catalog
-from pipelines.ingest import apply_logs, run_once
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.table_writer import write_rows
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feed_run import apply_logs, run_once
 from scan_core import open_table
-from tests.shop_project import ShopProject
+from tests.support.shop_project import ShopProject
 
 ORDERS = "shop.orders"
 PEOPLE = ("shop.customers", "shop.suppliers")

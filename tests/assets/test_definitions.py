@@ -11,14 +11,13 @@ import pytest
 import yaml
 
 from assets import definitions
-from assets.automation import last_key
-from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
-from assets.publish_job import SENSOR
+from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB, last_key
+from assets.published import SENSOR
+from pipelines.config.publish_partition import Unit
 from pipelines.errors import ConfigError
-from pipelines.ingest import run_once
-from pipelines.published.partition import Unit
+from pipelines.ingest.feed_run import run_once
 from tests.conftest import REPOSITORY
-from tests.shop_project import ShopProject
+from tests.support.shop_project import ShopProject
 
 
 @pytest.fixture

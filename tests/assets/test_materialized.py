@@ -9,21 +9,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from assets import materialized
+from assets import published
 from assets.jobs import DAILY_JOB, INGEST_JOB
-from assets.keys import published_key
+from assets.project import published_key
 from checks import published_equality
 from checks.manifest_facts import NAME as MANIFESTS
+from checks.published_equality import COMPLETE
 from checks.published_equality import NAME as EQUALS_DUCKDB
-from checks.staged_rows import COMPLETE
-from pipelines.catalog import find_table, open_catalog
-from pipelines.ingest import run_once
-from pipelines.published.abandoned_runs import STAGED_PREFIX
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.table_writer import write_rows
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feed_run import run_once
+from pipelines.publish.abandoned_runs import STAGED_PREFIX
 from scan_core import open_table
-from tests.shop_project import ShopProject
-from tests.spark_session import SPARK_TEST
+from tests.support.shop_project import ShopProject
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
 
@@ -82,7 +82,7 @@ def test_a_day_without_rows_is_a_success(project: ShopProject) -> None:
 
 
 def test_days_of_one_run_are_all_made(project: ShopProject) -> None:
-    asset = materialized.published_asset(NAME, project.config, _days(project))
+    asset = published.published_asset(NAME, project.config, _days(project))
     tags = {
         "dagster/asset_partition_range_start": "2026-01-01",
         "dagster/asset_partition_range_end": "2026-01-03",

@@ -8,11 +8,11 @@ import yaml
 from pyspark.sql import SparkSession
 
 from assets.jobs import PUBLISH_JOB
-from assets.keys import published_key
-from assets.materialized import published_asset
-from pipelines.ingest import run_once
-from tests.shop_project import ShopProject, event, order
-from tests.spark_session import SPARK_TEST
+from assets.project import published_key
+from assets.published import published_asset
+from pipelines.ingest.feed_run import run_once
+from tests.support.shop_project import ShopProject, event, order
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow]
 

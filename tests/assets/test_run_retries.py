@@ -8,11 +8,11 @@ import pytest
 
 from assets.dagster_home import dagster_home
 from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB
-from pipelines.catalog import find_table, open_catalog
-from pipelines.ingest import run_once
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.table_writer import write_rows
-from tests.shop_project import ShopProject
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feed_run import run_once
+from tests.support.shop_project import ShopProject
 
 WILL_RETRY = "dagster/will_retry"
 

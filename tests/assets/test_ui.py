@@ -17,7 +17,7 @@ import requests
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 _GROUP = """
 import sys
-from assets.commands.ui import _run_group
+from assets.commands import _run_group
 child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " + sys.argv[1]
 sys.exit(_run_group([sys.executable, "-c", child], None))
 """
@@ -73,7 +73,7 @@ def test_a_command_that_ends_takes_its_children_and_its_code_along() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     """A project of the user's, with folders of its own that are called like our packages."""
-    command = [sys.executable, "-m", "pipelines.cli", "init", "--dir", str(tmp_path)]
+    command = [sys.executable, "-m", "pipelines.cli.main", "init", "--dir", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     for name in ("assets", "checks", "pipelines", "scan_core"):
         (tmp_path / name).mkdir()
@@ -126,7 +126,7 @@ def test_the_ui_opens_beside_packages_of_the_user_and_ends_as_a_whole(number: si
 @pytest.mark.slow
 def test_dagster_dev_loads_what_init_wrote(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "NEVERMORE_CONFIG"}
-    for command in (["pipelines.cli", "init"], ["dagster", "definitions", "validate"]):
+    for command in (["pipelines.cli.main", "init"], ["dagster", "definitions", "validate"]):
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from checks.subject import Subject
-from pipelines.tables.positions import LOG_ORDINAL
-from tests.iceberg_json import Column, Partition, list_of, struct
-from tests.table_builder import BuiltFile, TableBuilder
+from pipelines.iceberg.positions import LOG_ORDINAL
+from tests.support.iceberg_json import Column, Partition, list_of, struct
+from tests.support.table_builder import BuiltFile, TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "region", "string"), Column(3, "qty", "int")]
 _LOG_COLUMNS = [

@@ -11,11 +11,11 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from checks.mirror_checks import MIRROR_CHECKS, checks_of, mirror_subject, run_checks
 from checks.result import CheckResult
-from pipelines.adoption import adopt
-from pipelines.catalog import open_catalog
-from pipelines.config import Config, load
+from pipelines.config.project import Config, load
 from pipelines.errors import AdoptedRowsError
-from pipelines.resync import resync, resync_from
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.maintain.adoption import adopt
+from pipelines.maintain.resync import resync, resync_from
 from tests.pipelines.project import Project, event
 
 NAME = "shop.products"

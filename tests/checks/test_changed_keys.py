@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from checks.changed_keys import NeedsAllRows, check_changed_keys
-from checks.deleted_rows import no_deleted_row_reappears
-from checks.equality import mirror_equals_reference
-from checks.keys import key_is_unique
+from checks.equality import (
+    NeedsAllRows,
+    check_changed_keys,
+    key_is_unique,
+    mirror_equals_reference,
+    no_deleted_row_reappears,
+)
 from checks.mirror_checks import checks_of, run_checks, snapshot_results
 from checks.subject import Subject
-from pipelines.ingest import run_once
+from pipelines.ingest.feed_run import run_once
 from tests.checks.mirror_tables import MirrorTables, Row
-from tests.shop_project import ShopProject, event
+from tests.support.shop_project import ShopProject, event
 
 ALL = (no_deleted_row_reappears, mirror_equals_reference, key_is_unique)
 

@@ -14,20 +14,21 @@ import pytest
 
 import scan_core
 from checks.damage import Registered, Verification, verify_table
-from pipelines.catalog import create_table, open_catalog
-from pipelines.config import load
-from pipelines.maintenance.bitmap_indexes import build_indexes
-from pipelines.maintenance.statistics_target import CatalogTarget
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.parquet_output import WriterOptions
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_deletes, write_rows
-from scan_core import ScanError, manifest_cache
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.read.parquet_layout import FOOTERS
-from tests.iceberg_json import Column
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import create_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.parquet_output import WriterOptions
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_deletes, write_rows
+from pipelines.maintain.bitmap_indexes import build_indexes
+from pipelines.maintain.statistics_target import CatalogTarget
+from scan_core import ScanError
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.io import cache
 from tests.pipelines.project import Project
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 ROWS = 600
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "x", "double")]
@@ -60,7 +61,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verified(metadata: Path, **options: Any) -> Verification:
-    manifest_cache.clear()
+    cache.clear()
     DELETE_CACHE.clear()
     FOOTERS.clear()
     return verify_table(scan_core.open_table(metadata), **options)

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from checks.expectations import declared_expectations, expectations_of_schema, meets_expectations
-from scan_core.schema import NestedField, PrimitiveType, Schema
+from scan_core.model.schema import NestedField, PrimitiveType, Schema
 
 ROWS = pa.table({"id": pa.array([1, 2, 2, None], pa.int64()), "name": ["a", "b", None, "zz"]})
 

@@ -2,8 +2,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from checks.health import freshness
-from tests.iceberg_json import Column
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 WRITTEN = datetime(2026, 1, 1, tzinfo=UTC)
 

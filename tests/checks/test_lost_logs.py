@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from pipelines.catalog import open_catalog
-from pipelines.config import change_log_name, load
+from pipelines.config.project import change_log_name, load
+from pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.project import Project, event
 
 NAME = "shop.products"

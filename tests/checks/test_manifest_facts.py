@@ -14,14 +14,14 @@ from checks.manifest_facts import NAME, manifests_match_files
 from checks.mirror_checks import run_checks, snapshot_results
 from checks.result import CheckResult
 from checks.subject import Subject
-from pipelines.cli import main
-from pipelines.config import load
+from pipelines.cli.main import main
+from pipelines.config.project import load
 from scan_core import open_table
-from tests.avro_edit import rewrite_avro
-from tests.built_files import BuiltFile
-from tests.iceberg_json import Column, Partition, struct
 from tests.pipelines.project import Project, event
-from tests.table_builder import TableBuilder
+from tests.support.avro_edit import rewrite_avro
+from tests.support.built_files import BuiltFile
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import TableBuilder
 
 TABLE = "shop.products"
 Rows = list[Any]

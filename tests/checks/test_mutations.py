@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from checks.deleted_rows import no_deleted_row_reappears, no_rows_lost
-from checks.equality import mirror_equals_reference
+from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears, no_rows_lost
 from checks.health import delete_debt, quarantine_is_small, schema_matches
-from checks.keys import key_is_unique
 from checks.result import CheckResult
 from checks.subject import Subject
-from scan_core.deletes.delete_filter import EqualityFilter
-from scan_core.plan import equality_groups, planner
+from scan_core.deletes.filter import EqualityFilter
+from scan_core.plan import delete_index, planner
 from tests.checks.mirror_tables import MirrorTables, shop
-from tests.iceberg_json import Column
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 CHECKS: dict[str, Callable[[Subject], CheckResult]] = {
     "equals": mirror_equals_reference,
@@ -81,7 +79,7 @@ def test_engine_that_deletes_rows_of_the_same_commit_is_found(tmp_path: Path, mo
 
 def test_engine_that_ignores_scope_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables, _ = shop(tmp_path, partitioned=True)
-    monkeypatch.setattr(equality_groups, "scope_of", lambda *_: None)
+    monkeypatch.setattr(delete_index, "scope_of", lambda *_: None)
     found = failing(tables.subject())
     assert found.keys() == {"equals", "lost"}
     assert found["lost"].offending_keys == [{"id": 1, "region": "us"}]

@@ -14,25 +14,23 @@ from checks.kept_results import FOLDER
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import compare_manifests
 from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from checks.publish_checks import ProjectAuditor
-from checks.published_equality import published_equals_duckdb
-from checks.staged_rows import staged_manifests_match_files
-from pipelines.catalog import find_table, open_catalog
-from pipelines.cli import main
-from pipelines.config import Config
-from pipelines.ingest import run_once
-from pipelines.published.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
-from pipelines.published.refresh import publish
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.staged_commit import StagedSnapshot
-from pipelines.tables.table_writer import write_rows
+from checks.published_equality import ProjectAuditor, published_equals_duckdb, staged_manifests_match_files
+from pipelines.cli.main import main
+from pipelines.config.project import Config
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feed_run import run_once
+from pipelines.publish.audit import CHECKS, UNCHECKED, CheckFailedError, StagedRows, Verdict
+from pipelines.publish.publish_commit import StagedSnapshot
+from pipelines.publish.refresh import publish
 from scan_core import open_table
-from scan_core.manifest_list import snapshot_manifests
-from tests.avro_edit import rewrite_avro
-from tests.pipelines.published.amounts import FIRST, SECOND
-from tests.pipelines.published.amounts import Project as Amounts
-from tests.shop_project import ShopProject, event, order
-from tests.spark_session import SPARK_TEST
+from scan_core.metadata.manifest_list import snapshot_manifests
+from tests.pipelines.publish.amounts import FIRST, SECOND
+from tests.pipelines.publish.amounts import Project as Amounts
+from tests.support.avro_edit import rewrite_avro
+from tests.support.shop_project import ShopProject, event, order
+from tests.support.spark_session import SPARK_TEST
 
 ORDERS, NAME = "shop.orders", "shop.daily"
 

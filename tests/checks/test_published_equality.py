@@ -8,16 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checks.close_rows import surplus_rows
+from checks.comparison import surplus_rows
 from checks.published_equality import published_equals_duckdb
-from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.config import Config, parse
-from pipelines.published.mirror_reads import snapshots_read
-from pipelines.published.provenance import SOURCE
-from pipelines.published.state import PARTITIONS, QUERY, STATE, current_state, partitions_json, query_hash
-from pipelines.tables.commit import RowDelta, everything
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_deletes, write_rows
+from pipelines.config.project import Config, parse
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_deletes, write_rows
+from pipelines.publish.mirror_reads import snapshots_read
+from pipelines.publish.state import PARTITIONS, QUERY, SOURCE, STATE, current_state, partitions_json, query_hash
 from scan_core import open_table
 
 NAME = "shop.daily"

@@ -8,12 +8,11 @@ import orjson
 import pytest
 
 from checks.equality import mirror_equals_reference
-from checks.mirror_checks import checks_of, run_checks, snapshot_results
-from checks.rollbacks import NAME, nothing_was_rolled_back
-from pipelines.catalog import open_catalog
-from pipelines.cli import main
-from pipelines.config import change_log_name, load
-from pipelines.tables.positions import LAST_ORDINAL, LOG_ORDINAL
+from checks.mirror_checks import NAME, checks_of, nothing_was_rolled_back, run_checks, snapshot_results
+from pipelines.cli.main import main
+from pipelines.config.project import change_log_name, load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL
 from tests.checks.mirror_tables import MirrorTables, shop
 from tests.pipelines.project import Project, event
 

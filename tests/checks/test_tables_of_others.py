@@ -7,9 +7,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from checks.mirror_checks import run_checks
-from pipelines.adoption import adopt
-from pipelines.catalog import open_catalog
-from pipelines.config import load
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.maintain.adoption import adopt
 from tests.pipelines.project import Project
 
 NAME = "shop.products"

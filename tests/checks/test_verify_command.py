@@ -5,15 +5,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.catalog import create_table, open_catalog
-from pipelines.config import load
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_rows
-from tests.iceberg_json import Column
-from tests.pipelines.commands.conftest import run as run  # noqa: PLC0414 - the fixture
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import create_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.project import Project
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 Run = Callable[..., tuple[int, str, str]]
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]

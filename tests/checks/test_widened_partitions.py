@@ -4,9 +4,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import scan_core
-from checks.reference import live_rows
-from tests.iceberg_json import Column, Partition
-from tests.table_builder import TableBuilder
+from checks.reference.expected_rows import live_rows
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 
 def test_deletes_after_the_widening_reach_rows_before_it(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from pyspark.sql.types import LongType
 
-from pipelines.config import load
-from pipelines.published import writer as published_writer
-from pipelines.published.refresh import publish
-from pipelines.spark.place import project_session
+from pipelines.config.project import load
+from pipelines.publish import writer as published_writer
+from pipelines.publish.refresh import publish
+from pipelines.spark.session import project_session
 from tests.cluster.sales_project import DAYS
 
 FAULTS = ("python-worker", "executor", "fails-after-file", "overtaken")

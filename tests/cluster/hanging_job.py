@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import load
-from pipelines.published import writer as published_writer
-from pipelines.published.refresh import publish
+from pipelines.config.project import load
+from pipelines.publish import writer as published_writer
+from pipelines.publish.refresh import publish
 
 HANG_SECONDS = 60
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import Config, load
-from pipelines.published.refresh import publish
-from pipelines.spark.place import project_session
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.publish.refresh import publish
+from pipelines.spark.session import project_session
 from scan_core import open_table
-from scan_core.distribute.spark import dataframe, reports_of
+from scan_core.spark.dataframe import dataframe, reports_of
 
 
 def main() -> None:

@@ -4,12 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
-from pipelines.spark.place import project_session
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.spark.session import project_session
 from scan_core import open_table
-from scan_core.distribute.spark import dataframe, reports_of
-from scan_core.distribute.task_reports import REPORT_PATTERN
+from scan_core.spark.dataframe import dataframe, reports_of
+from scan_core.spark.reports import REPORT_PATTERN
 
 
 def main() -> None:

@@ -8,12 +8,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from checks.reference import live_rows
-from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.config import Config, load
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import WriterOptions, write_deletes, write_rows
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import Config, load
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import WriterOptions, write_deletes, write_rows
 
 DAYS = ("2026-01-01", "2026-01-02")
 TABLES = ("shop.daily", "shop.copied", "shop.latest")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
-from pipelines.crash_points import EXIT_CODE, VARIABLE
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.crash_points import EXIT_CODE, VARIABLE
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.sales_project import DAYS, make_project, published
 
@@ -43,7 +43,7 @@ def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen[
 def publish(path: Path, day: str, **environment: str) -> int:
     """The exit code of `nevermore publish`."""
     arguments = ("publish", "shop.sold", "--partition", day, "--config", str(path))
-    return start("pipelines.cli", *arguments, **environment).wait(SECONDS)
+    return start("pipelines.cli.main", *arguments, **environment).wait(SECONDS)
 
 
 def kill_while_writing(path: Path, day: str, marker: Path) -> None:

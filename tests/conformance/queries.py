@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 import scan_core
 from scan_core import Scan, Table
-from scan_core.schema import Schema
-from tests.fixture_tables import fixture_tables
+from scan_core.model.schema import Schema
+from tests.support.fixture_tables import fixture_tables
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import scan_core
-from checks.compare import canonical, compare
-from tests.fixture_tables import fixture_tables
+from checks.comparison import canonical, compare
+from tests.support.fixture_tables import fixture_tables
 
 
 @pytest.mark.parametrize("name", fixture_tables())

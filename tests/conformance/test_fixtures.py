@@ -12,8 +12,8 @@ import pytest
 import scan_core
 from scan_core import Scan, ScanOptions
 from tests.conformance.queries import queries
-from tests.fixture_tables import FixtureTable, fixture_tables, snapshots
-from tests.rendering import differences, rendered
+from tests.support.fixture_tables import FixtureTable, fixture_tables, snapshots
+from tests.support.rendering import differences, rendered
 
 SNAPSHOTS = snapshots()
 every_snapshot = pytest.mark.parametrize(("name", "snapshot"), SNAPSHOTS)

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from scan_core.distribute.spark import dataframe, why_not_native
-from scan_core.schema import ListType, MapType, StructType, Type
+from scan_core.model.schema import ListType, MapType, StructType, Type
+from scan_core.spark.dataframe import dataframe, why_not_native
 from tests.conformance.queries import Query, opened, queries
-from tests.fixture_tables import fixture_tables, snapshots
-from tests.rendering import differences, rendered
-from tests.spark_session import SPARK_TEST
+from tests.support.fixture_tables import fixture_tables, snapshots
+from tests.support.rendering import differences, rendered
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow]
 

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from scan_core.partition import normalise_value
-from scan_core.transforms import parse_transform
-from tests.iceberg_json import Column, Partition
-from tests.random_predicates import FIELDS, SCHEMA, tables
-from tests.table_builder import TableBuilder
+from scan_core.model.transforms import normalise_value, parse_transform
+from tests.support.iceberg_json import Column, Partition
+from tests.support.random_predicates import FIELDS, SCHEMA, tables
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(100, "id", "long"), *(Column(f["id"], f["name"], f["type"]) for f in FIELDS)]
 PARTITIONS = {

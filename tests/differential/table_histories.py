@@ -14,8 +14,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.iceberg_json import Column, Partition, struct
-from tests.table_builder import BuiltFile, TableBuilder
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import BuiltFile, TableBuilder
 
 LONG = "abcdefghijklmnop"
 DOMAINS: dict[str, list[Any]] = {

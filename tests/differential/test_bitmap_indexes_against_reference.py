@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scan_core
-from checks.reference import live_rows
-from pipelines.tables.schema_document import schema_document
+from checks.reference.expected_rows import live_rows
+from pipelines.iceberg.schema_evolution import schema_document
 from scan_core import ScanOptions
-from tests.bitmap_indexes import bitmaps_for_nothing, index_columns, indexable_columns
 from tests.differential.table_histories import draw_table
 from tests.differential.test_scan_against_reference import assert_equal, draw_predicate, filtered
-from tests.iceberg_json import Column
-from tests.random_predicates import SCHEMA, predicates, tables
-from tests.table_builder import TableBuilder
+from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns, indexable_columns
+from tests.support.iceberg_json import Column
+from tests.support.random_predicates import SCHEMA, predicates, tables
+from tests.support.table_builder import TableBuilder
 
 quick = settings(
     max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scan_core
-from checks.compare import canonical, compare
-from checks.reference import live_rows
+from checks.comparison import canonical, compare
+from checks.reference.expected_rows import live_rows
 from scan_core import ScanOptions
 from tests.differential.table_histories import History, draw_table
 

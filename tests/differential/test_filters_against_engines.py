@@ -19,12 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import scan_core
-from checks.oracle.connection import open_connection
+from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions
-from scan_core.errors import EvaluationError
+from scan_core.model.errors import EvaluationError
 from tests.differential.filtered_tables import FilteredTable, draw_filtered_table
-from tests.random_predicates import Sql, predicates, risky_predicates
-from tests.spark_session import SPARK_TEST
+from tests.support.random_predicates import Sql, predicates, risky_predicates
+from tests.support.spark_session import SPARK_TEST
 
 FILTERS = 10
 """Of each table."""

@@ -10,18 +10,19 @@ import pyarrow as pa
 import pytest
 
 import scan_core
-from pipelines.catalog import create_table, open_catalog
-from pipelines.config import load
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.parquet_output import WriterOptions
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_deletes, write_rows
-from scan_core import Scan, ScanError, ScanOptions, manifest_cache
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.read.byte_ranges import ByteRanges
-from scan_core.read.footer import read_footer
-from scan_core.read.page_index import page_places, parse_offset_index
-from scan_core.read.parquet_layout import FOOTERS
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import create_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.parquet_output import WriterOptions
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_deletes, write_rows
+from scan_core import Scan, ScanError, ScanOptions
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.files.parquet.footer import read_footer
+from scan_core.files.parquet.pages import page_places, parse_offset_index
+from scan_core.io import cache
+from scan_core.io.remote import ByteRanges
 from tests.pipelines.project import Project
 
 ROWS = 2_000
@@ -75,7 +76,7 @@ def files_of(metadata: Path) -> dict[str, list[Path]]:
 
 
 def outcome(metadata: Path, read: str, options: ScanOptions) -> Any:
-    manifest_cache.clear()
+    cache.clear()
     DELETE_CACHE.clear()
     FOOTERS.clear()
     try:

@@ -15,12 +15,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines.published.changed_partitions import trace_text
-from pipelines.published.partition import PublishedPartition
-from pipelines.published.query import PublishedQuery, parse_query
-from pipelines.published.slice_queries import OF_CHANGED
+from pipelines.config.publish_partition import PublishedPartition
+from pipelines.publish.lineage.partition_lineage import OF_CHANGED
+from pipelines.publish.query import PublishedQuery, parse_query
+from pipelines.publish.refresh_plan import trace_text
 from tests.differential.published_queries import DAYS, KINDS, SCHEMAS, TABLES, Queries, Row, changed_rows, row_of
-from tests.spark_session import SPARK_TEST
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
 

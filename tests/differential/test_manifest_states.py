@@ -8,18 +8,20 @@ import pytest
 
 import scan_core
 from checks.mirror_checks import checks_of, run_checks
-from checks.reference import live_rows
-from pipelines.config import load
-from pipelines.maintenance.bitmap_indexes import build_indexes
-from pipelines.maintenance.statistics_target import CatalogTarget
-from scan_core import ScanOptions, manifest_cache, manifests
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
+from pipelines.maintain.bitmap_indexes import build_indexes
+from pipelines.maintain.statistics_target import CatalogTarget
+from scan_core import ScanOptions
+from scan_core.io import cache
+from scan_core.metadata import manifests
 from scan_core.native import compiled
 from scan_core.why import key_report
-from tests.agreed_rows import rows_of
-from tests.iceberg_json import Column, Partition
-from tests.manifest_states import ENTRIES, STATES, State, restate
 from tests.pipelines.project import Project, event
-from tests.table_builder import TableBuilder
+from tests.support.agreed_rows import rows_of
+from tests.support.iceberg_json import Column, Partition
+from tests.support.manifest_states import ENTRIES, STATES, State, restate
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 KEY = COLUMNS[:1]
@@ -30,7 +32,7 @@ STATED = [*product(STATES, (0, 1), (True, False), (True, False), (2, 3))]
 
 @pytest.fixture(autouse=True)
 def _no_manifests_in_memory() -> None:
-    manifest_cache.clear()
+    cache.clear()
 
 
 def decode(monkeypatch: pytest.MonkeyPatch, *, together: bool) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from pipelines.published import partition_lineage, query_links, query_shape, query_tree, slice_queries, slice_rules
-from pipelines.published.understood_sql import join_kind
+from pipelines.publish.lineage import partition_lineage, query_shape, query_tree
+from pipelines.publish.lineage.sql_functions import join_kind
 from tests.differential.test_partition_lineage import check
 
 MOST_SEEDS = 400
@@ -18,11 +18,11 @@ def _no_nullable(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_window_rule(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(slice_rules, "_is_made_of", lambda *_: True)
+    patch.setattr(query_shape, "_is_made_of", lambda *_: True)
 
 
 def _limits_are_fine(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., str | None] = slice_rules.why_not_sliced
+    original: Callable[..., str | None] = query_shape.why_not_sliced
 
     def without_limits(shape: Any, expressions: Any) -> str | None:
         found = original(shape, expressions)
@@ -32,7 +32,7 @@ def _limits_are_fine(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rollups_are_fine(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., str | None] = slice_rules.why_not_sliced
+    original: Callable[..., str | None] = query_shape.why_not_sliced
 
     def without_rollups(shape: Any, expressions: Any) -> str | None:
         found = original(shape, expressions)
@@ -50,27 +50,27 @@ def _any_condition_is_an_equality(patch: pytest.MonkeyPatch) -> None:
 
 
 def _joined_tables_reach_nothing(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., Any] = slice_queries.through
+    original: Callable[..., Any] = partition_lineage.through
 
     def nowhere(*arguments: Any) -> Any:
         reach = original(*arguments)
-        return slice_queries.Reach(reach.table, reach.values.where("1 = 0"), None, reach.final)
+        return partition_lineage.Reach(reach.table, reach.values.where("1 = 0"), None, reach.final)
 
     patch.setattr(partition_lineage, "through", nowhere)
 
 
 def _not_in_counts_as_in(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., Any] = query_links.conjuncts
+    original: Callable[..., Any] = query_shape.conjuncts
 
     def with_negated(condition: Any) -> list[Any]:
         found = original(condition)
         return [*found, *(c.this for c in found if isinstance(c, exp.Not))]
 
-    patch.setattr(query_links, "conjuncts", with_negated)
+    patch.setattr(query_shape, "conjuncts", with_negated)
 
 
 def _full_joins_may_come_last(patch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., Any] = slice_rules.full_join_keys
+    original: Callable[..., Any] = query_shape.full_join_keys
 
     def of_first_two(shape: Any, expressions: Any) -> Any:
         for source in list(shape.sources.values())[2:]:

@@ -12,14 +12,14 @@ import sqlglot
 from pyspark.sql import SparkSession
 
 from checks.published_equality import published_equals_duckdb
-from checks.reference import live_rows
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import Config
-from pipelines.published.refresh import publish
-from pipelines.tables.commit import RowDelta, everything
-from pipelines.tables.table_writer import write_rows
-from tests.pipelines.published.daily_orders import NAME, apply, customers, make_config, orders, published
-from tests.spark_session import SPARK_TEST
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import Config
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta, everything
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.publish.refresh import publish
+from tests.pipelines.publish.daily_orders import NAME, apply, customers, make_config, orders, published
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow]
 

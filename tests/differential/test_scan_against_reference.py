@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scan_core
-from checks.compare import canonical, compare
-from checks.oracle.connection import open_connection
-from checks.reference import live_rows
+from checks.comparison import canonical, compare
+from checks.reference.expected_rows import live_rows
+from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions
 from tests.differential.table_histories import draw_table
 

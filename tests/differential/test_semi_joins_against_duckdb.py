@@ -20,18 +20,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import scan_core
-from checks.oracle.connection import open_connection
+from checks.reference.sql_columns import open_connection
 from scan_core import ScanOptions
-from scan_core.bounded_cache import BoundedCache
-from scan_core.partition import normalise_value
-from scan_core.read import order
-from scan_core.runtime_filter import bloom_keys, column_keys, key_filter, key_set, partition_keys
-from scan_core.schema import arrow_type
-from scan_core.schema_json import parse_type
-from scan_core.transforms import parse_transform
+from scan_core.io.cache import BoundedCache
+from scan_core.joins import column_keys, key_set
+from scan_core.model.schema import arrow_type, parse_type
+from scan_core.model.transforms import normalise_value, parse_transform
+from scan_core.plan import runtime_pruning
+from scan_core.read import key_filter, order
 from tests.differential.filtered_tables import draw_file
-from tests.iceberg_json import Column, Partition
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 UTC = dt.UTC
 POOLS: dict[str, tuple[str, list[Any]]] = {
@@ -151,8 +150,8 @@ def small_limits(stack: ExitStack) -> None:
     for module, name in (
         (column_keys, "MOST_VALUES"),
         (key_filter, "MOST_TESTED"),
-        (bloom_keys, "INTERSECTED_FROM"),
-        (partition_keys, "MOST_TUPLES"),
+        (key_filter, "INTERSECTED_FROM"),
+        (runtime_pruning, "MOST_TUPLES"),
         (order, "TRIED_ROWS"),
     ):
         stack.enter_context(patch.object(module, name, 1))

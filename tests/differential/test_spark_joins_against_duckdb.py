@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 import scan_core
-from checks.oracle.connection import open_connection
+from checks.reference.sql_columns import open_connection
 from scan_core import Scan
-from scan_core.distribute.join_keys import BuildLimits
-from scan_core.distribute.spark_join import join
+from scan_core.spark.join import BuildLimits, join
 from tests.differential.test_semi_joins_against_duckdb import POOLS, draw_rows, draw_table, small_limits
-from tests.iceberg_json import Column
-from tests.spark_session import SPARK_TEST
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.spark_session import SPARK_TEST
+from tests.support.table_builder import TableBuilder
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow, pytest.mark.timeout(7200)]
 

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checks.deleted_rows import no_deleted_row_reappears, no_rows_lost
-from checks.equality import mirror_equals_reference
-from checks.keys import key_is_unique
+from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears, no_rows_lost
 from checks.subject import Subject
-from pipelines.catalog import find_table
+from pipelines.iceberg.catalog import find_table
 from tests.pipelines.change_batches import Change, Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in
 

@@ -9,9 +9,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from pipelines.published.sections import PublishedConfig, PublishedOptions
-from pipelines.spark_section import SparkConfig
-from pipelines.table_section import FilesSource, TableConfig
+from pipelines.config.project import FilesSource, PublishedConfig, PublishedOptions, SparkConfig, TableConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNITS = {

@@ -51,7 +51,7 @@ def test_every_check_compared_something_and_passed(summary: dict[str, Any]) -> N
 
 def test_a_second_run_finds_nothing_new_and_changes_nothing(demo_project: Path) -> None:
     before = contents(demo_project / "warehouse")
-    command = [sys.executable, "-m", "pipelines.cli", "demo", "--dir", str(demo_project)]
+    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(demo_project)]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["nothing_new"] is True

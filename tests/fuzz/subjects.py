@@ -13,9 +13,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from tests.fixture_tables import fixture_tables
-from tests.iceberg_json import Column, Partition, list_of, map_of, struct
-from tests.table_builder import TableBuilder
+from tests.support.fixture_tables import fixture_tables
+from tests.support.iceberg_json import Column, Partition, list_of, map_of, struct
+from tests.support.table_builder import TableBuilder
 
 LOCATION = "/written/by/somebody/t"
 """Where the built tables say that they lie: they are read by relocation from wherever a campaign puts them."""

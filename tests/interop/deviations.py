@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import scan_core
-from checks.oracle.facts import FileFacts, read_table_facts
-from scan_core.schema import NestedField, PrimitiveType
+from checks.reference.facts import FileFacts, read_table_facts
+from scan_core.model.schema import NestedField, PrimitiveType
 from tests.interop.three_readings import Readings, Rows, reference_rows, scan_of
 
 Row = list[Any]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
-from pipelines.ingest import run_once
-from pipelines.maintenance.bitmap_indexes import build_indexes
-from pipelines.maintenance.statistics_target import CatalogTarget
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.bitmap_indexes import build_indexes
+from pipelines.maintain.statistics_target import CatalogTarget
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\

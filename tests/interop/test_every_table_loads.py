@@ -13,14 +13,14 @@ from pyiceberg.table import StaticTable
 
 import scan_core
 from benchmarks.peers import running
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
-from pipelines.ingest import run_once
-from pipelines.maintenance.bitmap_indexes import build_indexes
-from pipelines.maintenance.statistics_target import CatalogTarget
-from tests.rendering import rendered
-from tests.shop_project import ShopProject, event, order
-from tests.spark_session import SPARK_TEST
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import run_once
+from pipelines.maintain.bitmap_indexes import build_indexes
+from pipelines.maintain.statistics_target import CatalogTarget
+from tests.support.rendering import rendered
+from tests.support.shop_project import ShopProject, event, order
+from tests.support.spark_session import SPARK_TEST
 
 JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")
 PEERS = Path(__file__).parents[2] / ".venv-peers"
@@ -43,7 +43,7 @@ def written(folder: Path, *, is_published: bool) -> dict[str, Path]:
         assert [t.error for t in report.tables if t.error] == []
         project.land("orders", f"{number}.jsonl", [event("d", "orders", before=order(2, 25.0, 1))])
     if is_published:
-        from pipelines.published.refresh import publish
+        from pipelines.publish.refresh import publish
 
         publish(project.config, "shop.daily", partitions=["2026-01-01", "2026-01-02"])
     catalog = open_catalog(project.config)

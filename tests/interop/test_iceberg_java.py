@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import scan_core
-from checks.reference import live_rows
-from tests.bitmap_indexes import bitmaps_for_nothing
+from checks.reference.expected_rows import live_rows
 from tests.interop.mirrors import FEEDS, Proof, make_mirrors
-from tests.rendering import rendered
+from tests.support.bitmap_indexes import bitmaps_for_nothing
+from tests.support.rendering import rendered
 
 JAVA_PYTHON = os.environ.get("NEVERMORE_INTEROP_PYTHON")
 pytestmark = pytest.mark.skipif(JAVA_PYTHON is None, reason="make interop sets up the second environment")

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import scan_core
-from checks.oracle.facts import FileFacts, TableFacts
-from checks.reference import RefusedError, live_rows
+from checks.reference.expected_rows import RefusedError, live_rows
+from checks.reference.facts import FileFacts, TableFacts
 from scan_core import Scan, ScanError
-from tests.rendering import rendered
+from tests.support.rendering import rendered
 
 Rows = list[str] | str
 """One text per row, or why there are none."""

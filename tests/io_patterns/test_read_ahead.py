@@ -13,12 +13,13 @@ import pyarrow.fs as pafs
 import pytest
 
 import scan_core
-from scan_core import MalformedTableError, Scan, ScanOptions, manifest_cache
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.read.parquet_layout import FOOTERS
-from tests.iceberg_json import Column
+from scan_core import MalformedTableError, Scan, ScanOptions
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.io import cache
 from tests.io_patterns.recording import Delay, Recorder, RecordingHandler
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = (Column(1, "id", "long"), Column(2, "grp", "int"), Column(3, "text", "string"))
 FILES, GROUPS, GROUP = 4, 6, 2_000
@@ -54,7 +55,7 @@ def scan(table: TableBuilder, recorder: Recorder, monkeypatch: pytest.MonkeyPatc
     handler = RecordingHandler(pafs.LocalFileSystem(), "lake", str(table.location.parent), recorder)
     system = pafs.PyFileSystem(handler)
     monkeypatch.setattr(
-        "scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
     forget()
     name = f"s3://lake/{table.location.name}"
@@ -65,7 +66,7 @@ def scan(table: TableBuilder, recorder: Recorder, monkeypatch: pytest.MonkeyPatc
 
 
 def forget() -> None:
-    for clear in (manifest_cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+    for clear in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
         clear()
 
 
@@ -190,7 +191,7 @@ def test_orc_reads_a_stripe_and_a_column_at_a_time_and_no_payload_where_nothing_
     recorder = Recorder()
     system = pafs.PyFileSystem(RecordingHandler(pafs.LocalFileSystem(), "lake", str(tmp_path), recorder))
     monkeypatch.setattr(
-        "scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
     opened = scan_core.open_table(
         f"s3://lake/o/metadata/{built.metadata_path.name}", relocate={str(built.location): "s3://lake/o"}

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import scan_core
-from scan_core import Scan, ScanOptions, manifest_cache
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.read.parquet_layout import FOOTERS
-from tests.iceberg_json import Column
+from scan_core import Scan, ScanOptions
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.io import cache
 from tests.io_patterns.recording import Recorder, RecordingHandler
-from tests.object_server import properties_of, serving, store_of
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.object_server import properties_of, serving, store_of
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = (
     Column(1, "id", "long"),
@@ -95,9 +96,9 @@ def _recorded(
     recorder = Recorder()
     system = pafs.PyFileSystem(RecordingHandler(inner, "lake", root, recorder))
     monkeypatch.setattr(
-        "scan_core.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
+        "scan_core.io.catalog.filesystem", lambda location, _: (system, location.authority + location.path)
     )
-    for forget in (manifest_cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+    for forget in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
         forget()
     name = f"s3://lake/{table.location.name}"
     opened = scan_core.open_table(
@@ -114,7 +115,7 @@ def _recorded(
             start = chunk.dictionary_page_offset or chunk.data_page_offset
             chunks.setdefault(chunk.path_in_schema, []).append((start, start + chunk.total_compressed_size))
     yield Recorded(opened.scan().with_options(ScanOptions(parallelism=1)), recorder, chunks)
-    for forget in (manifest_cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
+    for forget in (cache.clear, FOOTERS.clear, DELETE_CACHE.clear):
         forget()
 
 

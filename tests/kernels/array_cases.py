@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.formats import json_kernels as kernels
-from pipelines.formats.member_names import MemberNames
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import MemberNames
 
 Arguments = list[Any]
 Random = np.random.Generator
@@ -341,24 +341,24 @@ def walk_removals(random: Random) -> Arguments:
 
 
 CASES: dict[str, Callable[[Random], Arguments]] = {
-    **{f"pipelines.formats.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
-    "pipelines.formats.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
-    "pipelines.formats.document_kernels.find_newlines": find_newlines,
-    "pipelines.formats.document_kernels.find_separators": find_separators,
-    "pipelines.formats.document_kernels.scan_elements": scan_elements,
-    "pipelines.formats.document_kernels.split_documents": split_documents,
-    "pipelines.formats.document_kernels.split_frames": split_frames,
-    "pipelines.formats.double_kernels.parse_doubles": parse_doubles,
-    "pipelines.formats.event_kernels.scan_nested": scan_nested,
-    "pipelines.formats.object_kernels.begin_with": begin_with,
-    "pipelines.formats.object_kernels.scan_members": scan_members,
-    "pipelines.formats.row_kernels.count_kinds": count_kinds,
-    "pipelines.formats.row_kernels.find_patterns": find_patterns,
-    "pipelines.formats.row_kernels.parse_rows": parse_rows,
-    "pipelines.formats.text_kernels.gather_text": gather_text,
-    "pipelines.formats.text_kernels.match_affixes": match_affixes,
-    "pipelines.formats.text_kernels.match_bytes": match_bytes,
-    "pipelines.formats.text_kernels.parse_integers": parse_integers,
+    **{f"pipelines.jsonscan.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
+    "pipelines.jsonscan.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
+    "pipelines.jsonscan.document_kernels.find_newlines": find_newlines,
+    "pipelines.jsonscan.document_kernels.find_separators": find_separators,
+    "pipelines.jsonscan.document_kernels.scan_elements": scan_elements,
+    "pipelines.jsonscan.document_kernels.split_documents": split_documents,
+    "pipelines.jsonscan.document_kernels.split_frames": split_frames,
+    "pipelines.jsonscan.double_kernels.parse_doubles": parse_doubles,
+    "pipelines.jsonscan.event_kernels.scan_nested": scan_nested,
+    "pipelines.jsonscan.object_kernels.begin_with": begin_with,
+    "pipelines.jsonscan.object_kernels.scan_members": scan_members,
+    "pipelines.jsonscan.row_kernels.count_kinds": count_kinds,
+    "pipelines.jsonscan.row_kernels.find_patterns": find_patterns,
+    "pipelines.jsonscan.row_kernels.parse_rows": parse_rows,
+    "pipelines.jsonscan.text_kernels.gather_text": gather_text,
+    "pipelines.jsonscan.text_kernels.match_affixes": match_affixes,
+    "pipelines.jsonscan.text_kernels.match_bytes": match_bytes,
+    "pipelines.jsonscan.text_kernels.parse_integers": parse_integers,
     "pipelines.mirrors.partial_removals._walk": walk_removals,
     "pipelines.sources.byte_hash._finished": finished,
     "pipelines.sources.byte_hash._mix": mix,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scan_core.index.hash_table import BLOCK_ROWS, HashTable, build_hash_table
+from scan_core.keys.table import BLOCK_ROWS, HashTable, build_hash_table
 from tests.kernels.array_cases import Arguments, Random
 
 U64 = NDArray[np.uint64]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.compiled import MODULES
+from pipelines.cli.compile_kernels import MODULES
 from scan_core.native.machine_code import ArrayKernel
 from tests.kernels import array_cases, pointer_cases
 from tests.kernels.found import REPOSITORY, declared, entries, importers, reached
@@ -41,7 +41,7 @@ def test_all_modules_with_kernels_are_compiled_with_an_environment() -> None:
 
 
 def test_nothing_else_reaches_memory_by_address() -> None:
-    own = {"scan_core.native.machine_code", "pipelines.formats.word_kernels"}
+    own = {"scan_core.native.machine_code", "pipelines.jsonscan.value_kernels"}
     assert importers("ctypes", "cffi", "llvmlite", "numba", "cython", "pybind11") == own
 
 

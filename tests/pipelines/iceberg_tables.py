@@ -5,11 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.reference import live_rows
-from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.config import parse
-from scan_core.schema import NestedField
-from scan_core.schema_json import parse_type
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import parse
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from scan_core.model.schema import NestedField, parse_type
 
 
 def catalog_in(folder: Path) -> Any:

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from checks.reference import live_rows
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
-from pipelines.ingest import run_once
-from pipelines.ingest_report import IngestReport, TableReport
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import run_once
+from pipelines.ingest.report import IngestReport, TableReport
 
 Event = dict[str, Any]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scan_core import manifest_cache, manifests
+from scan_core.io import cache
+from scan_core.metadata import manifests
 from scan_core.native import compiled
 
 
@@ -13,4 +14,4 @@ def entries_decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if together:
         compiled.load()
     monkeypatch.setattr(manifests, "LEAST_RECORDS", 1 if together else 1 << 62)
-    manifest_cache.clear()
+    cache.clear()

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from scan_core.manifest_list import ManifestFile, snapshot_manifests
-from scan_core.manifests import read_data_manifests, read_delete_manifests
-from scan_core.metadata import TableMetadata
-from scan_core.snapshot import DataFile, DeleteFile
-from scan_core.split import FileIOConfig
-from tests.iceberg_json import Column
-from tests.plans import read
-from tests.table_builder import TableBuilder
+from scan_core.io.location import FileIOConfig
+from scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
+from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
+from scan_core.model.snapshot import DataFile, DeleteFile
+from scan_core.model.table_metadata import TableMetadata
+from tests.support.iceberg_json import Column
+from tests.support.plans import read
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 

@@ -8,8 +8,8 @@ from scan_core import (
     Scan,
     ScanOptions,
 )
-from tests.iceberg_json import Column
-from tests.table_builder import BuiltFile, TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import BuiltFile, TableBuilder
 
 COLUMNS = (Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "qty", "int"))
 

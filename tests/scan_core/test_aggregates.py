@@ -9,8 +9,8 @@ import pytest
 
 import scan_core
 from scan_core import OptionError, Scan, ScanOptions, UnsupportedError
-from tests.iceberg_json import Column, list_of
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, list_of
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = (
     Column(1, "id", "long"),

@@ -9,9 +9,9 @@ from pyarrow import orc
 
 import scan_core
 from scan_core import MalformedTableError
-from tests.avro_edit import rewrite_avro
-from tests.iceberg_json import Column, Partition
-from tests.table_builder import TableBuilder
+from tests.support.avro_edit import rewrite_avro
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import scan_core
-from checks.reference import RefusedError, live_rows
+from checks.reference.expected_rows import RefusedError, live_rows
 from scan_core import MalformedTableError, MissingFileError, ScanError
-from tests.avro_edit import rewrite_avro
-from tests.iceberg_json import Column, list_of
 from tests.scan_core.trapped_tables import COLUMNS, KEY, Build, every_format, scan_of, three_rows
-from tests.table_builder import TableBuilder
+from tests.support.avro_edit import rewrite_avro
+from tests.support.iceberg_json import Column, list_of
+from tests.support.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 
 import scan_core
 from scan_core import MalformedTableError, UnsupportedError
-from tests.agreed_rows import rows_of
-from tests.avro_edit import rewrite_avro
-from tests.iceberg_json import Column, Partition
-from tests.table_builder import TableBuilder
+from tests.support.agreed_rows import rows_of
+from tests.support.avro_edit import rewrite_avro
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 KEY = COLUMNS[:1]

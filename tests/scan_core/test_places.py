@@ -11,12 +11,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import scan_core
 from scan_core import MissingFileError
-from scan_core.distribute.source_options import SourceOptions
-from scan_core.errors import OutsideTableError
-from scan_core.location import is_within, parse_location
-from tests.avro_edit import rewrite_avro
-from tests.iceberg_json import Column
-from tests.table_builder import TableBuilder
+from scan_core.io.location import is_within, parse_location
+from scan_core.model.errors import OutsideTableError
+from scan_core.spark.source import SourceOptions
+from tests.support.avro_edit import rewrite_avro
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long")]
 

@@ -17,10 +17,10 @@ import pytest
 
 import scan_core
 from scan_core import MalformedTableError
-from tests.agreed_rows import rows_of, scanned_rows
-from tests.built_files import BuiltFile
-from tests.iceberg_json import Column, Partition, struct
-from tests.table_builder import TableBuilder
+from tests.support.agreed_rows import rows_of, scanned_rows
+from tests.support.built_files import BuiltFile
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import TableBuilder
 
 ID, NAME = Column(1, "id", "long"), Column(2, "name", "string")
 Build = Callable[..., "Formatted"]
@@ -236,7 +236,7 @@ def test_rule_16_missing_columns_are_partition_value_mapping_default_or_null(bui
 )
 def test_rule_17_values_are_compared_exactly(build: Build, kind: str, values: list[Any]) -> None:
     if kind == "timestamp" and "orc" in (build().data_format, build().delete_format):
-        pytest.skip("the reference cannot read such timestamps of ORC; tests/scan_core/read/test_orc.py does")
+        pytest.skip("the reference cannot read such timestamps of ORC; tests/scan_core/files/test_orc.py does")
     key = Column(2, "v", kind)
     table = build(ID, key)
     table.commit(table.rows(id=[0, 1, 2], v=values))

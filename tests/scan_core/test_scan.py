@@ -20,9 +20,9 @@ from scan_core import (
     SnapshotNotFoundError,
     col,
 )
-from tests.iceberg_json import Column, list_of, struct
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows, rows_of, scan_of, with_deletes
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, list_of, struct
+from tests.support.table_builder import TableBuilder
 
 
 def test_columns_are_selected_in_the_order_asked(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from scan_core import (
     MalformedTableError,
     UnsupportedError,
 )
-from tests.iceberg_json import Column, Partition, struct
 from tests.scan_core.small_scans import COLUMNS, rows, rows_of, scan_of
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import TableBuilder
 
 
 def test_uuids_are_arrow_uuids_at_every_depth(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.iceberg_json import Column, Partition
 from tests.scan_core.small_scans import COLUMNS, rows, rows_of, scan_of, with_deletes
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 
 def test_metadata_columns_tell_where_a_row_lies(tmp_path: Path) -> None:

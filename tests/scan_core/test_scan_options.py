@@ -13,9 +13,9 @@ from scan_core import (
     ScanOptions,
 )
 from scan_core.read import order as adaptivity
-from tests.iceberg_json import Column
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 
 @pytest.mark.parametrize(

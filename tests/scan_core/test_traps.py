@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import scan_core
-from scan_core.deletes.cache import DELETE_CACHE
-from tests.agreed_rows import rows_of
-from tests.iceberg_json import Column, Partition, struct
+from scan_core.deletes.indexes import DELETE_CACHE
 from tests.scan_core.trapped_tables import COLUMNS, KEY, NAME, Build, every_format, scan_of, three_rows
-from tests.table_builder import TableBuilder
+from tests.support.agreed_rows import rows_of
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import TableBuilder
 
 
 @pytest.fixture

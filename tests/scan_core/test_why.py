@@ -6,8 +6,8 @@ import pytest
 import scan_core
 from scan_core import PredicateError
 from scan_core.why import DeletedBy, KeyReport, RowFate, key_report
-from tests.iceberg_json import Column, Partition, struct
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition, struct
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 KEY = COLUMNS[:1]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipelines import table_ingest
-from pipelines.catalog import open_catalog
-from pipelines.changes import logged_changes
+from pipelines.changes import change_log
 from pipelines.changes.change_log import ChangeLog
-from pipelines.config import load
+from pipelines.config.project import load
 from pipelines.errors import PipelineError
-from pipelines.ingest_report import TableReport
-from scan_core.private_files import spill_folder
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest import table_ingest
+from pipelines.ingest.report import TableReport
+from scan_core.io.private_files import spill_folder
 from tests.pipelines.project import Project
 
 Event = dict[str, Any]
@@ -112,10 +112,10 @@ def test_rule_28_late_truncate_holds_only_a_part_of_what_the_log_has_after_it(
     project = project_in(tmp_path)
     later = [event(100 + n, "c", product(n, text="long " * 100)) for n in range(400)]
     land_and_run(project, [event(1, "c", product(1)), event(2, "c", product(999))], later)
-    monkeypatch.setattr(logged_changes, "FIRST_ROWS", 10)
+    monkeypatch.setattr(change_log, "FIRST_ROWS", 10)
     config = load(project.folder / "nevermore.yaml")
     log = ChangeLog(open_catalog(config), "change_log.shop_products")
-    parts = list(logged_changes.read_by_place(log.table, "", 50_000))
+    parts = list(change_log.read_by_place(log.table, "", 50_000))
     assert sum(rows.num_rows for rows, _ in parts) == 402
     assert max(rows.nbytes for rows, _ in parts) < 100_000
     monkeypatch.setattr(table_ingest, "BATCH_SHARE", 1024**3 // 50_000)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.part_file import PartFile
+from pipelines.changes.change_run import PartFile
 from pipelines.errors import PipelineError
-from scan_core.private_files import spill_folder
+from scan_core.io.private_files import spill_folder
 
 
 def open_files() -> int:

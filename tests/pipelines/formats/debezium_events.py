@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.decode.batches import from_documents
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.sources.raw_events import from_documents
 
 Row = dict[str, Any]
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.decode.batches import RawEvents, from_documents
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
-from pipelines.sources.raw_events import RawEvents, from_documents
 
 TABLE = "shop.products"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from pipelines.decode.avro import read_records, reader_of
+from pipelines.decode.batches import RawEvents, from_documents
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.avro_messages import read_records, reader_of
-from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
-from pipelines.sources.raw_events import RawEvents, from_documents
 from tests.pipelines.formats.avro_events import (
     COLUMNS,
     KEY,

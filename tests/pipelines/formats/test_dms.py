@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.decode.batches import RawEvents
 from pipelines.errors import SourceError
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
-from pipelines.sources.raw_events import RawEvents
 from tests.pipelines.formats.decoded_feed import TABLE, changes, dms, read, reasons
 
 

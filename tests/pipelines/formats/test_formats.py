@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pipelines.decode.batches import from_documents
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.errors import SourceError
-from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
-from pipelines.sources.raw_events import from_documents
 from tests.pipelines.formats.decoded_feed import Row, canal, changes, dms, read, reasons, wal
 
 

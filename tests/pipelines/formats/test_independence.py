@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipelines.decode.batches import RawEvents, from_documents
+from pipelines.decode.json_columns import decode
+from pipelines.decode.value_types import from_arrow
 from pipelines.errors import SourceError
-from pipelines.formats.documents import from_binary
-from pipelines.formats.json_columns import decode
-from pipelines.formats.json_scan import scan_objects
-from pipelines.formats.value_type import from_arrow
-from pipelines.sources.raw_events import RawEvents, from_documents
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import from_binary
 from tests.pipelines.formats.decoded_feed import changes, dms, read, reasons, wal
 
 OLD = {"keynames": ["id"], "keytypes": ["integer"], "keyvalues": [1]}

@@ -12,12 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.change_batch import Rejected
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.decode.batches import Rejected, from_documents
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import DecodedFeed, decode
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
-from pipelines.sources.raw_events import from_documents
 from tests.pipelines.memory_mirror import MemoryMirror
 
 

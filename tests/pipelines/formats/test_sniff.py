@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
+from pipelines.decode.batches import from_documents
+from pipelines.decode.events import USUAL_OP_COLUMNS
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.errors import SourceError
-from pipelines.formats.feed import FeedConfig, TableFeed
-from pipelines.formats.op_names import USUAL_OP_COLUMNS
-from pipelines.formats.registry import decode
-from pipelines.formats.sniff import sniff
-from pipelines.sources.raw_events import from_documents
+from pipelines.formats.registry import decode, sniff
 
 Event = dict[str, Any]
 

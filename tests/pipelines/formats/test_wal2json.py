@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from pipelines.decode.batches import Complete
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions
-from pipelines.sources.event_groups import Complete
 from tests.pipelines.formats.decoded_feed import TABLE, changes, read, reasons, wal
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.formats.feed import FeedConfig, TableFeed
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover

@@ -6,11 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines.changes.change_log import ChangeLog
-from pipelines.errors import (
-    CommitConflictError,
-    PositionLostError,
-)
-from pipelines.tables.positions import LOG_ORDINAL, newest_property
+from pipelines.errors import CommitConflictError, PositionLostError
+from pipelines.iceberg.positions import LOG_ORDINAL, newest_property
 from tests.pipelines.change_batches import Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in, rows_of
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row

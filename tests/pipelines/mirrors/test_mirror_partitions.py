@@ -6,9 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.errors import (
-    GlobalDeleteError,
-)
+from pipelines.errors import GlobalDeleteError
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.mirrors.mirrored_rows import COLUMNS, row
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checks.compare import compare
-from checks.reference import fold_changes, fold_log, live_rows
+from checks.comparison import compare
+from checks.reference.expected_rows import fold_changes, fold_log, live_rows
 from pipelines.mirrors.multiset import recount, steps
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.errors import SourceError
-from pipelines.formats.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.file_position import FilePosition

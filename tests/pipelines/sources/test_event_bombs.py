@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.sources.file_documents import leading_blank_lines
-from tests.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
+from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
 
 BATCH = 16 * MIB
 LIMIT = 16 * BATCH

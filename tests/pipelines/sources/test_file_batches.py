@@ -8,14 +8,13 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.config import parse
+from pipelines.config.project import parse
 from pipelines.errors import ConfigError
-from pipelines.feeds import feeds_of
 from pipelines.formats.registry import complete_events_of
+from pipelines.ingest.feeds import feeds_of
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import FileBatch, discover
-from pipelines.sources.raw_batching import PIECE_BYTES
+from pipelines.sources.files import PIECE_BYTES, FileBatch, discover
 from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
 
 WAL2JSON = complete_events_of("wal2json", {})

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines.catalog import open_catalog
-from pipelines.config import load
+from pipelines.config.project import load
 from pipelines.errors import ConfigError
-from pipelines.quarantine_replay import replay_quarantine
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.quarantine_replay import replay_quarantine
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 from tests.pipelines.project import Project, event, the

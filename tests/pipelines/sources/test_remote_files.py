@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from checks.reference import live_rows
-from pipelines.catalog import find_table, open_catalog
-from pipelines.config import load
+from checks.reference.expected_rows import live_rows
+from pipelines.config.project import load
 from pipelines.errors import SourceError
-from pipelines.ingest import run_once
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import run_once
+from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.files import discover
-from pipelines.sources.remote_files import RemoteFiles
-from tests.object_server import properties_of, serving, store_of
+from tests.support.object_server import properties_of, serving, store_of
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.decode.avro import SchemaFolder, UnknownSchemaError
 from pipelines.errors import SourceError
 from pipelines.sources.file_listing import ListedFile, open_file
-from pipelines.sources.schema_registry import SchemaFolder, UnknownSchemaError
 from tests.pipelines.sources.folder_reader import Reader, lines
 
 pytestmark = pytest.mark.timeout(20)

@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.spark import dependencies as spark_dependencies
-from pipelines.spark.dependencies import installed_files, pack_dependencies, required_distributions
-from pipelines.spark.package import build_package, check_package
+from pipelines.spark import package as spark_dependencies
+from pipelines.spark.package import (
+    build_package,
+    check_package,
+    installed_files,
+    pack_dependencies,
+    required_distributions,
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +30,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     script = (
-        "import scan_core.read.split_reader, scan_core.distribute.spark, pipelines.published.task, pipelines.tables.table_writer\n"
+        "import scan_core.read.split_reader, scan_core.spark.dataframe, pipelines.publish.task, pipelines.iceberg.table_writer\n"
         "from scan_core.native import compiled, machine_code\n"
         "from importlib.metadata import version\n"
         "machine_code._folders = lambda: iter([])\n"
         "assert machine_code.is_compiled()\n"
-        "print(pipelines.tables.table_writer.__file__, version('nevermore-iceberg'))"
+        "print(pipelines.iceberg.table_writer.__file__, version('nevermore-iceberg'))"
     )
     environment = {"PYTHONPATH": str(archive), "HOME": "/nowhere", "PATH": os.environ["PATH"]}
     done = subprocess.run(
@@ -93,7 +98,7 @@ def test_scripts_of_a_library_stay_behind() -> None:
 
 def test_the_command_tells_what_to_submit(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pipelines.cli", "spark-package", "--output", str(tmp_path), "--json"],
+        [sys.executable, "-m", "pipelines.cli.main", "spark-package", "--output", str(tmp_path), "--json"],
         stdout=subprocess.PIPE,
         check=True,
     )

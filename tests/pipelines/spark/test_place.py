@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.config.project import SparkConfig
 from pipelines.errors import ConfigError
-from pipelines.spark import place as spark_place
+from pipelines.spark import session as spark_place
 from pipelines.spark.package import SparkPackage
-from pipelines.spark_section import SparkConfig
 
 
 @pytest.fixture(autouse=True)

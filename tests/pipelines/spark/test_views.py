@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.catalog import create_table, find_table, open_catalog
-from pipelines.config import Config, parse
+from pipelines.config.project import Config, parse
 from pipelines.errors import ConfigError
-from pipelines.spark.views import register_views, view_names
-from pipelines.tables.commit import RowDelta
-from pipelines.tables.schema_evolution import iceberg_fields
-from pipelines.tables.table_writer import write_deletes, write_rows
-from tests.spark_session import SPARK_TEST
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_deletes, write_rows
+from pipelines.spark.session import register_views, view_names
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = SPARK_TEST
 

@@ -5,16 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.deletes.delete_filter import open_delete_filter
-from scan_core.errors import MalformedTableError, UnsupportedError
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.prune.match import Match
-from scan_core.read.file_reader import ColumnStatistics
+from scan_core.deletes.filter import open_delete_filter
+from scan_core.deletes.indexes import DELETE_CACHE
+from scan_core.model.errors import MalformedTableError, UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.snapshot import DeleteContent, DeleteFile, FileFormat
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.prune.verdicts import Match
 from scan_core.rows.selection import All, to_indices
-from scan_core.snapshot import DeleteContent, DeleteFile, FileFormat
-from tests.iceberg_json import Column
 from tests.scan_core.deletes.files import (
     context_for,
     data_file,
@@ -23,7 +22,8 @@ from tests.scan_core.deletes.files import (
     position_file,
     task_for,
 )
-from tests.table_files import vector_blob, write_puffin
+from tests.support.iceberg_json import Column
+from tests.support.table_files import vector_blob, write_puffin
 
 
 @pytest.fixture(autouse=True)

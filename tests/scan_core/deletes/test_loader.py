@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from scan_core.deletes.loader import load_keys
-from scan_core.errors import MalformedTableError, MissingFileError
-from scan_core.file_io import read_small
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.split import EqualityDeleteGroup, ScanContext
-from tests.iceberg_json import Column
+from scan_core.deletes.indexes import load_keys
+from scan_core.io.files import read_small
+from scan_core.model.errors import MalformedTableError, MissingFileError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 from tests.scan_core.deletes.files import context_for, equality_file
+from tests.support.iceberg_json import Column
 
 FORMATS = ["parquet", "orc", "avro"]
 

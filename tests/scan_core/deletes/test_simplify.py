@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scan_core
-from scan_core.deletes.cache import DELETE_CACHE
-from scan_core.deletes.delete_filter import open_delete_filter
-from scan_core.deletes.delete_keys import DeleteKeys
-from scan_core.deletes.equality import build_index
-from scan_core.deletes.simplify import Cover, without_covered
-from scan_core.metrics import ScanMetrics
-from scan_core.options import ScanOptions
-from scan_core.split import EqualityDeleteGroup, FileScanTask
-from tests.iceberg_json import Column, Partition
+from scan_core.deletes.filter import open_delete_filter
+from scan_core.deletes.indexes import DELETE_CACHE, Cover, without_covered
+from scan_core.keys.equality_index import build_index
+from scan_core.keys.summary import DeleteKeys
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask
 from tests.scan_core.deletes.files import context_for, data_file, equality_file
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 KINDS = [pa.int64(), pa.string()]
 

@@ -7,12 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from scan_core.errors import PredicateError
 from scan_core.expr.bind import bind
-from scan_core.expr.nodes import Expr, call, col
-from scan_core.expr.text import bound_text
-from scan_core.schema import Schema
-from scan_core.schema_json import parse_schema
+from scan_core.expr.nodes import Expr, bound_text, call, col
+from scan_core.model.errors import PredicateError
+from scan_core.model.schema import Schema, parse_schema
 
 SCHEMA: Schema = parse_schema(
     {

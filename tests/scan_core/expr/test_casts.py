@@ -9,8 +9,7 @@ import pytest
 
 from scan_core.expr.casts import cast
 from scan_core.expr.coercion import STRING
-from scan_core.schema import PrimitiveType
-from scan_core.schema_json import parse_type
+from scan_core.model.schema import PrimitiveType, parse_type
 
 FAILS = object()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import evaluate
 from scan_core.expr.nodes import BoundPredicate
-from tests.random_predicates import SCHEMA, Sql, predicates, tables
+from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scan_core.errors import EvaluationError
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import evaluate, evaluation_error, judge
-from scan_core.schema import Schema, arrow_type
-from scan_core.schema_json import parse_schema
+from scan_core.model.errors import EvaluationError
+from scan_core.model.schema import Schema, arrow_type, parse_schema
 
 NAN = float("nan")
 SCHEMA: Schema = parse_schema(

@@ -9,9 +9,9 @@ from time import process_time
 import pytest
 
 from scan_core import col
-from scan_core.errors import PredicateError
 from scan_core.expr.nodes import MAX_DEPTH, MAX_IN_VALUES, Expr
 from scan_core.expr.parse import parse
+from scan_core.model.errors import PredicateError
 
 Deeper = Callable[[Expr], Expr]
 

@@ -4,12 +4,11 @@ import datetime as dt
 
 import pytest
 
-from scan_core.errors import PredicateError
-from scan_core.expr.bind import bind
+from scan_core.expr.bind import bind, clock_literal
 from scan_core.expr.bound import Literal
-from scan_core.expr.clock import clock_literal
 from scan_core.expr.literals import span_amount
-from tests.random_predicates import SCHEMA
+from scan_core.model.errors import PredicateError
+from tests.support.random_predicates import SCHEMA
 
 
 @pytest.mark.parametrize(

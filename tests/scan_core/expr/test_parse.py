@@ -2,9 +2,9 @@
 
 import pytest
 
-from scan_core.errors import PredicateError
 from scan_core.expr.nodes import call, col, lit
 from scan_core.expr.parse import parse
+from scan_core.model.errors import PredicateError
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from scan_core.expr.patterns import Wildcard, like_matcher, like_parts, like_prefix, regex_matcher
+from scan_core.expr.strings import Wildcard, like_matcher, like_parts, like_prefix, regex_matcher
 
 
 @pytest.mark.parametrize(

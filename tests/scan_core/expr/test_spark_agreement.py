@@ -21,11 +21,10 @@ from scan_core.expr.frame import Frame
 from scan_core.expr.normalize import normalize
 from scan_core.expr.parse import parse
 from scan_core.expr.vectors import array_from
-from scan_core.schema import Schema, arrow_type
-from scan_core.schema_json import parse_schema
-from tests import random_predicates
-from tests.random_predicates import Sql, predicates, tables
-from tests.spark_session import SPARK_TEST
+from scan_core.model.schema import Schema, arrow_type, parse_schema
+from tests.support import random_predicates
+from tests.support.random_predicates import Sql, predicates, tables
+from tests.support.spark_session import SPARK_TEST
 
 pytestmark = [*SPARK_TEST, pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -13,10 +13,9 @@ import scan_core
 from scan_core import EvaluationError, ScanOptions
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import evaluate
-from scan_core.schema import Schema
-from scan_core.schema_json import parse_schema
-from tests.iceberg_json import Column, list_of
-from tests.table_builder import TableBuilder
+from scan_core.model.schema import Schema, parse_schema
+from tests.support.iceberg_json import Column, list_of
+from tests.support.table_builder import TableBuilder
 
 SCHEMA: Schema = parse_schema(
     {

@@ -10,16 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scan_core import catalog, manifest_cache
-from scan_core.deletes.cache import DeleteCache
-from scan_core.distribute import dead_rows
-from scan_core.location import Location
-from scan_core.metrics import ScanMetrics
+from scan_core.deletes.indexes import DeleteCache
+from scan_core.files.parquet.file_layout import FOOTERS
+from scan_core.io import cache as manifest_cache
+from scan_core.io import catalog
+from scan_core.io.location import Location
+from scan_core.joins import key_set
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
 from scan_core.native import compiled
-from scan_core.options import ScanOptions
+from scan_core.read import key_filter
 from scan_core.read.order import HINTS, RUNS
-from scan_core.read.parquet_layout import FOOTERS
-from scan_core.runtime_filter import bloom_keys, key_set
+from scan_core.spark import dead_row_bits
 
 _PATIENCE_SECONDS = 20
 
@@ -90,8 +92,8 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     "manifests": (lambda: manifest_cache._DECODED._lock, lambda: manifest_cache.put("fork", "value", 1)),
     "file systems": (lambda: catalog._lock, _use_the_catalog),
     "hashes of keys": (
-        lambda: bloom_keys._HASHES._lock,
-        lambda: bloom_keys._HASHES.get(("fork", "", 2, ""), lambda: None, 0),
+        lambda: key_filter._HASHES._lock,
+        lambda: key_filter._HASHES.get(("fork", "", 2, ""), lambda: None, 0),
     ),
     "lookups": (
         lambda: key_set._LOOKUPS._lock,
@@ -99,7 +101,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "runs": (lambda: RUNS._lock, lambda: RUNS.of("fork")),
     "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),
-    "dead rows": (lambda: dead_rows._CACHE._lock, dead_rows.forget),
+    "dead rows": (lambda: dead_row_bits._CACHE._lock, dead_row_bits.forget),
 }
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.formats.document_kernels import split_frames
-from pipelines.formats.json_kernels import skip_value
-from scan_core.errors import ScanError
+from pipelines.jsonscan.document_kernels import split_frames
+from pipelines.jsonscan.value_kernels import skip_value
+from scan_core.model.errors import ScanError
+from scan_core.model.options import ScanOptions
 from scan_core.native import compiled, machine_code
-from scan_core.options import ScanOptions
 from tests.kernels.found import REPOSITORY
 
 Code = tuple[bytes, dict[str, list[str]]]
@@ -213,7 +213,7 @@ def test_an_array_kernel_takes_only_what_its_signature_says() -> None:
 
 
 def test_functions_that_kernels_call_are_not_for_python() -> None:
-    with pytest.raises(TypeError, match=r"json_kernels\.skip_value is called by compiled kernels alone"):
+    with pytest.raises(TypeError, match=r"value_kernels\.skip_value is called by compiled kernels alone"):
         skip_value()
 
 
@@ -222,4 +222,4 @@ def test_without_numba_and_without_a_file_the_error_says_what_is_missing(monkeyp
     monkeypatch.setattr(machine_code, "_kept", lambda _unit="": None)
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([]))
     with pytest.raises(ScanError, match="document_kernels must be made here, but Numba is not installed"):
-        machine_code.load_kernels("pipelines.formats.document_kernels")
+        machine_code.load_kernels("pipelines.jsonscan.document_kernels")

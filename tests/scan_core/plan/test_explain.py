@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import scan_core
-from tests.iceberg_json import Column, Partition
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column, Partition
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "day", "date"), Column(3, "ts", "timestamptz")]
 DAY, MOMENT = dt.date(2026, 2, 3), dt.datetime(2026, 2, 3, 4, 5, tzinfo=dt.UTC)

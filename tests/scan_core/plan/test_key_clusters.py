@@ -9,14 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scan_core.options import ScanOptions
-from scan_core.plan.delete_index import build_delete_index
+from scan_core.io.location import FileIOConfig
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import NestedField, PrimitiveType, Schema
+from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
+from scan_core.plan.delete_index import LEAST_FILES, build_delete_index, key_clusters
 from scan_core.plan.key_bounds import KeyBounds, disjoint
-from scan_core.plan.key_clusters import LEAST_FILES, key_clusters
 from scan_core.plan.splits import make_splits
-from scan_core.schema import NestedField, PrimitiveType, Schema
-from scan_core.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
-from scan_core.split import FileIOConfig, ScanContext
+from scan_core.split.tasks import ScanContext
 
 ID = NestedField(1, "id", PrimitiveType("long"), required=False)
 CONTEXT = ScanContext(

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from scan_core.errors import MissingFileError
-from scan_core.options import ScanOptions
-from tests.avro_edit import rewrite_avro
-from tests.fixture_tables import fixture_tables, snapshots
-from tests.iceberg_json import Column, Partition
-from tests.plans import equality_paths, plan
-from tests.table_builder import TableBuilder
+from scan_core.model.errors import MissingFileError
+from scan_core.model.options import ScanOptions
+from tests.support.avro_edit import rewrite_avro
+from tests.support.fixture_tables import fixture_tables, snapshots
+from tests.support.iceberg_json import Column, Partition
+from tests.support.plans import equality_paths, plan
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 import scan_core
-from scan_core.errors import MalformedTableError
-from scan_core.options import ScanOptions
-from tests.iceberg_json import Column, Partition
-from tests.plans import plan, task_of
-from tests.table_builder import BuiltFile, TableBuilder
+from scan_core.model.errors import MalformedTableError
+from scan_core.model.options import ScanOptions
+from tests.support.iceberg_json import Column, Partition
+from tests.support.plans import plan, task_of
+from tests.support.table_builder import BuiltFile, TableBuilder
 
 COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
 BY_NAME = [Partition("name", 2)]

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from scan_core.expr.bind import bind
-from scan_core.prune.bounds import combined, match_conjuncts
-from scan_core.prune.domain import prefix_end
-from scan_core.prune.match import Match
-from scan_core.read.file_reader import ColumnStatistics as Stats
-from tests.random_predicates import SCHEMA
+from scan_core.model.statistics import ColumnStatistics as Stats
+from scan_core.prune.domains import prefix_end
+from scan_core.prune.verdicts import Match, combined, match_conjuncts
+from tests.support.random_predicates import SCHEMA
 
 DAY = 86_400_000_000
 STATISTICS: dict[int, Stats] = {

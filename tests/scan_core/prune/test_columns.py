@@ -11,25 +11,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
-from scan_core.manifest_columns import Spans
-from scan_core.manifest_files import data_file_at
-from scan_core.metadata import TableMetadata
+from scan_core.io.location import FileIOConfig
+from scan_core.metadata.bulk_manifests import Spans, data_file_at
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.snapshot import PartitionField, PartitionSpec
+from scan_core.model.table_metadata import TableMetadata
+from scan_core.model.transforms import normalise_value, parse_transform
 from scan_core.native import compiled
-from scan_core.options import ScanOptions
-from scan_core.partition import normalise_value
-from scan_core.plan.file_pruner import FilePruner
+from scan_core.plan.file_pruner import FilePruner, PlanTrace
 from scan_core.plan.file_set import ColumnPart, ObjectPart
 from scan_core.plan.key_bounds import key_bounds, key_bounds_of_columns
-from scan_core.plan.trace import PlanTrace
-from scan_core.prune.column_facts import _decoded
-from scan_core.prune.columns import match_columns
-from scan_core.schema import PrimitiveType
-from scan_core.snapshot import PartitionField, PartitionSpec
-from scan_core.split import FileIOConfig, ScanContext
-from scan_core.transforms import parse_transform
-from tests.bound_bytes import encode_bound
-from tests.entry_columns import Entry, entry_columns
-from tests.random_predicates import SCHEMA, Sql, predicates
+from scan_core.prune.facts import _decoded
+from scan_core.prune.file_verdicts import match_columns
+from scan_core.split.tasks import ScanContext
+from tests.support.bound_bytes import encode_bound
+from tests.support.entry_columns import Entry, entry_columns
+from tests.support.random_predicates import SCHEMA, Sql, predicates
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
 _NAMES = ("i", "l", "f", "d", "dec", "s", "dt", "ts", "b", "tz", "bin", "big", "s2")

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from scan_core.expr.bind import bind
-from scan_core.manifest_list import PartitionSummary
-from scan_core.prune.match import Match
+from scan_core.metadata.manifest_list import PartitionSummary
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.snapshot import PartitionField, PartitionSpec
+from scan_core.model.statistics import ColumnStatistics
 from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
-from scan_core.read.file_reader import ColumnStatistics
-from scan_core.schema import PrimitiveType
-from scan_core.snapshot import PartitionField, PartitionSpec
-from tests.bound_bytes import encode_bound
-from tests.random_predicates import SCHEMA
+from scan_core.prune.verdicts import Match
+from tests.support.bound_bytes import encode_bound
+from tests.support.random_predicates import SCHEMA
 
 INT = PrimitiveType("int")
 

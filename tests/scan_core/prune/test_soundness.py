@@ -13,17 +13,15 @@ from hypothesis import strategies as st
 from scan_core.expr.bind import bind
 from scan_core.expr.evaluate import judge
 from scan_core.expr.nodes import BoundPredicate
-from scan_core.manifest_list import PartitionSummary
-from scan_core.partition import normalise_value, partition_value
-from scan_core.prune.bounds import combined, match_conjuncts
-from scan_core.prune.match import Match
+from scan_core.metadata.manifest_list import PartitionSummary
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.snapshot import PartitionField, PartitionSpec
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.transforms import normalise_value, parse_transform, partition_value
 from scan_core.prune.partitions import match_file, match_manifest, match_partition, partition_domains
-from scan_core.read.file_reader import ColumnStatistics
-from scan_core.schema import PrimitiveType
-from scan_core.snapshot import PartitionField, PartitionSpec
-from scan_core.transforms import parse_transform
-from tests.bound_bytes import encode_bound
-from tests.random_predicates import SCHEMA, Sql, predicates, tables
+from scan_core.prune.verdicts import Match, combined, match_conjuncts
+from tests.support.bound_bytes import encode_bound
+from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))
 _LEAVES = {1: "i", 2: "l", 3: "f", 4: "d", 5: "dec", 6: "s", 7: "dt", 8: "ts", 9: "b", 18: "s2"}

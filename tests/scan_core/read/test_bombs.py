@@ -10,18 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from scan_core import ScanOptions
+from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.deletes.positions import read_position_deletes
-from scan_core.errors import MemoryLimitError
-from scan_core.metrics import ScanMetrics
-from scan_core.read.memory_budget import DecodingLimits
-from scan_core.read.parquet import open_parquet
+from scan_core.files.parquet.reader import open_parquet
+from scan_core.io.location import FileIOConfig
+from scan_core.model.errors import MemoryLimitError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import DeleteContent, FileFormat
 from scan_core.rows.algebra import from_ranges
-from scan_core.snapshot import DeleteContent, FileFormat
-from scan_core.split import FileIOConfig
-from tests.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
-from tests.iceberg_json import Column
 from tests.scan_core.deletes.files import delete_file
-from tests.table_builder import TableBuilder
+from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 LIMIT = 128 * MIB
 ALLOWANCE = 900 * MIB
@@ -152,9 +152,9 @@ def test_very_many_position_deletes_of_a_long_path_are_refused(tmp_path: Path) -
         pa.table({"file_path": paths, "pos": np.zeros(rows, np.int64)}), path, compression="zstd", store_schema=False
     )
     imports = (
-        "from tests.scan_core.deletes.files import delete_file\nfrom scan_core.split import FileIOConfig\n"
-        "from scan_core.deletes.positions import read_position_deletes\nfrom scan_core.metrics import ScanMetrics\n"
-        "from scan_core import ScanOptions\nfrom scan_core.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
+        "from tests.scan_core.deletes.files import delete_file\nfrom scan_core.split.tasks import FileIOConfig\n"
+        "from scan_core.deletes.positions import read_position_deletes\nfrom scan_core.model.metrics import ScanMetrics\n"
+        "from scan_core import ScanOptions\nfrom scan_core.model.snapshot import DeleteContent, FileFormat\nfrom pathlib import Path"
     )
     expression = (
         f"list(read_position_deletes(delete_file(Path({str(path)!r}), FileFormat.PARQUET, content=DeleteContent.POSITION), FileIOConfig(), "

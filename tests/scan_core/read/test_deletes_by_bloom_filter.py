@@ -8,8 +8,8 @@ import pytest
 
 import scan_core
 from scan_core import Scan, ScanOptions
-from tests.iceberg_json import Column
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = (Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "qty", "int"))
 ROWS, GROUP = 12_000, 2_000

@@ -11,9 +11,9 @@ import scan_core
 from scan_core.expr.bind import bind
 from scan_core.read.order import HINTS, Adaptivity, OrderHints
 from scan_core.read.predicate import guess_cost
-from tests.iceberg_json import Column
-from tests.random_predicates import SCHEMA
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.random_predicates import SCHEMA
+from tests.support.table_builder import TableBuilder
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import pytest
 
 import scan_core
 from scan_core import ScanOptions
-from tests.iceberg_json import Column
-from tests.table_builder import TableBuilder
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
 
 COLUMNS = (
     Column(1, "id", "long"),

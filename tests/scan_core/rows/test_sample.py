@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scan_core.errors import OptionError
+from scan_core.model.errors import OptionError
 from scan_core.rows.sample import BLOCK_ROWS, RowSample
 from scan_core.rows.selection import All, selected_count, to_indices, to_mask
 

@@ -1,0 +1,54 @@
+"""What all assets share: their names, groups and pools, and the project as a resource."""
+
+import re
+
+import dagster as dg
+
+from pipelines.config.project import Config, change_log_name, load
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.ingest.table_patterns import expanded
+
+CHANGE_LOG_GROUP = "change_log"
+MIRROR_GROUP = "mirror"
+PUBLISHED_GROUP = "published"
+
+
+def change_log_key(table: str) -> dg.AssetKey:
+    """`change_log/shop_products` of the table `shop.products`."""
+    return dg.AssetKey(change_log_name(table).split("."))
+
+
+def mirror_key(table: str) -> dg.AssetKey:
+    """`mirror/shop/products` of the table `shop.products`."""
+    return dg.AssetKey([MIRROR_GROUP, *table.split(".")])
+
+
+def published_key(name: str) -> dg.AssetKey:
+    """`published/shop/orders_daily` of the published table `shop.orders_daily`."""
+    return dg.AssetKey([PUBLISHED_GROUP, *name.split(".")])
+
+
+def table_pool(table: str) -> str:
+    """The pool that serialises everything that writes one table; the instance limits pools to 1."""
+    return "table_" + re.sub(r"\W", "_", table)
+
+
+class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only for IO managers
+    """The project whose nevermore.yaml is at `config_path`; the file is read anew by every step.
+
+    Attributes:
+        config_path: the nevermore.yaml.
+        spark_master: where published tables are made, as `spark-submit --master`, instead of what the config says.
+    """
+
+    config_path: str
+    spark_master: str | None = None
+
+    def config(self) -> Config:
+        """The validated config, with the tables that its patterns stand for by now.
+
+        Raises:
+            ConfigError: the file is missing or invalid.
+        """
+        config = load(self.config_path)
+        return expanded(config, open_catalog(config)) if config.patterns else config

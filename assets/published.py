@@ -1,0 +1,313 @@
+"""Published tables as assets, with their partitions, their job and what their runs report.
+
+The job brings the tables up to date after their mirrors have changed.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from assets.jobs import PUBLISH_JOB, ingest_job
+from assets.project import PUBLISHED_GROUP, Project, mirror_key, published_key, table_pool
+from checks.asset_checks import check_metadata, leave_run_failed
+from checks.manifest_facts import NAME as MANIFESTS
+from checks.published_equality import COMPLETE, ProjectAuditor
+from checks.published_equality import NAME as EQUALS_DUCKDB
+from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.publish_partition import FORMATS, Unit
+from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.publish.audit import CheckFailedError, Verdict
+from pipelines.publish.query import out_of_range, published_entry, tables_read
+from pipelines.publish.refresh import publish
+from pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from scan_core.scan import open_table
+
+DEFAULT_START = "2024-01-01"
+"""First day offered where no published table says `start`; earlier partitions still exist in the tables."""
+_CRONS: Mapping[Unit, str] = {"year": "0 0 1 1 *", "month": "0 0 1 * *", "day": "0 0 * * *", "hour": "0 * * * *"}
+
+
+def partitions_by_time(unit: Unit, published: Iterable[PublishedConfig]) -> dg.TimeWindowPartitionsDefinition:
+    """Hours, days, months or years from the earliest `start` of such tables to now, in UTC.
+
+    One definition for all tables of a unit: assets of one job must share it, and a partition before a table's own start
+    is merely empty.
+    """
+    starts = [
+        datetime.strptime(entry.start, FORMATS[unit]).replace(tzinfo=UTC)
+        for entry in published
+        if entry.start and entry.partitioning is not None and entry.partitioning.unit == unit
+    ]
+    start = min(starts, default=datetime.fromisoformat(DEFAULT_START).replace(tzinfo=UTC))
+    text = start.strftime(FORMATS[unit])
+    if unit == "day":
+        return dg.DailyPartitionsDefinition(start_date=text, end_offset=1, timezone="UTC")
+    return dg.TimeWindowPartitionsDefinition(
+        cron_schedule=_CRONS[unit], start=text, fmt=FORMATS[unit], end_offset=1, timezone="UTC"
+    )
+
+
+def partitions_of(name: str, published: Mapping[str, PublishedConfig]) -> dg.PartitionsDefinition | None:
+    """The partitions of one published table: by time, the `values` of the config, or those that runs have found."""
+    partition = published[name].partitioning
+    if partition is None:
+        return None
+    if partition.is_time:
+        return partitions_by_time(partition.unit, published.values())
+    if published[name].values:
+        return dg.StaticPartitionsDefinition(list(published[name].values))
+    return dg.DynamicPartitionsDefinition(name="published_" + re.sub(r"\W", "_", name))
+
+
+ROW_CHECKS = {
+    COMPLETE: "All rows that the tasks wrote are staged, and no others where partitions are replaced.",
+    MANIFESTS: "Partition values, bounds and counts in manifests are those of the files that were staged.",
+    EQUALS_DUCKDB: "The rows are those that DuckDB computes from the mirrors, where it can.",
+}
+"""By name, the checks of rows on their branch, before anybody reads them."""
+OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
+"""Metadata that a run tells of each partition; all else is of the whole run."""
+MOST_TOLD = 50
+"""Partitions whose reason is shown on a materialization."""
+
+
+def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
+    """Metadata of one run of `publish`: what was made, why, and from what."""
+    values = _metadata(report)
+    values["reason"] = dg.TextMetadataValue(report.reason)
+    values["partitions made"] = (
+        dg.TextMetadataValue("all") if report.partitions is None else dg.IntMetadataValue(len(report.partitions))
+    )
+    if report.why:
+        values["why"] = dg.JsonMetadataValue({key: list(why) for key, why in list(report.why.items())[:MOST_TOLD]})
+    if len(report.written) > 1:
+        values["rows of the run"] = dg.IntMetadataValue(report.rows)
+    if report.checks:
+        told = {f"{verdict.table}: {verdict.check}": verdict.text for verdict in report.checks}
+        values["checks before publishing"] = dg.JsonMetadataValue(told)
+    for table, count in report.changed_rows.items():
+        values[f"changed rows of {table}"] = dg.IntMetadataValue(count)
+    for table, read in report.reads.items():
+        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
+    return values
+
+
+def partition_metadata(report: PublishReport, key: str) -> dict[str, dg.MetadataValue]:
+    """Metadata of one partition of a run of `publish`, beside that of the whole run."""
+    return _written(report.written.get(key, PartitionWritten()))
+
+
+def failure_of(error: CheckFailedError) -> dg.Failure:
+    """A failed check as a failed step, which is not tried again: the rows would be the same."""
+    failed = {f"{v.table}: {v.check}": dg.TextMetadataValue(v.text) for v in error.verdicts if not v.passed}
+    return dg.Failure(str(error), metadata=failed, allow_retries=False)
+
+
+def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.AssetCheckResult]:
+    """The results of the checks of a published table's rows, of which there are none where nothing was made."""
+    found = {verdict.check: verdict for verdict in verdicts if verdict.table == name}
+    for check in ROW_CHECKS:
+        verdict = found.get(check, Verdict(name, check, passed=True, text="nothing was made"))
+        yield dg.AssetCheckResult(
+            asset_key=published_key(name),
+            check_name=check,
+            passed=verdict.passed,
+            description=verdict.text,
+            metadata=check_metadata(verdict.compared, verdict.offending_keys),
+        )
+
+
+def _written(written: PartitionWritten) -> dict[str, dg.MetadataValue]:
+    counts = (written.rows, written.data_files, written.bytes_written)
+    return {name: dg.IntMetadataValue(count) for name, count in zip(OF_PARTITION, counts, strict=True)}
+
+
+def _metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
+    metrics = report.metrics
+    all_of_it = PartitionWritten(report.rows, report.data_files, report.bytes_written)
+    return {
+        **_written(all_of_it),
+        "rows removed by deletes": dg.IntMetadataValue(report.rows_removed_by_deletes),
+        "rows read": dg.IntMetadataValue(metrics.rows_out),
+        "bytes read": dg.IntMetadataValue(metrics.bytes_read),
+        "bytes skipped": dg.IntMetadataValue(metrics.bytes_skipped),
+        "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),
+    }
+
+
+DAYS_PER_RUN = 31
+"""Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""
+
+
+def published_asset(name: str, config: Config, partitions: dg.PartitionsDefinition | None) -> dg.AssetsDefinition:
+    """The asset of one published table.
+
+    Its checks run inside, on rows that nobody reads yet: a failed one leaves the table as it was and fails the run, where a
+    separate check on a last asset would leave a backfill green.
+    """
+    key = published_key(name)
+    entry = config.published[name]
+
+    def published(
+        context: dg.AssetExecutionContext, project: Project
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
+        asked = list(context.partition_keys) if partitions is not None else []
+        # tables of a job share their partitions: those before a table's own start are not there to be made
+        strange = out_of_range(project.config(), name, asked)
+        for reason in strange.values():
+            context.log.warning(reason)
+        keys = [key for key in asked if key not in strange]
+        if asked and not keys:
+            yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
+            yield from row_check_results(name, ())
+            return
+        try:
+            report = publish(
+                project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()
+            )
+        except CheckFailedError as error:
+            leave_run_failed(context.op_execution_context)
+            if any(verdict.table == name for verdict in error.verdicts):
+                yield from row_check_results(name, error.verdicts)
+            raise failure_of(error) from error
+        context.log.info("%s: %s rows", name, report.rows)
+        if keys:
+            for partition in keys:
+                metadata = {**refresh_metadata(report), **partition_metadata(report, partition)}
+                context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
+            yield dg.MaterializeResult()
+        else:
+            yield dg.MaterializeResult(metadata=refresh_metadata(report))
+        yield from row_check_results(name, report.checks)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)  # backfill policies are in beta, and without an alternative
+        policy = dg.BackfillPolicy.multi_run(max_partitions_per_run=DAYS_PER_RUN)
+        return dg.asset(
+            key=key,
+            deps=[mirror_key(table) for table in _mirrors(config, name)],
+            partitions_def=partitions,
+            backfill_policy=None if partitions is None else policy,
+            check_specs=[dg.AssetCheckSpec(n, asset=key, description=text) for n, text in ROW_CHECKS.items()],
+            group_name=PUBLISHED_GROUP,
+            kinds={"iceberg", "spark"},
+            pool=table_pool(name),
+            description=f"{_how(entry.partition)}\n\n```sql\n{entry.sql.strip()}\n```",
+        )(published)
+
+
+def _mirrors(config: Config, name: str) -> Sequence[str]:
+    """The mirrors that it is made of; none where the SQL is wrong: its runs say so, and all other assets are there."""
+    try:
+        return tables_read(config, name)
+    except ConfigError as error:
+        dg.get_dagster_logger().warning(f"{name} cannot be made: {error}")
+        return ()
+
+
+def _how(partition: str | None) -> str:
+    return "Made from mirrors as a whole." if partition is None else f"Re-made by {partition} from mirrors."
+
+
+SENSOR = "publish_after_ingest"
+
+
+def refreshed_tables(config: Config) -> list[str]:
+    """The tables that the job makes: those for which a run without partition means something."""
+    return [
+        name
+        for name, entry in config.published.items()
+        if entry.mode == "replace" and (entry.incremental or entry.partition is None)
+    ]
+
+
+def publish_job(config: Config) -> dg.JobDefinition | None:
+    """One step per table; None without such tables."""
+    steps = [_refresh_op(name) for name in refreshed_tables(config)]
+    if not steps:
+        return None
+
+    @dg.job(
+        name=PUBLISH_JOB,
+        executor_def=dg.in_process_executor,
+        description="Bring incremental and unpartitioned published tables up to date with their mirrors.",
+    )
+    def refresh_all() -> None:
+        for step in steps:
+            step()
+
+    return refresh_all
+
+
+def publish_after_ingest(job: dg.JobDefinition) -> dg.SensorDefinition:
+    """Starts the job when mirrors have been brought up to date and their checks have passed."""
+
+    @dg.run_status_sensor(
+        name=SENSOR,
+        run_status=dg.DagsterRunStatus.SUCCESS,
+        monitored_jobs=[ingest_job],
+        request_job=job,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Publish what changed, after each ingest that succeeded.",
+    )
+    def after_ingest(context: dg.RunStatusSensorContext) -> dg.RunRequest:
+        return dg.RunRequest(run_key=context.dagster_run.run_id)
+
+    return after_ingest
+
+
+def _refresh_op(name: str) -> dg.OpDefinition:
+    @dg.op(
+        name="publish_" + re.sub(r"\W", "_", name),
+        pool=table_pool(name),
+        out=dg.Out(dg.Nothing),
+        description=f"Bring {name} up to date.",
+    )
+    def refresh(context: dg.OpExecutionContext, project: Project) -> None:
+        config = project.config()
+        try:
+            report = publish(config, name, master=project.spark_master, auditor=ProjectAuditor())
+        except CheckFailedError as error:
+            leave_run_failed(context)
+            raise failure_of(error) from error
+        context.log.info("%s: %s", name, report.reason)
+        if not report.is_unchanged:
+            for event in _materializations(config, report, context.instance):
+                context.log_event(event)
+
+    return refresh
+
+
+def _materializations(
+    config: Config, report: PublishReport, instance: dg.DagsterInstance
+) -> Iterator[dg.AssetMaterialization]:
+    """One per partition that was made; of a table without partitions, one."""
+    key, metadata = published_key(report.name), refresh_metadata(report)
+    partitions = partitions_of(report.name, config.published)
+    if partitions is None:
+        yield dg.AssetMaterialization(key, metadata=metadata)
+        return
+    made = list(report.partitions) if report.partitions is not None else _existing(config, report.name)
+    if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
+        instance.add_dynamic_partitions(partitions.name, made)
+    known = set(partitions.get_partition_keys(dynamic_partitions_store=instance))
+    for partition in made:
+        if partition in known:
+            own = {**metadata, **partition_metadata(report, partition)}
+            yield dg.AssetMaterialization(key, partition=partition, metadata=own)
+
+
+def _existing(config: Config, name: str) -> list[str]:
+    """Keys of the partitions that hold rows."""
+    table = find_table(open_catalog(config), name)
+    partition = published_entry(config, name).partitioning
+    if table is None or partition is None:
+        return []
+    opened = open_table(table)
+    kind = opened.schema.find(partition.column).type
+    values = {task.data_file.partition[0] for task in opened.scan().plan().tasks}
+    return sorted(partition.key_of(value, kind) for value in values)

@@ -1,0 +1,159 @@
+"""The commands that prove tables: `nevermore check` against the reference, `verify` against checksums."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.cli.arguments import (
+    CONFIG,
+    DEFAULT_CONFIG,
+    PROJECT_CONFIG,
+    RELOCATE,
+    TABLE_HELP,
+    catalog_state,
+    open_named_table,
+)
+from pipelines.cli.terminal import byte_progress, counted, print_json
+
+
+def check(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...",
+            help="Mirrors and published tables of the config; all of them if none is named.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
+) -> None:
+    """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB, and with their files.
+
+    Exit code 0 if every check passes, 1 if one fails.
+    """
+    from checks.mirror_checks import checks_of, run_checks
+    from checks.published_equality import check_published
+    from pipelines.config.project import load
+    from pipelines.errors import SourceError
+    from pipelines.iceberg.catalog import check_catalog, find_table, open_catalog
+    from pipelines.ingest.table_patterns import expanded
+
+    given = load(config)
+    check_catalog(given)
+    catalog = open_catalog(given)
+    settings = expanded(given, catalog)
+    for name in tables or ():
+        if name not in settings.published:
+            settings.table(name)
+        if find_table(catalog, name) is None:
+            raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
+    failed = False
+    for name in tables or (*settings.tables, *settings.published):
+        if name in settings.published:
+            results = check_published(settings, name)
+        else:
+            results = run_checks(settings, name, checks_of(settings, name))
+        for result in results:
+            failed |= not result.passed
+            if as_json:
+                import orjson
+
+                document = {
+                    "table": name,
+                    "check": result.name,
+                    "passed": result.passed,
+                    "compared": result.compared,
+                    "offending_keys": result.offending_keys,
+                    "details": result.details,
+                }
+                typer.echo(orjson.dumps(document, default=str))
+                continue
+            compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
+            typer.echo(
+                f"{('passed' if result.compared else 'nothing') if result.passed else 'FAILED'}  {name}  {result.name}  {compared}"
+            )
+            for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
+                typer.echo(f"        {line}")
+    raise typer.Exit(1 if failed else 0)
+
+
+if TYPE_CHECKING:
+    from checks.damage import Verification
+
+_MOST_LISTED = 5
+"""Files without checksums named for one table; `--json` names all."""
+
+
+def verify(
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help=TABLE_HELP, show_default=False)],
+    all_snapshots: Annotated[
+        bool, typer.Option("--all-snapshots", help="The files of all snapshots, not of the current one alone.")
+    ] = False,
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
+) -> None:
+    """Read every byte of every file of tables, and tell which are damaged.
+
+    Checksums are compared wherever a file has them, every column is decoded, and sizes, numbers of rows, bounds and
+    counts are held against what manifests and metadata state. Exit code 0 if nothing is damaged, 1 if something is.
+
+    Example: `nevermore verify shop.orders shop.customers`
+    """
+    is_damaged = False
+    for name in tables:
+        found = _verified(name, relocate, config, all_snapshots=all_snapshots)
+        is_damaged |= bool(found.damage)
+        if as_json:
+            print_json({"table": name, **_document(found)})
+        else:
+            _print(name, found)
+    raise typer.Exit(1 if is_damaged else 0)
+
+
+def _verified(name: str, relocate: list[str] | None, config: Path | None, *, all_snapshots: bool) -> "Verification":
+    from checks.damage import Registered, Verification, verify_table
+    from scan_core.model.errors import MalformedTableError
+    from scan_core.verification import Damage
+
+    try:
+        table = open_named_table(name, relocate, config)
+    except MalformedTableError as error:  # its metadata cannot be read: what is to be told, not a mistake of the user
+        file, _, problem = str(error).partition(": ")
+        return Verification(damage=[Damage(file, "", problem or str(error))])
+    stated = catalog_state(name, config)
+    with byte_progress(f"Verifying {name}") as show:
+        return verify_table(
+            table,
+            all_snapshots=all_snapshots,
+            registered=None if stated is None else Registered(*stated),
+            show=show,
+        )
+
+
+def _document(found: "Verification") -> dict[str, Any]:
+    return {
+        "snapshot_ids": found.snapshot_ids,
+        "files": found.num_files,
+        "bytes": found.num_bytes,
+        "damage": [asdict(damage) for damage in found.damage],
+        "unprotected": [asdict(file) for file in found.unprotected],
+        "not_compared": sorted(found.not_compared),
+    }
+
+
+def _print(name: str, found: "Verification") -> None:
+    for damage in found.damage:
+        typer.echo(f"DAMAGED  {damage}")
+    for text in sorted(found.not_compared):
+        typer.echo(f"not compared: {text}")
+    for file in found.unprotected[:_MOST_LISTED]:
+        typer.echo(f"no checksum: {file.file}: {', '.join(file.parts)}")
+    if (more := len(found.unprotected) - _MOST_LISTED) > 0:
+        typer.echo(f"no checksum: {counted(more, 'more file')}; --json lists them")
+    files = ", ".join(counted(number, kind) for kind, number in found.num_files.items()) or "no file could be read"
+    result = f"{counted(len(found.damage), 'fault')} found" if found.damage else "no damage found"
+    typer.echo(f"{name}: {result} in {files.replace('metadatas', 'metadata')}, {found.num_bytes:,} bytes")

@@ -1,0 +1,248 @@
+"""Compares two Arrow tables as multisets of rows.
+
+Types and values must be equal. Columns whose sums depend on the order of floats need only be close.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from checks.reference.sql_columns import open_connection
+from checks.result import MOST_OFFENDING_KEYS
+
+MOST_DIFFERENCES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two tables differ. `left_only` and `right_only` hold up to 20 surplus rows, sorted by the key columns."""
+
+    num_left_only: int
+    num_right_only: int
+    left_only: pa.Table
+    right_only: pa.Table
+    type_differences: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Same columns, same types, same rows as often."""
+        return not self.type_differences and self.num_left_only == self.num_right_only == 0
+
+
+def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Comparison:
+    """Compare two tables; `sort_by` names the columns by which differences are shown in order.
+
+    If columns or types differ, rows are not compared and count as different.
+    """
+    left, right = canonical(left), canonical(right)
+    differences = _type_differences(left.schema, right.schema)
+    if differences or not left.schema.names:
+        return Comparison(left.num_rows, right.num_rows, left.slice(0, 0), right.slice(0, 0), differences)
+    names = [f"c{i}" for i in range(left.num_columns)]
+    order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or "ALL"
+    with open_connection() as connection:
+        connection.register("left_rows", _as_bits(left).rename_columns(names))
+        connection.register("right_rows", _as_bits(right).rename_columns(names))
+        connection.execute(
+            "CREATE TEMP TABLE surplus AS SELECT * EXCLUDE (weight), sum(weight) AS surplus FROM ("
+            "SELECT *, 1 AS weight FROM left_rows UNION ALL SELECT *, -1 AS weight FROM right_rows) "
+            "GROUP BY ALL HAVING sum(weight) <> 0"
+        )
+        ((more, fewer),) = connection.execute(
+            "SELECT coalesce(sum(surplus) FILTER (surplus > 0), 0), coalesce(-sum(surplus) FILTER (surplus < 0), 0) "
+            "FROM surplus"
+        ).fetchall()
+        shown = [
+            connection.sql(
+                f"SELECT {', '.join(names)} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} "
+                f"LIMIT {MOST_DIFFERENCES}"
+            ).to_arrow_table()
+            for sign in (">", "<")
+        ]
+    left_only, right_only = (_from_bits(t, left.schema) for t in shown)
+    return Comparison(int(more), int(fewer), left_only, right_only, ())
+
+
+def canonical(table: pa.Table) -> pa.Table:
+    """The same rows in one encoding per type: plain offsets, no dictionaries, uuid as 16 bytes, fields nullable."""
+    fields = [pa.field(f.name, canonical_type(f.type)) for f in table.schema]
+    columns = [_recoded(c, f.type) for c, f in zip(table.columns, fields, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The one encoding in which values of a type are compared."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return canonical_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return canonical_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(canonical_type(kind.key_type), canonical_type(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", canonical_type(kind.value_type)))
+    return kind
+
+
+def _recoded(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    chunks = [c.storage if isinstance(c.type, pa.BaseExtensionType) else c for c in column.chunks]
+    return pa.chunked_array([c.cast(kind) for c in chunks], kind)
+
+
+def _type_differences(left: pa.Schema, right: pa.Schema) -> tuple[str, ...]:
+    if left.names != right.names:
+        return (f"columns {left.names} and {right.names}",)
+    pairs = zip(left, right, strict=True)
+    return tuple(f"column {a.name}: {a.type} and {b.type}" for a, b in pairs if not a.type.equals(b.type))
+
+
+def _bits_type(kind: pa.DataType) -> pa.DataType:
+    """The type with integers for floats, lists for maps, and one for `null`: what SQL compares exactly."""
+    if pa.types.is_null(kind) or pa.types.is_float32(kind):
+        return pa.int32()
+    if pa.types.is_float64(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _bits_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        return _bits_type(_entries(kind))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _bits_type(kind.value_type)))
+    return kind
+
+
+def _entries(kind: pa.DataType) -> pa.DataType:
+    """A map as the list that it is."""
+    entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+    return pa.list_(pa.field("element", entry))
+
+
+def _as_bits(table: pa.Table) -> pa.Table:
+    columns = [
+        pa.chunked_array([_array_bits(chunk) for chunk in column.chunks], _bits_type(column.type))
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _array_bits(array: pa.Array) -> pa.Array:
+    """Floats as the integers of their bits, with one NaN for all."""
+    kind, wanted = array.type, _bits_type(array.type)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(array), wanted)
+    if pa.types.is_floating(kind):
+        values = array.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        values[np.isnan(values)] = np.nan
+        return pa.array(values.view(f"i{values.itemsize}"), wanted, mask=_nulls(array))
+    if pa.types.is_map(kind):
+        return _array_bits(array.cast(_entries(kind)))
+    return array if kind.equals(wanted) else _rebuilt(array, wanted, _array_bits)
+
+
+def _array_from_bits(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The inverse, except that maps stay lists of entries."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(array))
+    if pa.types.is_floating(kind):
+        return array.view(kind)
+    wanted = _entries(kind) if pa.types.is_map(kind) else kind
+    if array.type.equals(wanted):
+        return array
+    if not pa.types.is_nested(wanted):
+        return array.cast(wanted)
+    members = [f.type for f in wanted] if pa.types.is_struct(wanted) else [wanted.value_type]
+    left = iter(members)
+    return _rebuilt(array, None, lambda child: _array_from_bits(child, next(left)))
+
+
+def _rebuilt(array: pa.Array, wanted: pa.DataType | None, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """A struct or list with its children changed."""
+    mask = pa.array(_nulls(array))
+    if pa.types.is_struct(array.type):
+        children = [change(child) for child in array.flatten()]
+        fields = [pa.field(f.name, c.type) for f, c in zip(array.type, children, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    values = change(array.flatten())
+    kind = wanted if wanted is not None else pa.list_(pa.field("element", values.type))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
+
+
+def _from_bits(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        _array_from_bits(column.combine_chunks(), field.type)
+        for column, field in zip(table.columns, schema, strict=False)
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names)
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+TOLERANCE = 1e-9
+"""Of the larger value, or absolute below one; of decimals their last digit, where engines may round a half either way."""
+
+
+def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tuple[pa.Table, pa.Table, int, int]:
+    """Rows that only one side has: up to 20 of each, and how many there are.
+
+    Args:
+        left: of the same columns and types as `right`.
+        right: the other side.
+        close: numeric columns that need not be equal to the last digit; rows pair up by all others.
+    """
+    names = [f"c{i}" for i in range(left.num_columns)]
+    is_close = [name in close for name in left.column_names]
+    exact = [n for n, c in zip(names, is_close, strict=True) if not c]
+    measured = [n for n, c in zip(names, is_close, strict=True) if c]
+    kinds = dict(zip(names, left.schema.types, strict=True))
+    with open_connection() as connection:
+        for side, rows in (("l", left), ("r", right)):
+            connection.register(f"{side}_given", canonical(rows).rename_columns(names))
+            parts = f"PARTITION BY {', '.join(exact)}" if exact else ""
+            order = f"ORDER BY {', '.join([*(_rounded(n) for n in measured), *measured])}" if measured else ""
+            connection.execute(
+                f"CREATE TEMP TABLE {side} AS SELECT *, row_number() OVER ({parts} {order}) AS n FROM {side}_given"
+            )
+        on = " AND ".join(["l.n = r.n", *(f"l.{n} IS NOT DISTINCT FROM r.{n}" for n in exact)])
+        differs = " OR ".join(f"NOT ({_is_close(n, kinds[n])})" for n in measured) or "false"
+        columns = ", ".join(f"{side}.{n} AS {side}{n}" for side in "lr" for n in (*names, "n"))
+        connection.execute(
+            f"CREATE TEMP TABLE surplus AS SELECT {columns} FROM l FULL JOIN r ON {on} "
+            f"WHERE l.n IS NULL OR r.n IS NULL OR {differs}"
+        )
+        found = []
+        for side in "lr":
+            shown = ", ".join(f"{side}{n}" for n in names)
+            rows = connection.sql(
+                f"SELECT {shown} FROM surplus WHERE {side}n IS NOT NULL ORDER BY ALL LIMIT {MOST_OFFENDING_KEYS}"
+            ).to_arrow_table()
+            found.append(rows.rename_columns(left.column_names))
+        ((more, fewer),) = connection.execute("SELECT count(ln), count(rn) FROM surplus").fetchall()
+    return found[0], found[1], int(more), int(fewer)
+
+
+def _rounded(name: str) -> str:
+    """Six digits: neighbours by the last digit sort by the next column."""
+    value = f"CAST({name} AS DOUBLE)"
+    return f"CASE WHEN isfinite({value}) THEN CAST(format('{{:.6e}}', {value}) AS DOUBLE) ELSE {value} END"
+
+
+def _is_close(name: str, kind: pa.DataType) -> str:
+    one, other = f"CAST(l.{name} AS DOUBLE)", f"CAST(r.{name} AS DOUBLE)"
+    last_digit = 1.5 * 10.0**-kind.scale if pa.types.is_decimal(kind) else 0.0
+    near = f"abs({one} - {other}) <= greatest({TOLERANCE} * greatest(abs({one}), abs({other}), 1), {last_digit!r})"
+    return (
+        f"l.{name} IS NOT DISTINCT FROM r.{name} OR coalesce(isfinite({one}) AND isfinite({other}) AND {near}, false)"
+    )

@@ -1,0 +1,154 @@
+"""Keys of changes: equal keys as equal integers, sets of keys, and the keys that changes touch.
+
+NULL equals NULL in all of them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.errors import SchemaConflictError
+from pipelines.iceberg.row_shape import member
+
+Codes = NDArray[np.int64]
+
+
+def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, int]:
+    """(code per row, upper limit of the codes) of rows of key columns.
+
+    Raises:
+        SchemaConflictError: a column of a type that no key may have (float, double, struct, list, map).
+    """
+    check_key_types(columns)
+    codes: Codes | None = None
+    limit = 1
+    for column in columns:
+        own, own_limit = _encode_column(column)
+        if codes is None:
+            codes, limit = own, own_limit
+            continue
+        if limit * own_limit >= 2**62:
+            codes, limit = _dense(codes)
+        codes, limit = codes * own_limit + own, limit * own_limit
+        if limit > max(4 * len(codes), 1_000_000):
+            codes, limit = _dense(codes)
+    if codes is None:
+        raise SchemaConflictError("a key needs at least one column")
+    return codes, limit
+
+
+def check_key_types(columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
+    """Refuse types that no key may have.
+
+    Raises:
+        SchemaConflictError: float, double, struct, list or map.
+    """
+    for column in columns:
+        if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
+            raise SchemaConflictError(f"a key column cannot be of type {column.type}")
+
+
+def _encode_column(column: pa.ChunkedArray | pa.Array) -> tuple[Codes, int]:
+    arrow = column.type
+    if pa.types.is_null(arrow):
+        return np.zeros(len(column), np.int64), 1
+    if pa.types.is_integer(arrow) and column.null_count == 0 and len(column):
+        values = np.asarray(column)
+        low, high = int(values.min()), int(values.max())
+        # Dense integers are their own codes: no hashing.
+        if high - low < max(4 * len(values), 1024):
+            return (values - low).astype(np.int64), high - low + 1
+    if pa.types.is_temporal(arrow):
+        column = column.cast(pa.int32() if arrow.bit_width == 32 else pa.int64())
+    encoded = column.dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks() if encoded.num_chunks else pa.array([], encoded.type)
+        encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
+
+
+def _dense(codes: Codes) -> tuple[Codes, int]:
+    encoded = pa.array(codes).dictionary_encode()
+    return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
+
+
+def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> NDArray[np.bool_]:
+    """Where two sequences of columns agree in every column, NULL equal to NULL."""
+    same = np.ones(len(left[0]), np.bool_)
+    for a, b in zip(left, right, strict=True):
+        if pa.types.is_null(a.type):
+            continue
+        equal = pc.equal(a, b)
+        if equal.null_count:
+            both_null = pc.and_(pc.is_null(a), pc.is_null(b))
+            equal = pc.or_(pc.fill_null(equal, False), both_null)
+        same &= np.asarray(equal, np.bool_)
+    return same
+
+
+Positions = npt.NDArray[np.int64]
+
+
+class KeySet:
+    """The rows of some key columns; `find` tells which of them each row of a batch equals."""
+
+    def __init__(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
+        """`columns` have one length; of equal rows one is found."""
+        self._values: list[pa.Array] = []
+        codes: Positions = np.zeros(len(columns[0]) if columns else 0, np.int64)
+        self._ranks: list[Positions] = []
+        for column in columns:
+            values = pc.unique(_plain(column))
+            own = _codes(_plain(column), values)
+            self._values.append(values)
+            combined = codes * len(values) + own
+            ranks = np.unique(combined)
+            self._ranks.append(ranks)
+            codes = np.searchsorted(ranks, combined)
+        self._rows = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        self._rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+
+    def find(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> Positions:
+        """For each row of these columns, the first equal row of the set, or -1."""
+        count = len(columns[0])
+        codes: Positions = np.zeros(count, np.int64)
+        alive: npt.NDArray[np.bool_] = np.full(count, len(self._rows) > 0)
+        for column, values, ranks in zip(columns, self._values, self._ranks, strict=True):
+            own = _codes(_plain(column), values)
+            alive &= own >= 0
+            combined = codes * max(1, len(values)) + own
+            codes = np.searchsorted(ranks, combined)
+            codes[codes == len(ranks)] = 0
+            alive &= ranks[codes] == combined if len(ranks) else False
+        found: Positions = np.full(count, -1, np.int64)
+        found[alive] = self._rows[codes[alive]]
+        return found
+
+
+def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _codes(column: pa.Array, values: pa.Array) -> Positions:
+    """Index of each value among `values`, NULL being a value like any other; -1 where it is not."""
+    if not column.type.equals(values.type):
+        column = column.cast(values.type)
+    found = pc.fill_null(pc.index_in(column, value_set=values), -1)
+    return np.asarray(found).astype(np.int64)
+
+
+def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key before each change, then the key after each; a deleted row keeps its key."""
+    before = [member(changes.column("key"), n) for n in key]
+    gone = pc.is_null(changes.column("after"))
+    after = [pc.if_else(gone, b, member(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]
+    return pa.concat_tables([pa.table(side, names=list(key)) for side in (before, after)], promote_options="permissive")

@@ -1,0 +1,134 @@
+"""Quarantine tables: events that could not be applied, with the reason, the position and the raw bytes.
+
+They are applied again in `ingest/quarantine_replay.py`.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config.project import quarantine_name
+from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, Rejected
+from pipelines.errors import CommitConflictError, QuarantineLimitError
+from pipelines.iceberg.catalog import create_table, find_table
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.loaded_table import open_current, refresh
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import write_rows
+
+QUARANTINED_AT = "quarantined_at"
+_IDENTITY = ["source_file", "source_offset", "raw"]
+QUARANTINE_SCHEMA = REJECTED_SCHEMA.append(pa.field(QUARANTINED_AT, TIMESTAMP))
+
+
+_SHOWN_VALUE = r"(?s)(: \w* ?)'.*'($| is no )"
+FEW_CHANGES = 10
+"""So many changes that found no row to build on are no sign of a wrong config: a stream may begin in mid-table."""
+
+
+def check_ratio(
+    name: str, num_events: int, rejected: Rejected, limit: float, *, tolerated: int = 0, hint: str = ""
+) -> None:
+    """Refuse a batch of a table of which too much was rejected, in decoding or in applying.
+
+    Args:
+        name: of the mirror.
+        num_events: of the batch, rejected ones included.
+        rejected: of them.
+        limit: largest share of rejected events.
+        tolerated: so many are no reason to stop, unless `limit` is 0.
+        hint: why that may be, for the message.
+
+    Raises:
+        QuarantineLimitError: it is more; nothing of the batch may be applied.
+    """
+    if rejected.num_rows <= max(limit * num_events, tolerated if limit else 0):
+        return
+    counted = _by_reason(rejected.table.column("reason"))
+    shown = "; ".join(f"{count} x {reason}" for reason, count in list(counted.items())[:3])
+    raise QuarantineLimitError(
+        f"{name}: {rejected.num_rows} of {num_events} events were rejected, more than max_quarantine_ratio {limit:g} "
+        f"allows, so nothing of them was applied: {shown}" + (f"; {hint}" if hint else "")
+    )
+
+
+def quarantine(catalog: Any, name: str, rejected: Rejected) -> int:
+    """Add events to the quarantine table `name`, unless they are there; how many were new."""
+    if rejected.num_rows == 0:
+        return 0
+    table = find_table(catalog, name)
+    if table is None:
+        table = create_table(catalog, name, iceberg_fields(QUARANTINE_SCHEMA), partition_by=[("day", QUARANTINED_AT)])
+    return retry_conflicts(lambda: _attempt(table, rejected.table))
+
+
+def _attempt(table: Any, events: pa.Table) -> int:
+    refresh(table)
+    fresh = _without_known(table, events)
+    if fresh.num_rows == 0:
+        return 0
+    now = pa.array([datetime.now(UTC)] * fresh.num_rows, TIMESTAMP)
+    delta = RowDelta(table)
+    files = write_rows(fresh.append_column(QUARANTINED_AT, now), delta.target, delta.default_spec)
+    try:
+        delta.commit(files, {}, operation="append")
+    except CommitConflictError:
+        delta.discard(files)
+        raise
+    return int(fresh.num_rows)
+
+
+def _without_known(table: Any, events: pa.Table) -> pa.Table:
+    if table.metadata.current_snapshot_id is None:
+        return events
+    bounds = pc.min_max(events.column("source_offset")).as_py()
+    scan = open_current(table).scan().select(*_IDENTITY)
+    if bounds["min"] is not None:
+        scan = scan.where(f"source_offset >= {bounds['min']} and source_offset <= {bounds['max']}")
+    known = _comparable(scan.to_table())
+    numbered = _comparable(events).append_column("row", pa.array(np.arange(events.num_rows)))
+    left = numbered.join(known, keys=_IDENTITY, join_type="left anti")
+    return events.take(left.column("row").sort())
+
+
+def _comparable(events: pa.Table) -> pa.Table:
+    """What tells events apart, without NULL, which equals nothing."""
+    raw = pc.fill_null(events.column("raw").cast(pa.binary()), b"")
+    return events.select(_IDENTITY[:-1]).append_column("raw", raw)
+
+
+def reasons(catalog: Any, mirror: str) -> dict[str, int]:
+    """Number of events in the quarantine of a mirror by reason, the most frequent first."""
+    table = find_table(catalog, quarantine_name(mirror))
+    if table is None:
+        return {}
+    held = open_current(table).scan().select("reason").to_table().column("reason")
+    return _by_reason(held)
+
+
+def _by_reason(reasons: pa.ChunkedArray) -> dict[str, int]:
+    """Number of events by reason, the most frequent first; reasons that differ in the value they show are one."""
+    kinds = pc.replace_substring_regex(reasons, _SHOWN_VALUE, r"\1...\2")
+    counted = (
+        pa.table({"kind": kinds, "reason": reasons})
+        .group_by("kind")
+        .aggregate([("reason", "count"), ("reason", "count_distinct"), ("reason", "min")])
+    )
+    found = {
+        row["reason_min"] if row["reason_count_distinct"] == 1 else row["kind"]: row["reason_count"]
+        for row in counted.to_pylist()
+    }
+    return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def held_events(catalog: Any, mirror: str, limit: int) -> list[dict[str, Any]]:
+    """The first events in the quarantine of a mirror, by position."""
+    table = find_table(catalog, quarantine_name(mirror))
+    if table is None:
+        return []
+    held = open_current(table).scan().to_table()
+    ordered = held.sort_by([("source_file", "ascending"), ("source_offset", "ascending")])
+    return list(ordered.slice(0, limit).to_pylist())

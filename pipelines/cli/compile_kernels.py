@@ -1,0 +1,50 @@
+"""All compiled kernels of the product at once, for an environment that is being made: `python -m pipelines.cli.compile_kernels`.
+
+Otherwise each is compiled when a command first needs it, which then takes seconds more.
+"""
+
+import importlib
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from scan_core.native.machine_code import KEYS, load_kernels, uncompiled
+
+MODULES = (
+    "pipelines.jsonscan.event_kernels",
+    "pipelines.jsonscan.document_kernels",
+    "pipelines.jsonscan.row_kernels",
+    "pipelines.jsonscan.object_kernels",
+    "pipelines.jsonscan.text_kernels",
+    "pipelines.jsonscan.binary_kernels",
+    "pipelines.jsonscan.double_kernels",
+    "pipelines.mirrors.partial_removals",
+    "pipelines.sources.byte_hash",
+    "pipelines.sources.csv_kernels",
+)
+"""Those that declare kernels."""
+_PROCESSES = 2
+"""More would each import Numba and compile the functions that all kernels share."""
+
+
+def compile_all() -> int:
+    """Compile what is not compiled for this machine yet; returns how many modules.
+
+    Raises:
+        ScanError: Numba is not installed.
+    """
+    for module in MODULES:
+        importlib.import_module(module)
+    missing = uncompiled((KEYS, *MODULES))
+    if missing:
+        with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
+            list(pool.map(_compile, missing))
+    return len(missing)
+
+
+def _compile(module: str) -> None:
+    importlib.import_module(module)
+    load_kernels(module)
+
+
+if __name__ == "__main__":
+    compile_all()

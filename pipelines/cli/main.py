@@ -1,0 +1,176 @@
+"""The command `nevermore`: finds its subcommands and turns errors into one message and an exit code.
+
+A subcommand is loaded only when it runs.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from pipelines import own_version
+from pipelines.errors import PipelineError
+from scan_core.model.errors import HidingStream, hide_in_error
+
+
+def usage_message(error: Any) -> str:
+    """The message of one of typer's errors."""
+    from pydantic import ValidationError
+
+    cause, parameter, context = error.__cause__, getattr(error, "param", None), getattr(error, "ctx", None)
+    text = str(error.format_message()).rstrip(". ")
+    if isinstance(cause, ValidationError) and parameter is not None:
+        from pipelines.config.document import wrong_value
+
+        # metavars of arguments say more than the name: [TABLE]...
+        named = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
+        text = f"{named.strip('[].')}: {wrong_value(cause.errors(include_url=False)).rstrip('.')}"
+    return text if context is None else f"{text}; see `{context.command_path} --help`"
+
+
+COMMANDS = "nevermore.commands"
+LOG_LEVEL = "--log-level"
+LogLevel = Literal["debug", "info", "warning", "error"]
+_UsageError: type[Exception] = typer.BadParameter.__mro__[2]
+"""The base of what typer raises where a command is used wrongly; it has no public name."""
+_PANELS = {
+    "demo": "Start here",
+    "init": "Start here",
+    "ui": "Start here",
+    "ingest": "Change events to tables",
+    "run": "Change events to tables",
+    "status": "Change events to tables",
+    "quarantine": "Change events to tables",
+    "replay": "Change events to tables",
+    "resync": "Change events to tables",
+    "adopt": "Change events to tables",
+    "recover": "Change events to tables",
+    "publish": "Change events to tables",
+    "simulate": "Change events to tables",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit.
+
+    Known errors and wrong usage are printed as `error: message` (or as a JSON object with `--json`) on standard error,
+    without a traceback; `NEVERMORE_TRACEBACK=1` shows it.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if os.environ.get("NO_COLOR"):
+        os.environ["TERM"] = "dumb"  # NO_COLOR alone leaves rich and Dagster their bold and dim text
+    # every error is told below, once; Python's handler of last resort would add tracebacks to what is logged
+    if not os.environ.get("NEVERMORE_TRACEBACK"):
+        logging.getLogger("pipelines").addHandler(logging.NullHandler())
+    if not isinstance(sys.stderr, HidingStream):
+        sys.stderr = HidingStream(sys.stderr)  # what libraries print there, tracebacks, progress
+    try:
+        application = _application(words)
+        sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)
+    except BrokenPipeError:  # `nevermore scan ... | head` is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except typer.Abort:
+        sys.exit(130)
+    except _UsageError as error:
+        _print_error(usage_message(error), as_json="--json" in words)
+        sys.exit(2)
+    except Exception as error:  # errors that are not ours are raised again, with their traceback
+        code = _exit_code(error)
+        if code is None or os.environ.get("NEVERMORE_TRACEBACK"):
+            hide_in_error(error)
+            raise
+        _print_error(str(error), as_json="--json" in words)
+        sys.exit(code)
+
+
+def _application(words: Sequence[str]) -> typer.Typer:
+    """The whole application, or only the command that was asked for: the others' imports are not paid for."""
+    application = typer.Typer(
+        name="nevermore",
+        help="Change data capture into Apache Iceberg, in Python. Deleted rows: nevermore.",
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+    )
+
+    @application.callback(invoke_without_command=True)
+    def _root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+        log_level: LogLevel | None = typer.Option(  # noqa: B008 - typer's way
+            None,
+            LOG_LEVEL,
+            envvar="NEVERMORE_LOG_LEVEL",
+            help="Log to standard error from this level on.",
+            show_default=False,
+        ),
+    ) -> None:
+        if log_level is not None:
+            logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        if version:
+            typer.echo(f"nevermore {own_version()}")
+            raise typer.Exit
+
+    known = {point.name: point for point in entry_points(group=COMMANDS)}
+    own = [word for before, word in pairwise(["", *words]) if before != LOG_LEVEL]  # its value names no command
+    wanted = next((word for word in own if not word.startswith("-")), None)
+    for point in [known[wanted]] if wanted in known else sorted(known.values(), key=_position):
+        application.command(point.name, rich_help_panel=_PANELS.get(point.name, "Look at tables"))(_load(point))
+    return application
+
+
+def _load(point: EntryPoint) -> Callable[..., Any]:
+    """The function behind a command.
+
+    Raises:
+        PipelineError: Python finds another package under the name of one of ours.
+    """
+    try:
+        return point.load()  # type: ignore[no-any-return]
+    except ImportError as error:
+        package = point.module.partition(".")[0]
+        found = find_spec(package)
+        where = None if found is None else next(iter(found.submodule_search_locations or ()), found.origin)
+        if where is None or Path(where) == Path(__file__).parents[2] / package:
+            raise
+        raise PipelineError(
+            f"nevermore {point.name}: Python finds {where} under the name {package!r}, which is a package of Nevermore: "
+            "rename that folder, take its parent from PYTHONPATH, or uninstall the distribution that brought it"
+        ) from error
+
+
+def _position(point: EntryPoint) -> tuple[int, str]:
+    order = list(_PANELS)
+    return (order.index(point.name) if point.name in order else len(order), point.name)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error that is the user's to mend; None for one that is ours."""
+    if isinstance(error, PipelineError):
+        return error.exit_code
+    if isinstance(error, OSError):
+        return 1
+    from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, ScanError
+
+    if isinstance(error, ScanError):
+        return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1
+    return None
+
+
+def _print_error(message: str, *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps({"error": message}), err=True)
+    else:
+        typer.echo(f"error: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()

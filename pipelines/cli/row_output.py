@@ -1,0 +1,297 @@
+"""Writes rows as JSON lines, CSV, Parquet or a table for the terminal.
+
+They go to the terminal, to a pipe, or to a file that appears completely or not at all.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import ConfigError
+from scan_core.io.private_files import whole_file
+
+RENDER_ROWS = 8_192
+"""Rows turned into Python objects at a time."""
+
+
+def render_rows(table: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Rows as JSON-ready dictionaries, in order. Equal column names: the last one wins."""
+    for offset in range(0, table.num_rows, RENDER_ROWS):
+        part = table.slice(offset, RENDER_ROWS)
+        columns = [_values(_flat(column)) for column in part.columns]
+        names = part.schema.names
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def json_lines(table: pa.Table | pa.RecordBatch) -> Iterator[bytes]:
+    """One JSON object and a newline per row."""
+    for row in render_rows(table):
+        yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """The values of an array as JSON-ready Python objects."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _uuids(array.storage) if kind.extension_name == "arrow.uuid" else _values(array.storage)
+    for matches, render in _RENDERERS:
+        if matches(kind):
+            return render(array)
+    return list(array.to_pylist())
+
+
+def _struct(array: pa.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    members = [_values(member) for member in array.flatten()] if names else [[]] * 0
+    rows = zip(*members, strict=True) if members else ((),) * len(array)
+    return [
+        dict(zip(names, row, strict=True)) if valid else None
+        for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)
+    ]
+
+
+def _list(array: pa.Array) -> list[Any]:
+    items = _values(array.flatten())
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)).tolist()
+    starts = [0, *ends[:-1]]
+    valid = array.is_valid().to_pylist()
+    return [items[a:b] if v else None for a, b, v in zip(starts, ends, valid, strict=True)]
+
+
+def _map(array: pa.Array) -> list[Any]:
+    entries = pa.ListArray.from_arrays(
+        array.offsets, pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]), mask=array.is_null()
+    )
+    return [None if row is None else {_key(entry["key"]): entry["value"] for entry in row} for row in _list(entries)]
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else orjson.dumps(key).decode()
+
+
+def _floats(array: pa.Array) -> list[Any]:
+    if not pa.types.is_float64(array.type):
+        # the shortest digits of the narrow type: 0.1, where widening its bits shows 0.10000000149011612
+        array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+    values: list[Any] = array.to_pylist()
+    if pc.all(pc.is_finite(array)).as_py() in {True, None}:
+        return values
+    return [v if v is None or math.isfinite(v) else _special(v) for v in values]
+
+
+def _special(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimals(array: pa.Array) -> list[Any]:
+    return [None if v is None else f"{v:f}" for v in array.to_pylist()]
+
+
+def _uuids(array: pa.Array) -> list[Any]:
+    return [None if v is None else f"{v[:8]}-{v[8:12]}-{v[12:16]}-{v[16:20]}-{v[20:]}" for v in _bytes(array)]
+
+
+def _bytes(array: pa.Array) -> list[Any]:
+    return [None if v is None else v.hex() for v in array.to_pylist()]
+
+
+def _dates(array: pa.Array) -> list[Any]:
+    return _iso(array.cast(pa.int32()).cast(pa.int64()), "D")
+
+
+def _times(array: pa.Array) -> list[Any]:
+    texts = _iso(array.cast(pa.time64(_unit(array))).cast(pa.int64()), _unit(array))
+    return [None if t is None else t.split("T", 1)[1] for t in texts]
+
+
+def _timestamps(array: pa.Array) -> list[Any]:
+    unit = _unit(array)
+    texts = _iso(array.cast(pa.timestamp(unit, array.type.tz)).cast(pa.int64()), unit)
+    suffix = "+00:00" if array.type.tz else ""
+    return [None if t is None else t + suffix for t in texts]
+
+
+def _unit(array: pa.Array) -> str:
+    return "ns" if array.type.unit == "ns" else "us"
+
+
+def _iso(numbers: pa.Array, unit: str) -> list[str | None]:
+    """ISO text of int64 counts of `unit` since the epoch, over NumPy's whole range of years."""
+    valid = numbers.is_valid().to_pylist()
+    counts: npt.NDArray[np.int64] = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    texts = np.datetime_as_string(counts.astype(f"datetime64[{unit}]")).tolist()
+    return [text if ok else None for text, ok in zip(texts, valid, strict=True)]
+
+
+_RENDERERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[Any]]], ...] = (
+    (pa.types.is_dictionary, lambda array: _values(array.dictionary_decode())),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+    (pa.types.is_list, _list),
+    (pa.types.is_large_list, _list),
+    (pa.types.is_floating, _floats),
+    (pa.types.is_decimal, _decimals),
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_large_binary, _bytes),
+    (pa.types.is_fixed_size_binary, _bytes),
+    (pa.types.is_date, _dates),
+    (pa.types.is_time, _times),
+    (pa.types.is_timestamp, _timestamps),
+)
+
+
+TABLE_ROWS = 100
+"""Most rows of the terminal's table; the other formats write all."""
+_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".txt": "table",
+}
+
+
+class RowSource(Protocol):
+    """A request for rows: a scan, or the changes between two snapshots."""
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        ...
+
+    def to_batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """The rows."""
+        ...
+
+
+def write_rows(source: RowSource, output_format: str | None, output: Path | None) -> None:
+    """Write the rows of `source` in `output_format`, else in the format of the output's suffix, else as a table.
+
+    Args:
+        source: the rows.
+        output_format: a key of `_WRITERS`.
+        output: a file; None or `-` for standard output.
+
+    Raises:
+        ConfigError: Parquet or Arrow to a terminal, or an output folder that does not exist.
+    """
+    if output == Path("-"):
+        output = None
+    chosen = output_format or (_BY_SUFFIX.get(output.suffix.lower()) if output else "table")
+    if chosen is None:
+        raise ConfigError(f"--output {output}: the suffix tells no format; add --format or use {', '.join(_BY_SUFFIX)}")
+    if output is None and chosen in {"parquet", "arrow"} and sys.stdout.isatty():
+        raise ConfigError(f"--format {chosen} is binary: give --output FILE or pipe it")
+    with _sink(output) as sink:
+        _WRITERS[chosen](source, sink)
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[IO[bytes]]:
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: the folder {output.parent} does not exist")
+    with whole_file(output) as sink:
+        yield sink
+
+
+def _write_jsonl(source: RowSource, sink: IO[bytes]) -> None:
+    for batch in source.to_batches():
+        sink.writelines(json_lines(batch))
+
+
+def _write_csv(source: RowSource, sink: IO[bytes]) -> None:
+    import csv
+    import io
+
+    import orjson
+
+    def cell(value: object) -> object:
+        return orjson.dumps(value).decode() if isinstance(value, dict | list | bool) else value
+
+    text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    writer.writerow(source.arrow_schema.names)
+    for batch in source.to_batches():
+        writer.writerows([cell(value) for value in row.values()] for row in render_rows(batch))
+    text.detach()
+
+
+def _write_parquet(source: RowSource, sink: IO[bytes]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(sink, source.arrow_schema, compression="zstd", write_page_checksum=True) as writer:
+        for batch in source.to_batches():
+            writer.write_batch(batch)
+
+
+def _write_arrow(source: RowSource, sink: IO[bytes]) -> None:
+    with pa.ipc.new_stream(sink, source.arrow_schema) as writer:
+        for batch in source.to_batches():
+            writer.write_batch(batch)
+
+
+def _write_table(source: RowSource, sink: IO[bytes]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = _first_rows(source, TABLE_ROWS + 1)
+    grid = Table(show_edge=False, pad_edge=False)
+    for field in rows.schema:
+        grid.add_column(field.name, justify="right" if _is_number(field.type) else "left", overflow="fold")
+    for row in render_rows(rows.slice(0, TABLE_ROWS)):
+        grid.add_row(*("" if value is None else str(value) for value in row.values()))
+    import io
+
+    text = io.TextIOWrapper(sink, encoding="utf-8", write_through=True)
+    console = Console(file=text, markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(grid)
+    shown = min(rows.num_rows, TABLE_ROWS)
+    more = "more than " if rows.num_rows > TABLE_ROWS else ""
+    note = "; --format jsonl, csv, parquet or arrow writes all" if more else ""
+    console.print(f"{more}{shown} row{'' if shown == 1 else 's'}{note}")
+    text.detach()
+
+
+def _first_rows(source: RowSource, num_rows: int) -> pa.Table:
+    """At most `num_rows` rows, read from `source` itself so that its metrics count them."""
+    found: list[pa.RecordBatch] = []
+    missing = num_rows
+    with closing(source.to_batches()) as batches:
+        for batch in batches:
+            found.append(batch.slice(0, missing))
+            missing -= found[-1].num_rows
+            if not missing:
+                break
+    return pa.Table.from_batches(found, source.arrow_schema)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+_WRITERS: dict[str, Callable[[RowSource, IO[bytes]], None]] = {
+    "jsonl": _write_jsonl,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "table": _write_table,
+}

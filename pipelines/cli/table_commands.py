@@ -1,0 +1,492 @@
+"""The commands that describe tables: `nevermore tables`, `describe`, `snapshots`, `files` and `status`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.cli.arguments import (
+    AS_OF,
+    CONFIG,
+    DEFAULT_CONFIG,
+    PROJECT_CONFIG,
+    REF,
+    RELOCATE,
+    SNAPSHOT,
+    TABLE,
+    WHERE,
+    open_named_table,
+)
+from pipelines.cli.terminal import counted, print_grid, print_json
+
+if TYPE_CHECKING:
+    from pipelines.config.project import Config
+
+
+def tables(
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+) -> None:
+    """List the tables of a project's catalog: mirrors, change logs, quarantines, published tables, others.
+
+    Rows are those in data files; `nevermore scan TABLE --count` counts without the deleted ones.
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.catalog import has_catalog, open_catalog
+    from pipelines.ingest.table_patterns import expanded
+
+    settings = load(config)
+    catalog = open_catalog(settings) if has_catalog(settings) else None
+    found = list(_tables(settings if catalog is None else expanded(settings, catalog), catalog))
+    if as_json:
+        import orjson
+
+        typer.echo(orjson.dumps(found))
+        return
+    print_grid(
+        ("table", "is a", "rows in files", "data files", "delete files", "last commit", "location"),
+        [
+            (
+                t["table"],
+                t["role"],
+                *(("not made yet", "", "", "", "") if t["location"] is None else _cells(t)),
+            )
+            for t in found
+        ],
+    )
+
+
+def _cells(table: dict[str, Any]) -> tuple[object, ...]:
+    counts = tuple(f"{table[name]:,}" for name in ("rows_in_files", "data_files", "delete_files"))
+    return (*counts, table["last_commit"] or "never", table["location"])
+
+
+def _tables(settings: "Config", catalog: Any | None) -> Iterator[dict[str, Any]]:
+    """The tables of the config in its order, each mirror with its log and quarantine; then the catalog's others."""
+    from pipelines.config.project import change_log_name, quarantine_name
+
+    there = set() if catalog is None else set(_names(catalog))
+    known: dict[str, str] = {}
+    for name in settings.tables:
+        known |= {name: "mirror", change_log_name(name): f"change log of {name}"}
+        if (held := quarantine_name(name)) in there:
+            known[held] = f"quarantine of {name}"
+    known |= dict.fromkeys(settings.published, "published table")
+    known |= dict.fromkeys(sorted(there - set(known)), "table outside the config")
+    for name, role in known.items():
+        yield _facts(name, role, catalog if name in there else None)
+
+
+def _names(catalog: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
+    for namespace in catalog.list_namespaces(above):
+        yield from (".".join(name) for name in catalog.list_tables(namespace))
+        if len(namespace) > len(above):
+            yield from _names(catalog, namespace)
+
+
+def _facts(name: str, role: str, catalog: Any | None) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    from pipelines.iceberg.catalog import find_table
+    from pipelines.iceberg.positions import current_snapshot
+
+    table = None if catalog is None else find_table(catalog, name)
+    snapshot = None if table is None else current_snapshot(table)
+    totals = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+    return {
+        "table": name,
+        "role": role,
+        "location": None if table is None else table.location(),
+        "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+        "last_commit": None
+        if snapshot is None
+        else datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="seconds"),
+        "rows_in_files": int(totals.get("total-records", 0)),
+        "data_files": int(totals.get("total-data-files", 0)),
+        "delete_files": int(totals.get("total-delete-files", 0)),
+    }
+
+
+if TYPE_CHECKING:
+    from scan_core import Scan, Table
+    from scan_core.model.snapshot import ContentFile, DeleteFile, Snapshot
+    from scan_core.model.table_metadata import TableMetadata
+    from scan_core.split.tasks import FileScanTask
+
+DEFAULT_MOST_SHOWN = 50
+_COUNTS = ("added-records", "deleted-records", "added-equality-deletes", "added-position-deletes", "added-data-files")
+
+
+def describe(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The answer as an object.")] = False,
+) -> None:
+    """Show a table's columns, key, partitioning, properties, size and location.
+
+    Example: `nevermore describe shop.orders`
+    """
+    found = _description(open_named_table(table, relocate, config))
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(f"{table}: Iceberg format version {found['format_version']}, {found['location']}")
+    typer.echo(f"  metadata    {found['metadata_file']}")
+    typer.echo(f"  partitions  {', '.join(found['partitioning']) or 'none'}")
+    current = found["current_snapshot"]
+    if current is None:
+        typer.echo("  no snapshot yet: the table is empty")
+    else:
+        typer.echo(f"  snapshot    {current['snapshot_id']}, {current['committed_at']}")
+        totals = {name.removeprefix("total-"): n for name, n in current["summary"].items() if name.startswith("total-")}
+        typer.echo(f"  totals      {', '.join(f'{name} {count}' for name, count in totals.items())}")
+    typer.echo(f"  refs        {', '.join(found['refs']) or 'none'}; {counted(found['num_snapshots'], 'snapshot')}")
+    for name, value in found["properties"].items():
+        typer.echo(f"  property    {name} = {value:.200}")
+    print_grid(
+        ("id", "column", "type", "", "comment"),
+        [
+            (
+                c["id"],
+                c["name"],
+                c["type"],
+                " ".join(w for w in ("key" * c["is_key"], "required" * c["required"]) if w),
+                c["doc"] or "",
+            )
+            for c in found["columns"]
+        ],
+        numbers=1,
+    )
+
+
+def snapshots(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most snapshots to show; --json lists all.")] = (
+        DEFAULT_MOST_SHOWN
+    ),
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All snapshots as a list, newest first.")] = False,
+) -> None:
+    """List a table's snapshots, newest first: when each was committed, by which operation, what it added.
+
+    Example: `nevermore snapshots shop.orders`
+    """
+    metadata = open_named_table(table, relocate, config).metadata
+    newest = sorted(metadata.snapshots.values(), key=lambda s: (s.sequence_number, s.timestamp_ms), reverse=True)
+    history = _history(metadata)
+    documents = [_snapshot(snapshot, metadata, history) for snapshot in newest]
+    if as_json:
+        print_json(documents)
+        return
+    print_grid(
+        ("snapshot", "committed", "operation", *(name.replace("-", " ") for name in _COUNTS), "refs"),
+        [
+            (
+                str(d["snapshot_id"]) + ("" if d["is_ancestor"] else " (not in the current history)"),
+                d["committed_at"],
+                d["operation"],
+                *(d["summary"].get(name, "") for name in _COUNTS),
+                ", ".join(d["refs"]),
+            )
+            for d in documents[:limit]
+        ],
+    )
+    _note_more(len(documents) - limit, "snapshot")
+
+
+def files(
+    table: Annotated[str, TABLE],
+    relocate: Annotated[list[str] | None, RELOCATE] = None,
+    snapshot: Annotated[int | None, SNAPSHOT] = None,
+    as_of: Annotated[str | None, AS_OF] = None,
+    ref: Annotated[str | None, REF] = None,
+    where: Annotated[str | None, WHERE] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most files to show; --json lists all.")] = (
+        DEFAULT_MOST_SHOWN
+    ),
+    config: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All files as an object of two lists.")] = False,
+) -> None:
+    """List the data files of a snapshot with the deletes that may touch each, and the delete files with their reach.
+
+    With `--where` only the data files that may hold such rows. A delete file that reaches no listed data file is shown
+    with 0 data files.
+
+    Example: `nevermore files shop.orders --where "id < 100"`
+    """
+    from pipelines.cli.arguments import build_scan
+
+    opened = open_named_table(table, relocate, config)
+    scan = build_scan(opened, columns=None, where=where, snapshot=snapshot, as_of=as_of, ref=ref)
+    document = _files(scan)
+    if as_json:
+        print_json(document)
+        return
+    data, deletes = document["data_files"], document["delete_files"]
+    above = f"{opened.location.rstrip('/')}/"
+    typer.echo(f"paths are relative to {above}")
+    print_grid(
+        ("data file", "rows", "bytes", "sequence number", "partition", "delete files"),
+        [
+            (
+                f["path"].removeprefix(above),
+                f["rows"],
+                f["bytes"],
+                f["sequence_number"],
+                f["partition"],
+                len(f["delete_files"]),
+            )
+            for f in data[:limit]
+        ],
+    )
+    _note_more(len(data) - limit, "data file")
+    if not deletes:
+        typer.echo("no delete files")
+        return
+    typer.echo("")
+    print_grid(
+        ("delete file", "deletes by", "rows", "bytes", "sequence number", "partition", "data files"),
+        [
+            (
+                f["path"].removeprefix(above),
+                f["content"] + (f" ({', '.join(f['key'])})" if f["key"] else ""),
+                f["rows"],
+                f["bytes"],
+                f["sequence_number"],
+                f["partition"],
+                f["data_files"],
+            )
+            for f in deletes[:limit]
+        ],
+    )
+    _note_more(len(deletes) - limit, "delete file")
+
+
+def _description(table: "Table") -> dict[str, Any]:
+    from pipelines.mirrors.table_shape import KEY
+
+    metadata = table.metadata
+    schema, spec = metadata.schema, metadata.specs[metadata.default_spec_id]
+    current = metadata.current_snapshot
+    key = metadata.properties.get(KEY, "").split(",")  # our mirrors keep the key in a property, others in the schema
+    return {
+        "location": metadata.location,
+        "metadata_file": table.metadata_path,
+        "table_uuid": metadata.table_uuid,
+        "format_version": metadata.format_version,
+        "columns": [
+            {
+                "id": f.field_id,
+                "name": f.name,
+                "type": str(f.type),
+                "required": f.required,
+                "is_key": f.field_id in schema.identifier_field_ids or f.name in key,
+                "doc": f.doc,
+            }
+            for f in schema.fields
+        ],
+        "partitioning": [
+            f"{field.transform}({_column_name(metadata, field.source_id)}) as {field.name}" for field in spec.fields
+        ],
+        "properties": dict(sorted(metadata.properties.items())),
+        "refs": sorted(metadata.refs),
+        "num_snapshots": len(metadata.snapshots),
+        "current_snapshot": None if current is None else _snapshot(current, metadata, _history(metadata)),
+    }
+
+
+def _history(metadata: "TableMetadata") -> set[int]:
+    """Ids of the current snapshot and those it was made from."""
+    current = metadata.current_snapshot_id
+    return set() if current is None else {s.snapshot_id for s in metadata.ancestors(current)}
+
+
+def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata", history: set[int]) -> dict[str, Any]:
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "parent_id": snapshot.parent_id,
+        "sequence_number": snapshot.sequence_number,
+        "committed_at": datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "operation": snapshot.operation,
+        "is_ancestor": snapshot.snapshot_id in history,
+        "refs": sorted(name for name, ref in metadata.refs.items() if ref.snapshot_id == snapshot.snapshot_id),
+        "summary": dict(snapshot.summary),
+    }
+
+
+def _files(scan: "Scan") -> dict[str, Any]:
+    from scan_core.metadata.manifest_list import DATA_MANIFEST, snapshot_manifests
+    from scan_core.metadata.manifests import read_delete_manifests
+
+    plan, metadata = scan.plan(), scan.table.metadata
+    applying = [_deletes_of(task) for task in plan.tasks]
+    reach = Counter(_identity(file) for deletes in applying for file in deletes)
+    manifests = () if plan.snapshot is None else snapshot_manifests(plan.snapshot, scan.table.io)
+    wanted = [m for m in manifests if m.content != DATA_MANIFEST]
+    listed = [file for part in read_delete_manifests(wanted, metadata, scan.table.io) for file in part]
+    return {
+        "snapshot_id": None if plan.snapshot is None else plan.snapshot.snapshot_id,
+        "data_files": [
+            {**_facts_of_table(task.data_file, metadata), "delete_files": [f.path for f in deletes]}
+            for task, deletes in zip(plan.tasks, applying, strict=True)
+        ],
+        "delete_files": [
+            {
+                **_facts_of_table(file, metadata),
+                "content": "vector" if file.is_deletion_vector else file.content.name.lower(),
+                "key": [_column_name(metadata, i) for i in file.equality_ids],
+                "data_files": reach[_identity(file)],
+            }
+            for file in listed
+        ],
+    }
+
+
+def _deletes_of(task: "FileScanTask") -> "Sequence[DeleteFile]":
+    """The delete files that may remove rows of a data file."""
+    newer = (
+        file
+        for group in task.equality_deletes
+        for file in group.files
+        if file.data_sequence_number
+        > task.data_file.data_sequence_number  # groups are shared by data files of all ages
+    )
+    return (*newer, *task.position_deletes, *([] if task.deletion_vector is None else [task.deletion_vector]))
+
+
+def _identity(file: "DeleteFile") -> tuple[str, int | None]:
+    """Several deletion vectors share a Puffin file."""
+    return file.path, file.content_offset
+
+
+def _facts_of_table(file: "ContentFile", metadata: "TableMetadata") -> dict[str, Any]:
+    from scan_core.plan.explain import partition_text
+
+    spec = metadata.specs[file.spec_id]
+    return {
+        "path": file.path,
+        "format": file.format.value,
+        "rows": file.record_count,
+        "bytes": file.file_size_bytes,
+        "sequence_number": file.data_sequence_number,
+        "spec_id": file.spec_id,
+        "partition": "" if spec.is_unpartitioned else partition_text(spec, file.partition, metadata.field_paths()),
+    }
+
+
+def _column_name(metadata: "TableMetadata", field_id: int) -> str:
+    path = metadata.field_paths().get(field_id)
+    return f"dropped column {field_id}" if path is None else ".".join(field.name for field in path)
+
+
+def _note_more(number: int, noun: str) -> None:
+    if number > 0:
+        typer.echo(f"and {counted(number, f'more {noun}')}; --limit or --json shows them")
+
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
+
+
+def status(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="Tables of the config; all if none is named.", show_default=False),
+    ] = None,
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+) -> None:
+    """Show how far each table is: changes logged and applied, deletes carried, quarantine, last commits.
+
+    Of published tables: when they were made, and which of their mirrors have changed since.
+    """
+    from pipelines.config.project import load
+    from pipelines.iceberg.catalog import has_catalog, open_catalog
+    from pipelines.ingest.table_patterns import expanded
+    from pipelines.maintain.status import published_status
+    from pipelines.maintain.status import status as status_of
+
+    settings = load(config)
+    catalog = open_catalog(settings) if has_catalog(settings) else None
+    known = settings if catalog is None else expanded(settings, catalog)
+    mirrors = [name for name in tables or () if name not in known.published]
+    found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)
+    published = published_status(catalog, known, tables or None)
+    if as_json:
+        import orjson
+
+        documents = [*map(_mirror_document, found), *({"kind": "published", **asdict(table)} for table in published)]
+        typer.echo(orjson.dumps(documents))
+        return
+    if not found and not published:
+        typer.echo(f"no table of {config} was found in its feeds yet; nevermore ingest looks")
+    for mirror in found:
+        typer.echo("\n".join(_lines(mirror)))
+    for table in published:
+        typer.echo("\n".join(_published_lines(table)))
+
+
+def _mirror_document(table: "TableStatus") -> dict[str, Any]:
+    """Positions are JSON themselves: as an object, not as text inside of the document."""
+    import orjson
+
+    return {
+        "kind": "mirror",
+        **asdict(table),
+        "position": None if table.position is None else orjson.loads(table.position),
+        "place": table.place,
+        "waiting": table.waiting,
+        "lag_seconds": table.lag_seconds,
+        "delete_debt": table.delete_debt,
+    }
+
+
+def _published_lines(table: "PublishedStatus") -> list[str]:
+    if not table.commits:
+        return [f"{table.table}: never published" + ("" if table.error is None else f"; {table.error}")]
+    if table.error is not None:
+        state = table.error
+    elif table.behind is None:
+        state = "its snapshots do not say what it was made from"
+    elif table.behind:
+        state = f"behind {', '.join(table.behind)}"
+    else:
+        state = "up to date"
+    head = f"{table.table}: published, {counted(table.rows, 'row')} in {counted(table.data_files, 'file')}, {state}"
+    return [head, *map(_commit_line, table.commits)]
+
+
+def _lines(table: "TableStatus") -> list[str]:
+    if table.position is None:
+        return [f"{table.table}: nothing ingested yet"]
+    applied = "unknown: no snapshot of the mirror tells it" if table.applied is None else f"{table.applied:,}"
+    behind = f", {table.waiting:,} waiting" if table.waiting else ""
+    if table.waiting and table.lag_seconds is not None:
+        behind += f", {table.lag_seconds:,.0f} s behind the log"
+    carried = f"{table.delete_rows:,} delete rows in {table.delete_files:,} files"
+    lines = [
+        f"{table.table}: {table.logged:,} changes logged, applied {applied}{behind}",
+        f"  position    {table.place}",
+        f"  log written {_when(table.log_committed_at)}",
+        f"  delete debt {carried} on {table.rows_written:,} rows in {table.data_files:,} files ({table.delete_debt:.0%})",
+    ]
+    if table.quarantined:
+        lines.append(f"  quarantine  {counted(table.quarantined, 'event')}")
+    return lines + [_commit_line(commit) for commit in table.commits]
+
+
+def _commit_line(commit: "CommitFacts") -> str:
+    counts = f"{counted(commit.added_rows, 'row')}, {counted(commit.added_deletes, 'delete')}"
+    return f"  commit      {_when(commit.committed_at)} {commit.operation} {commit.snapshot_id}: {counts}"
+
+
+def _when(moment: "datetime | None") -> str:
+    return "unknown" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"

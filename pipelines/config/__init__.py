@@ -1,0 +1,1 @@
+"""The configuration: nevermore.yaml, its values and its sections."""

@@ -1,0 +1,392 @@
+"""A config file as text: its template, its YAML with line numbers, and its validation errors.
+
+Contains the template that `nevermore init` writes, YAML loading that fills in environment variables, and error
+messages of one line each. The meaning of the values is defined in `project.py`.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pipelines.errors import ConfigError
+from scan_core.model.errors import remember, remember_passwords
+
+WORKSPACE = """\
+load_from:
+  - python_module: assets.definitions
+"""
+"""A workspace.yaml: Dagster loads our definitions, and they the nevermore.yaml in the working directory."""
+
+
+def config_template() -> str:
+    """The commented nevermore.yaml that `nevermore init` writes."""
+    return _TEMPLATE
+
+
+_TEMPLATE = """\
+# What to read, into which tables, and how. Paths are relative to this file; ${NAME} is filled from the environment.
+
+catalog:
+  type: sql                              # sql | rest | hive | glue; other properties go to PyIceberg as they are
+  uri: sqlite:///warehouse/catalog.db
+  warehouse: warehouse
+
+tables:
+  shop.products:                         # the mirror; its change log is change_log.shop_products
+    source:
+      type: files
+      path: landing/products/*.jsonl     # applied in name order; new files are picked up by the next run
+      format: debezium-json              # leave it out to let the first file tell
+    key: [id]
+    # order_by: position                 # or payload columns that order the events of a key
+    # types: {price: "decimal(10,2)"}    # only where the feed does not tell, or to override it
+    # partition_by: [day(created_at)]    # also column, bucket(16, id), truncate(4, sku), year, month, hour
+    # include: []                        # columns to keep; exclude: columns to leave out
+    # rename: {old_name: new_name}
+    # cast: {quantity: long}
+    # inserts: checked                   # trusted: an insert never meets a live key, so it writes no delete row
+    # soft_delete: false                 # true: keep deleted rows, with _deleted set
+    # global_deletes: allow              # refuse: fail rather than write a delete that reaches every partition
+    # commit_rows: 1000000
+    # commit_interval: 60s
+    # memory_limit_bytes: 1GiB
+    # max_quarantine_ratio: 0.5          # more rejected events stop the batch
+    # properties: {nevermore.keep-snapshots: 100}
+
+# ingest_schedule: "*/5 * * * *"         # when Dagster applies what is new, in UTC
+
+# published:                             # re-made day by day with Spark, from mirrors
+#   shop.products_daily:
+#     partition: day
+#     sql: >
+#       select cast(updated_at as date) as day, count(*) as products
+#       from shop.products group by 1
+"""
+
+
+MAX_CHARACTERS = 1_000_000
+MAX_VALUES = 100_000
+MAX_DEPTH = 50
+"""Far beyond any config; YAML of a few lines can stand for more than memory holds."""
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SECRET = re.compile(r"pass|secret|token|credential|key_id|access|user|auth", re.IGNORECASE)
+"""In names of options whose values are nobody's business."""
+_TEXT_KEYS = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """A parsed file. A place is the keys and indexes from the top down to a value."""
+
+    path: str
+    root: yaml.MappingNode
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str, path: str | Path) -> "ConfigDocument":
+        """The document in a text.
+
+        Raises:
+            ConfigError: not YAML, too large or too deeply nested, not a mapping, a key given twice or one that is no text.
+        """
+        try:
+            _check_shape(text, path)
+            root = yaml.compose(text, Loader=_Loader)
+            raw = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        except yaml.YAMLError as error:
+            raise ConfigError(_not_yaml(error, path)) from error
+        if not isinstance(raw, Mapping) or not isinstance(root, yaml.MappingNode):
+            raise ConfigError(
+                f"{path}: a config has the sections catalog, tables and published; `nevermore init` writes one"
+            )
+        document = cls(str(path), root, raw)
+        document._check_keys(root)
+        return document
+
+    def values(self) -> dict[str, Any]:
+        """The values with ${NAME} and ${NAME:-default} replaced from the environment.
+
+        Raises:
+            ConfigError: a variable that is not set and has no default.
+        """
+        filled: dict[str, Any] = self._filled(self.raw, ())
+        return filled
+
+    def where(self, place: Sequence[str | int]) -> str:
+        """`file:line` of a place, or of the deepest part of it that is there."""
+        node: yaml.Node = self.root
+        line = node.start_mark.line
+        for step in place:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((k, v) for k, v in node.value if k.value == str(step)), None)
+                if found is None:
+                    break
+                line, node = found[0].start_mark.line, found[1]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                line = node.start_mark.line
+            else:
+                break
+        return f"{self.path}:{line + 1}"
+
+    def may_show(self, place: Sequence[str | int]) -> bool:
+        """Whether a message may show what stands at a place: nothing of the environment, and nothing of a catalog."""
+        value: Any = self.raw
+        for step in place[: self.depth(place)]:
+            value = value[step]
+        is_secret = bool(place) and (place[0] == "catalog" or _SECRET.search(str(place[-1])) is not None)
+        return not is_secret and _VARIABLE.search(str(value)) is None
+
+    def depth(self, place: Sequence[str | int]) -> int:
+        """How many steps of a place lead to a value that is there."""
+        value: Any = self.raw
+        for taken, step in enumerate(place):
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return taken
+        return len(place)
+
+    def _filled(self, value: Any, place: tuple[str | int, ...]) -> Any:
+        if isinstance(value, Mapping):
+            return {k: self._filled(v, (*place, k)) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self._filled(v, (*place, i)) for i, v in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+
+        def replace(match: re.Match[str]) -> str:
+            found = os.environ.get(match[1], match[2])
+            if found is None:
+                raise ConfigError(f"{self.where(place)}: environment variable {match[1]} is not set")
+            if match[1] in os.environ:
+                remember(match[1], found)
+            return found
+
+        filled = _VARIABLE.sub(replace, value)
+        remember_passwords(filled)
+        return filled
+
+    def _check_keys(self, node: yaml.Node) -> None:
+        if isinstance(node, yaml.SequenceNode):
+            for child in node.value:
+                self._check_keys(child)
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                where = f"{self.path}:{key.start_mark.line + 1}"
+                if key.tag not in _TEXT_KEYS:
+                    kind = key.tag.rpartition(":")[2]
+                    raise ConfigError(f"{where}: YAML reads {key.value} as {kind}; as a key write it in quotes")
+                if key.value in seen:
+                    raise ConfigError(f"{where}: {key.value!r} is given twice")
+                seen.add(key.value)
+                self._check_keys(value)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's own, which tells the line of a day that there is not."""
+
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return super().construct_yaml_timestamp(node)
+        except ValueError as error:
+            what = f"{node.value} is no date: {error}"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from error
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
+
+
+def _check_shape(text: str, path: str | Path) -> None:
+    """Refuse a text that takes very long to build, before anything is built of it."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{path}: a config of {len(text)} characters; more than {MAX_CHARACTERS} are refused")
+    count = _Counting()
+    for event in yaml.parse(text, Loader=_Loader):
+        fault = count.fault_with(event)
+        if fault is not None:
+            line = 0 if event.start_mark is None else event.start_mark.line
+            raise ConfigError(f"{path}:{line + 1}: {fault}")
+
+
+class _Counting:
+    """Values of a text so far, those behind aliases counted each time."""
+
+    def __init__(self) -> None:
+        self._behind: dict[str, int] = {}
+        self._open: list[tuple[str | None, int]] = []
+        self._total = 0
+
+    def fault_with(self, event: yaml.Event) -> str | None:
+        """What is wrong with a text that goes on with this event, if anything is."""
+        anchor: str | None = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent) and any(name == anchor for name, _ in self._open):
+            return f"*{anchor} stands within what it stands for"
+        if isinstance(event, yaml.CollectionEndEvent):
+            name, before = self._open.pop()
+            if name is not None:
+                self._behind[name] = self._total - before
+        elif isinstance(event, yaml.NodeEvent):
+            is_alias = isinstance(event, yaml.AliasEvent)
+            if isinstance(event, yaml.CollectionStartEvent):
+                self._open.append((anchor, self._total))
+            elif anchor is not None and not is_alias:
+                self._behind[anchor] = 1
+            self._total += self._behind.get(anchor or "", 1) if is_alias else 1
+        if len(self._open) > MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
+        if self._total > MAX_VALUES:
+            return f"more than {MAX_VALUES} values, those behind aliases counted each time"
+        return None
+
+
+def _not_yaml(error: yaml.YAMLError, path: str | Path) -> str:
+    """The message with the line where others have theirs."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{path}: not YAML: {' '.join(str(error).split())}"
+    what = error.problem or error.context or "it ends too early"
+    if "'\\t'" in what:
+        what = "a tab where spaces must stand"
+    elif error.context is not None and error.context != what:
+        what = f"{error.context} {what}"
+    return f"{path}:{error.problem_mark.line + 1}: not YAML: {what}"
+
+
+_KINDS = (
+    (("dict_type", "model_type", "model_attributes_type"), "a mapping, with one `name: value` per line"),
+    (("tuple_type", "list_type"), "a name, or a list of names: [a, b]"),
+    (("string_type", "string_sub_type"), "text"),
+    (("bool_type", "bool_parsing"), "true or false"),
+    (("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
+    (("float_type", "float_parsing"), "a number"),
+    (("finite_number",), "a finite number"),
+    (("date_type", "date_parsing", "date_from_datetime_parsing"), "a date, as 2026-01-31"),
+    (("path_type",), "a path"),
+)
+_EXPECTED: Mapping[str, str] = {kind: words for kinds, words in _KINDS for kind in kinds}
+_SHOWN_CHARACTERS = 60
+
+
+def config_messages(
+    error: ValidationError, document: ConfigDocument, sections: Mapping[tuple[str, ...], type[BaseModel]]
+) -> list[str]:
+    """One line per faulty place: where in the file, what, what is expected, what stands there.
+
+    Args:
+        error: all faults.
+        document: the file.
+        sections: what may stand where, with `*` for any name.
+    """
+    faults: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
+    messages: dict[tuple[str | int, ...], str] = {}
+    misspelt: set[tuple[str | int | None, ...]] = set()
+    for problem in error.errors(include_url=False):
+        place = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
+        if problem["type"] == "extra_forbidden":
+            messages[place], near = unknown_key(str(place[-1]), _valid_names(place[:-1], sections))
+            misspelt.add((*place[:-1], near))
+        elif problem["type"] == "missing":
+            messages[place] = f"{str(place[-1])!r} is missing{f' in {_name(place[:-1])}' if place[:-1] else ''}"
+        else:
+            # Behind the last key of the file stands which one of several types was tried.
+            place = place[: document.depth(place)]
+            faults.setdefault(place, []).append(problem)
+            told = wrong_value(faults[place], may_show=document.may_show(place))
+            messages[place] = f"{_name(place)}: {told}" if place else told
+    return [f"{document.where(place)}: {message}" for place, message in messages.items() if place not in misspelt]
+
+
+def wrong_value(problems: Sequence[ErrorDetails], *, may_show: bool = True) -> str:
+    """What is wrong with one value: what it must be and is not, or what a validator of ours says.
+
+    Several problems are those of several types of which it fits none.
+    """
+    wanted = list(dict.fromkeys(_expectation(problem) for problem in problems))
+    if not all(text.startswith("must be ") for text in wanted):
+        return "; ".join(wanted)
+    words = " or ".join(text.removeprefix("must be ") for text in wanted)
+    value = problems[0]["input"]
+    hint = "; write it in quotes" if "must be text" in wanted and isinstance(value, int | float | date) else ""
+    return f"must be {words}, not {_shown(value) if may_show else _kind(value)}{hint}"
+
+
+def unknown_key(name: str, valid: Sequence[str]) -> tuple[str, str | None]:
+    """(what to say of a key that is not known, the one that was meant)."""
+    near = next(iter(get_close_matches(name, valid, n=1, cutoff=0.5)), None)
+    hint = f"valid are {', '.join(valid)}" if near is None else f"did you mean {near!r}?"
+    return f"unknown key {name!r}; {hint}", near
+
+
+def _expectation(problem: ErrorDetails) -> str:
+    kind, limits = problem["type"], problem.get("ctx", {})
+    match kind:
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']}"
+        case "greater_than":
+            return f"must be more than {limits['gt']}"
+        case "less_than_equal":
+            return f"must be at most {limits['le']}"
+        case "less_than":
+            return f"must be less than {limits['lt']}"
+        case "literal_error" | "enum":
+            return f"must be {limits['expected']}"
+        case "value_error":
+            return str(problem["msg"]).removeprefix("Value error, ")
+        case _ if kind in _EXPECTED:
+            return f"must be {_EXPECTED[kind]}"
+        case _:
+            return str(problem["msg"])
+
+
+def _shown(value: Any) -> str:
+    """A value as its writer knows it, cut if it is long."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case date():
+            return str(value)
+        case _:
+            text = repr(value)
+            return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _kind(value: Any) -> str:
+    """What a value is, where it may be a secret."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "this text"
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+def _name(place: Sequence[str | int]) -> str:
+    return ".".join(str(step) for step in place)
+
+
+def _valid_names(place: Sequence[str | int], sections: Mapping[tuple[str, ...], type[BaseModel]]) -> list[str]:
+    for pattern, model in sections.items():
+        if len(pattern) == len(place) and all(p in {"*", step} for p, step in zip(pattern, place, strict=True)):
+            return sorted(name for name, f in model.model_fields.items() if not f.exclude)
+    return []

@@ -1,0 +1,598 @@
+"""nevermore.yaml as a whole: its sections, the rules between them, and loading.
+
+Contains the sections for the catalog, mirrors, published tables and Spark. Every error names the line and, for an
+unknown key, the nearest valid one. YAML is read in `document.py`.
+"""
+
+import os
+import re
+from datetime import date
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pipelines.config.document import ConfigDocument, config_messages, config_template, unknown_key
+from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.values import (
+    Bytes,
+    Cron,
+    Day,
+    Names,
+    Seconds,
+    Section,
+    TableProperties,
+    TypeName,
+    Unsupported,
+    placed,
+)
+from pipelines.errors import ConfigError
+
+DEFAULT_COMMIT_ROWS = 1_000_000
+"""Large enough that files are worth their manifest entry, small enough for 1 GiB of wide rows."""
+DEFAULT_COMMIT_INTERVAL_SECONDS = 60.0
+"""A minute of lag for at most 1,440 snapshots a day."""
+DEFAULT_MEMORY_LIMIT_BYTES = 1024**3
+"""Leaves room for two tables side by side on a 4 GiB machine."""
+DEFAULT_MAX_QUARANTINE_RATIO = 0.5
+"""More rejected than accepted events: the config is wrong, not the events."""
+_PLACE = re.compile(r"(?P<transform>\w+)\((?P<arguments>[^()]*)\)")
+
+
+class FilesSource(Section):
+    """Event files in a folder of any FileIO.
+
+    Attributes:
+        type: `files`.
+        path: file, glob, or several of them; relative to the config file.
+        format: name of a format; without one the first file tells.
+        options: what the format wants to know (delimiter, time zone, registry ...).
+    """
+
+    type: Literal["files"] = "files"
+    path: Names
+    format: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("path")
+    @classmethod
+    def _has_a_path(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or not all(value):
+            raise ValueError("path must name at least one file or pattern")
+        return value
+
+
+class TableConfig(Section):
+    """One mirror: where its events come from and how they become rows.
+
+    Attributes:
+        source: where the events are.
+        key: columns that identify a row; may be left out where the feed tells, or with `identity: full`.
+        source_table: name of the table in the feed, where it differs from the name here.
+        include_tables: of an entry `namespace.*`: tables of the feed that it takes, `*` and `?` allowed; all if empty.
+        exclude_tables: of such an entry: tables of the feed that it leaves out.
+        order_by: `position`, or payload columns that order the events of a key, also over runs.
+        types: Iceberg types of columns, where the feed does not tell or to override it.
+        partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
+        include: columns to keep; empty keeps all.
+        exclude: columns to leave out.
+        rename: new name by source column; `key`, `partition_by` and `sort_by` say the new one.
+        cast: Iceberg type by source column, applied after decoding.
+        encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
+        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not, where all rows came
+            from the feed.
+        soft_delete: keep deleted rows with `_deleted` true instead of removing them.
+        global_deletes: whether a delete may be written to reach every partition of a partitioned table.
+        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row, as far as an event has it.
+        on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
+        sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
+        bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
+        compact_log: write numbers into the change log in encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
+            and BYTE_STREAM_SPLIT); false for other readers of it that do not know them.
+        commit_rows: so many changes are enough for a commit.
+        commit_interval: least seconds between commits of a continuous run.
+        memory_limit_bytes: what a batch may hold in memory; what is more is spilled to the disk.
+        max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
+        properties: Iceberg table properties of the mirror, `nevermore.keep-snapshots` among them; set when it is made and by the next commit after a change here. One that is removed here stays on the table.
+        checks: not supported yet; refused.
+    """
+
+    source: FilesSource
+    key: Names = ()
+    source_table: str | None = None
+    include_tables: Names = ()
+    exclude_tables: Names = ()
+    order_by: Literal["position"] | tuple[str, ...] = "position"
+    types: dict[str, TypeName] = Field(default_factory=dict)
+    partition_by: Names = ()
+    include: Names = ()
+    exclude: Names = ()
+    rename: dict[str, str] = Field(default_factory=dict)
+    cast: dict[str, TypeName] = Field(default_factory=dict)
+    encodings: dict[str, str] = Field(default_factory=dict)
+    inserts: Literal["checked", "trusted"] = "checked"
+    soft_delete: bool = False
+    global_deletes: Literal["allow", "refuse"] = "allow"
+    identity: Literal["key", "full"] = "key"
+    on_conflict: Literal["quarantine", "new_column"] = "quarantine"
+    sort_by: Names = ()
+    bloom_filters: bool = False
+    compact_log: bool = True
+    commit_rows: Annotated[int, Field(ge=1)] = DEFAULT_COMMIT_ROWS
+    commit_interval: Seconds = DEFAULT_COMMIT_INTERVAL_SECONDS
+    memory_limit_bytes: Bytes = DEFAULT_MEMORY_LIMIT_BYTES
+    max_quarantine_ratio: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_QUARANTINE_RATIO
+    properties: TableProperties = Field(default_factory=dict)
+    checks: Unsupported = None
+
+    @field_validator("partition_by")
+    @classmethod
+    def _are_partition_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for number, text in enumerate(value):
+            try:
+                partition_field(text)
+            except ValueError as error:
+                raise placed(str(error), number) from error
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "TableConfig":
+        if self.identity == "full" and self.key:
+            raise placed("identity: full is for tables without a key; leave out one of the two", "identity")
+        if self.identity == "full" and self.soft_delete:
+            raise placed("soft_delete flags rows by their key, and with identity: full there is none", "soft_delete")
+        if self.identity == "full" and self.inserts == "trusted":
+            raise placed("inserts: trusted is about keys, and with identity: full there is none", "inserts")
+        if self.order_by != "position" and self.inserts == "trusted":
+            raise placed(
+                "inserts: trusted cannot be with order_by: inserts that follow a late event are applied once more",
+                "inserts",
+            )
+        if both := sorted(set(self.include) & set(self.exclude)):
+            raise placed(f"columns both included and excluded: {', '.join(both)}", "exclude")
+        if lost := sorted(set(self.key) & set(self.exclude)):
+            raise placed(f"key columns cannot be excluded: {', '.join(lost)}", "exclude")
+        return self
+
+
+def partition_field(text: str) -> tuple[str, str]:
+    """(transform, source column) of one entry of `partition_by`, e.g. ("bucket[16]", "id").
+
+    Raises:
+        ValueError: not `column`, `transform(column)` or `transform(number, column)`.
+    """
+    match = _PLACE.fullmatch(text.strip())
+    if match is None:
+        if not text.strip() or re.search(r"[()]", text):
+            raise ValueError(f"{text!r} is no partition field; write column, day(column) or bucket(16, column)")
+        return "identity", text.strip()
+    transform = match["transform"].lower().rstrip("s")
+    arguments = [a.strip() for a in match["arguments"].split(",")]
+    if transform in {"bucket", "truncate"}:
+        numbers = [a for a in arguments if a.isdigit()]
+        columns = [a for a in arguments if not a.isdigit()]
+        if len(numbers) == 1 and len(columns) == 1 and int(numbers[0]) > 0:
+            return f"{transform}[{numbers[0]}]", columns[0]
+        raise ValueError(f"{text!r}: write {transform}(16, column)")
+    if transform in {"identity", "year", "month", "day", "hour", "void"} and len(arguments) == 1 and arguments[0]:
+        return transform, arguments[0]
+    raise ValueError(f"{text!r}: transforms are identity, bucket, truncate, year, month, day, hour")
+
+
+DEFAULT_TARGET_FILE_BYTES = 256 * 1024**2
+"""Two of Iceberg's splits."""
+DEFAULT_ROW_GROUP_BYTES = 128 * 1024**2
+"""What a task holds in memory while it writes."""
+
+
+def _mode(value: Any) -> Any:
+    """Spark says overwrite where tables say replace."""
+    return "replace" if value == "overwrite" else value
+
+
+class PublishedOptions(Section):
+    """How the files of a published table are written.
+
+    Attributes:
+        target_file_bytes: a task begins another file when one has reached this size.
+        row_group_bytes: of rows in memory, after which they are written as a row group.
+        row_group_rows: most rows of a row group.
+        page_rows: most rows of a page; every column has a page index.
+        compression: Parquet codec.
+        bloom_filters: columns that get Bloom filters.
+        distribution: `none` writes rows by the tasks that computed them; `rebalance` shuffles them into even files; `range` also puts neighbours by `sort_by` into the same file.
+        direct_copy: let the tasks that read a mirror write the files, where the SQL only selects columns of one mirror and nothing is sorted or moved.
+    """
+
+    target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES
+    row_group_bytes: Bytes = DEFAULT_ROW_GROUP_BYTES
+    row_group_rows: Annotated[int, Field(ge=1)] = 1_000_000
+    page_rows: Annotated[int, Field(ge=1)] = 10_000
+    compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
+    bloom_filters: Names = ()
+    distribution: Literal["none", "rebalance", "range"] = "none"
+    direct_copy: bool = True
+
+
+class PublishedConfig(Section):
+    """A published table, re-made partition by partition from mirrors.
+
+    Attributes:
+        sql: a query over mirrors, by their names here.
+        partition: by what the table is partitioned and re-made: a date column of the result, or `hour(at)`, `month(day)`, `year(day)`, `value(city)` of a column; nothing for one whole table.
+        start: first partition, for backfills and for SQL that asks for `:partition`.
+        values: partitions of `value(...)` that Dagster offers and that SQL with `:partition` is run for.
+        parameters: values of `:name` in the SQL, beside `:partition`, `:partition_start` and `:partition_end`.
+        incremental: whether `publish` makes only partitions that changes of the mirrors can have reached: `true` refuses SQL for which that is never certain, `auto` then makes all.
+        key: columns that identify a row of the result, for the checks and for `mode: upsert`.
+        mode: what a run does with the rows of its partition: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
+        sort_by: columns by which rows are sorted within each file.
+        schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
+        properties: Iceberg table properties; set when the table is made and by the next publication after a change here.
+        checks: not supported yet; refused.
+        options: how files are written.
+    """
+
+    sql: str
+    partition: str | None = None
+    start: Day | None = None
+    values: Names = ()
+    parameters: dict[str, bool | int | float | date | str] = Field(default_factory=dict)
+    incremental: bool | Literal["auto"] = False
+    key: Names = ()
+    mode: Annotated[Literal["replace", "append", "upsert"], BeforeValidator(_mode)] = "replace"
+    sort_by: Names = ()
+    schedule: Cron | None = None
+    properties: TableProperties = Field(default_factory=dict)
+    checks: Unsupported = None
+    options: PublishedOptions = PublishedOptions()
+
+    @property
+    def partitioning(self) -> PublishedPartition | None:
+        """By what the table is partitioned."""
+        return None if self.partition is None else PublishedPartition.parse(self.partition)
+
+    @field_validator("partition")
+    @classmethod
+    def _is_partition(cls, value: str | None) -> str | None:
+        if value is not None:
+            PublishedPartition.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _has_partitions_that_mean_something(self) -> "PublishedConfig":
+        partition = self.partitioning
+        if self.mode != "replace" and self.incremental:
+            raise ValueError(f"incremental tables replace partitions; leave out mode: {self.mode}")
+        if self.values and (partition is None or partition.is_time):
+            raise ValueError("values are the partitions of partition: value(column)")
+        if self.schedule is not None and (partition is None or not partition.is_time):
+            raise ValueError("a schedule makes the last hour, day, month or year, and the table has no such partition")
+        if self.start is not None and partition is not None and partition.is_time:
+            partition.period(self.start)
+        if taken := sorted(set(self.parameters) & {"partition", "partition_start", "partition_end"}):
+            raise ValueError(f"parameters: {taken[0]} is the partition that is made; take another name")
+        return self
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "PublishedConfig":
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("mode: upsert needs the columns that identify a row: key: [...]")
+        if self.options.distribution == "range" and not self.sort_by:
+            raise ValueError("distribution: range needs the columns to range by: sort_by: [...]")
+        return self
+
+
+LOCAL_MASTER = "local[*]"
+SHIPPED = frozenset({"auto", "installed"})
+"""What `package` may be beside a path."""
+
+
+class SparkConfig(Section):
+    """Where and how Spark runs.
+
+    Attributes:
+        master: as for `spark-submit`: `local[4]`, `spark://host:7077`, `yarn`, `k8s://...`; without one `local[*]`.
+        remote: a Spark Connect server instead, `sc://host:15002`.
+        conf: settings of Spark, by their names.
+        package: how our code reaches the workers of a cluster: `auto` builds and ships an archive with each session, `installed` ships nothing, a path names an archive that `nevermore spark-package` has built.
+        reports: folder that driver and workers share, where tasks report what they read; without one the driver fetches the reports from each host.
+    """
+
+    master: str | None = None
+    remote: str | None = None
+    conf: dict[str, str] = Field(default_factory=dict)
+    package: str = "auto"
+    reports: str | None = None
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _is_text(cls, value: Any) -> Any:
+        """Spark takes text; YAML makes numbers and booleans of it."""
+        if not isinstance(value, dict):
+            return value
+        return {name: _as_text(setting) for name, setting in value.items()}
+
+    @field_validator("remote")
+    @classmethod
+    def _is_remote(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("sc://"):
+            raise ValueError(f"{value!r} is no Spark Connect server; write sc://host:15002")
+        return value
+
+    @field_validator("master")
+    @classmethod
+    def _is_master(cls, value: str | None) -> str | None:
+        """What Spark itself asks of one, told before a JVM has started."""
+        if value and value != "yarn" and not value.startswith(("local", "spark://", "k8s://")):
+            raise ValueError(f"{value!r} is no Spark master; write local[4], spark://host:7077, yarn or k8s://host")
+        return value
+
+    @model_validator(mode="after")
+    def _is_at_one_place(self) -> "SparkConfig":
+        if self.master is not None and self.remote is not None:
+            raise ValueError("master and remote are two places to run at; leave out one of them")
+        return self
+
+    def at(self, master: str | None = None, remote: str | None = None) -> "SparkConfig":
+        """These settings, run at a place that was asked for instead; none keeps the place.
+
+        Raises:
+            ConfigError: two places, or one that is none.
+        """
+        if master is None and remote is None:
+            return self
+        if master is not None and remote is not None:
+            raise ConfigError("--master and --remote are two places to run at; leave out one of them")
+        try:
+            return SparkConfig.model_validate({**self.model_dump(), "master": master, "remote": remote})
+        except ValidationError as error:
+            option = "--remote" if master is None else "--master"
+            raise ConfigError(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def _as_text(value: Any) -> Any:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case _:
+            return value
+
+
+DEFAULT_PARALLEL_TABLES = 2
+"""Half of the work is Python, which runs one thread at a time."""
+ALL_TABLES = ".*"
+"""Ends the name of an entry that stands for all tables of its feed."""
+_TABLE_NAME = re.compile(r"[^.\x00-\x1f/\\]+(\.[^.\x00-\x1f/\\]+)+")
+LONGEST_TABLE_NAME = 200
+"""Bytes: change logs put all of it into one folder name, with a prefix, and folder names end at 255."""
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a table can have this name, namespaces included."""
+    return _TABLE_NAME.fullmatch(name) is not None and len(name.encode()) <= LONGEST_TABLE_NAME
+
+
+class CatalogConfig(BaseModel):
+    """Which Iceberg catalog: `type` and whatever properties PyIceberg knows for it pass through."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "nevermore"
+    type: Literal["sql", "rest", "hive", "glue", "dynamodb", "in-memory"] = "sql"
+    uri: str | None = None
+    warehouse: str | None = None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Everything as PyIceberg takes it: text by name."""
+        given = self.model_dump(exclude={"name"}, exclude_none=True)
+        return {name: str(value) for name, value in given.items()}
+
+
+class Config(Section):
+    """A whole nevermore.yaml, with paths resolved against its folder.
+
+    Attributes:
+        catalog: where tables are.
+        tables: mirrors by name.
+        published: tables made from them.
+        spark: where and how Spark runs.
+        ingest_schedule: cron expression, in UTC, of when Dagster applies what is new, running by default; without it every five minutes, once the schedule is switched on.
+        tables_elsewhere: whether a run may write tables of the catalog that lie outside of `warehouse` while that has files of them, too, as in a copied project.
+        parallel_tables: so many tables of a feed are folded, written and committed at the same time.
+        patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
+        path: of the file.
+    """
+
+    catalog: CatalogConfig = CatalogConfig()
+    tables: dict[str, TableConfig]
+    published: dict[str, PublishedConfig] = Field(default_factory=dict)
+    spark: SparkConfig = SparkConfig()
+    ingest_schedule: Cron | None = None
+    tables_elsewhere: Literal["refuse", "allow"] = "refuse"
+    parallel_tables: Annotated[int, Field(ge=1)] = DEFAULT_PARALLEL_TABLES
+    patterns: dict[str, TableConfig] = Field(default_factory=dict, exclude=True)
+    path: Path = Field(default=Path("nevermore.yaml"), exclude=True)
+
+    @field_validator("tables", "published")
+    @classmethod
+    def _are_table_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if not is_table_name(name):
+                raise placed(
+                    f"{name!r} must be namespace.table, of at most {LONGEST_TABLE_NAME} bytes, without slashes and control "
+                    "characters",
+                    name,
+                )
+            if set(name.removesuffix(ALL_TABLES)) & set("*?["):
+                what = "the only pattern is namespace.*, narrowed by include_tables, exclude_tables"
+                raise placed(what, name)
+        return value
+
+    @model_validator(mode="after")
+    def _has_options_where_they_mean_something(self) -> "Config":
+        for name, table in self.tables.items():
+            is_pattern = name.endswith(ALL_TABLES)
+            if not is_pattern and (table.include_tables or table.exclude_tables):
+                what = "include_tables and exclude_tables are for entries namespace.*"
+                raise placed(what, "tables", name)
+            if is_pattern and table.source_table is not None:
+                what = "source_table is for one table; use include_tables"
+                raise placed(what, "tables", name, "source_table")
+        return self
+
+    @model_validator(mode="after")
+    def _has_distinct_logs(self) -> "Config":
+        logs: dict[str, str] = {}
+        for name in self.tables:
+            other = logs.setdefault(change_log_name(name), name)
+            if other != name:
+                what = f"would share the change log {change_log_name(name)} with {other}; rename one of them"
+                raise placed(what, "tables", name)
+        if both := sorted(set(self.tables) & set(self.published)):
+            what = f"{both[0]} is the name of a mirror, too; a published table needs a name of its own"
+            raise placed(what, "published", both[0])
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the config file, against which its paths are resolved."""
+        return self.path.parent
+
+    def table(self, name: str) -> TableConfig:
+        """The config of a mirror.
+
+        Raises:
+            ConfigError: no such entry; names the nearest.
+        """
+        if name in self.tables:
+            return self.tables[name]
+        if (pattern := name.rpartition(".")[0] + ALL_TABLES) in self.patterns and not name.endswith(ALL_TABLES):
+            return self.patterns[pattern]
+        near = get_close_matches(name, sorted(self.tables), n=1, cutoff=0.0)
+        hint = f"did you mean {near[0]}?" if near else "the config has no tables"
+        raise ConfigError(f"no table {name!r} in {self.path.name}; {hint}")
+
+
+def change_log_name(table: str) -> str:
+    """`change_log.shop_products` for `shop.products`."""
+    return "change_log." + table.replace(".", "_")
+
+
+def quarantine_name(table: str) -> str:
+    """`quarantine.shop_products` for `shop.products`."""
+    return "quarantine." + table.replace(".", "_")
+
+
+__all__ = [
+    "ALL_TABLES",
+    "CatalogConfig",
+    "Config",
+    "FilesSource",
+    "PublishedConfig",
+    "PublishedOptions",
+    "SparkConfig",
+    "TableConfig",
+    "change_log_name",
+    "config_template",
+    "load",
+    "parse",
+    "partition_field",
+    "quarantine_name",
+]
+
+_SECTIONS: dict[tuple[str, ...], type[BaseModel]] = {
+    (): Config,
+    ("tables", "*"): TableConfig,
+    ("tables", "*", "source"): FilesSource,
+    ("published", "*"): PublishedConfig,
+    ("published", "*", "options"): PublishedOptions,
+    ("spark",): SparkConfig,
+}
+
+
+def load(path: str | Path) -> Config:
+    """The config in a file.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unset environment variable, or anything invalid in it, with its line.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"no config file {file}; `nevermore init` writes one") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    return parse(text, file)
+
+
+def parse(text: str, path: str | Path = "nevermore.yaml") -> Config:
+    """The config in a text; `path` gives the folder for relative paths and the name for messages."""
+    document = ConfigDocument.of(text, path)
+    values = document.values()
+    valid = sorted(name for name, field in Config.model_fields.items() if not field.exclude)
+    for name, field in Config.model_fields.items():
+        if field.exclude and name in values:
+            raise ConfigError(f"{document.where([name])}: {unknown_key(name, valid)[0]}")
+    try:
+        config = Config.model_validate({**values, "path": Path(path).absolute()})
+    except ValidationError as error:
+        # not `from error`: a traceback would show the values of the environment, which pydantic repeats
+        raise ConfigError("\n".join(config_messages(error, document, _SECTIONS))) from None
+    return _resolved(config)
+
+
+def _resolved(config: Config) -> Config:
+    """The config with every relative path made absolute against the folder of its file."""
+    folder = config.folder
+    catalog = config.catalog
+    warehouse = catalog.warehouse if catalog.warehouse is not None else "warehouse" if catalog.type == "sql" else None
+    uri = catalog.uri
+    if catalog.type == "sql":
+        uri = _resolved_sqlite(uri or "sqlite:///warehouse/catalog.db", folder)
+    if warehouse is not None and catalog.type in {"sql", "in-memory"} and "://" not in warehouse:
+        warehouse = f"file://{_absolute(warehouse, folder)}"
+    tables = {
+        name: table.model_copy(
+            update={
+                "source": table.source.model_copy(
+                    update={"path": tuple(_absolute(p, folder) for p in table.source.path)}
+                )
+            }
+        )
+        for name, table in config.tables.items()
+    }
+    return config.model_copy(
+        update={
+            "catalog": catalog.model_copy(update={"uri": uri, "warehouse": warehouse}),
+            "tables": {name: table for name, table in tables.items() if not name.endswith(ALL_TABLES)},
+            "patterns": {name: table for name, table in tables.items() if name.endswith(ALL_TABLES)},
+            "spark": config.spark.model_copy(
+                update={
+                    "package": config.spark.package
+                    if config.spark.package in SHIPPED
+                    else _absolute(config.spark.package, folder),
+                    "reports": config.spark.reports and _absolute(config.spark.reports, folder),
+                }
+            ),
+        }
+    )
+
+
+def _absolute(path: str, folder: Path) -> str:
+    if "://" in path:
+        return path
+    return os.path.normpath(folder / Path(path).expanduser())
+
+
+def _resolved_sqlite(uri: str, folder: Path) -> str:
+    prefix = "sqlite:///"
+    rest = uri.removeprefix(prefix)
+    if not uri.startswith(prefix) or rest.startswith((":memory:", "/")) or not rest:
+        return uri
+    return f"{prefix}{_absolute(rest, folder)}"

@@ -1,0 +1,146 @@
+"""Types of the values that a config may hold, and the base class of its sections.
+
+Contains durations, sizes, names and cron expressions. The sections themselves are defined in `project.py`.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+_DURATION_UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TYPES = (
+    *("boolean", "int", "long", "float", "double", "decimal(P, S)", "date", "time", "timestamp", "timestamptz"),
+    *("string", "uuid", "fixed[N]", "binary"),
+)
+_TYPES_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("bool", "bit"), "boolean"),
+    **dict.fromkeys(("integer", "smallint", "tinyint", "int32"), "int"),
+    **dict.fromkeys(("bigint", "int64"), "long"),
+    **dict.fromkeys(("numeric", "number"), "decimal(P, S)"),
+    **dict.fromkeys(("text", "varchar", "char", "str"), "string"),
+    **dict.fromkeys(("bytes", "blob", "bytea", "varbinary"), "binary"),
+    **dict.fromkeys(("datetime", "timestamp_ntz"), "timestamp"),
+    "timestamp_ltz": "timestamptz",
+}
+"""What databases call the types of Iceberg."""
+KEEP_SNAPSHOTS = "nevermore.keep-snapshots"
+"""Table property: how many snapshots a commit leaves."""
+_MANAGED_PROPERTIES = frozenset({"format-version"})
+_CRON_FIELD = re.compile(r"(?:[\d*/,-]|[A-Za-z]{3})+")
+_CRON_MAX = (59, 23, 31, 12, 7)
+"""Minute, hour, day, month, day of the week."""
+_SIZE_UNITS: Mapping[str, int] = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+def _seconds(value: Any) -> Any:
+    """A duration in seconds from a number or text such as `30s`, `5m`."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d|)\s*", value)
+    if match is None:
+        raise ValueError(f"{value!r} is no duration; write seconds, or a text as 500ms, 30s, 5m, 1h, 1d")
+    return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def _bytes(value: Any) -> Any:
+    """A size in bytes from a number or text such as `512MiB`, `2g`."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+)\s*([kmg]?)i?b?\s*", value.lower())
+    if match is None:
+        raise ValueError(f"{value!r} is no size; write bytes, or a text as 512MiB, 2GiB")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def _day(value: Any) -> Any:
+    """YAML makes dates and numbers of some keys of partitions."""
+    return str(value) if isinstance(value, date) or (isinstance(value, int) and not isinstance(value, bool)) else value
+
+
+def _type_name(value: str) -> str:
+    """The Iceberg type of a column, in its own words."""
+    from scan_core.model.errors import ScanError
+    from scan_core.model.schema import parse_type
+
+    try:
+        parse_type(value)
+    except ScanError as error:
+        name = re.split(r"[(\[]", value.strip().lower(), maxsplit=1)[0]
+        if name in {"decimal", "fixed"} and name != value.strip().lower():
+            raise ValueError(str(error)) from error
+        spellings = {known.partition("(")[0].partition("[")[0]: known for known in _TYPES} | dict(_TYPES_ELSEWHERE)
+        near = get_close_matches(name, spellings, n=1)
+        hint = f"did you mean {spellings[near[0]]!r}? " if near else ""
+        raise ValueError(f"unknown type {value!r:.80}; {hint}valid are {', '.join(_TYPES)}") from error
+    return value
+
+
+def _property_texts(value: Any) -> Any:
+    """Iceberg keeps texts; YAML reads `true` and `10` as what they look like."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        k: str(v).lower() if isinstance(v, bool) else str(v) if isinstance(v, int | float) else v
+        for k, v in value.items()
+    }
+
+
+def _settable_properties(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if name == KEEP_SNAPSHOTS:
+            if not text.isascii() or not text.isdigit() or int(text) < 1:
+                raise placed(f"{text!r} is no number of snapshots; write 1 or more", name)
+        elif name.startswith("nevermore.") or name in _MANAGED_PROPERTIES:
+            raise placed(
+                f"{name} is set by Nevermore itself; of its own properties only {KEEP_SNAPSHOTS} can be set", name
+            )
+    return value
+
+
+def _cron(value: str) -> str:
+    """A cron expression of five fields, as Dagster takes it."""
+    fields = value.split()
+    fit = [
+        _CRON_FIELD.fullmatch(field) and all(int(number) <= most for number in re.findall(r"\d+", field))
+        for field, most in zip(fields, _CRON_MAX, strict=False)
+    ]
+    if not (len(fields) == len(_CRON_MAX) and all(fit)):
+        raise ValueError(
+            f"{value!r} is no cron expression; write minute, hour, day, month and day of the week: '30 1 * * *'"
+        )
+    return value
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _refused(value: Any) -> Any:
+    raise ValueError(f"not supported yet, so that {value!r:.60} would be read by nothing; leave the key out")
+
+
+Unsupported = Annotated[None, BeforeValidator(_refused)]
+"""Of a key that is planned: any value is refused."""
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1024**2)]
+Day = Annotated[str, BeforeValidator(_day)]
+TypeName = Annotated[str, AfterValidator(_type_name)]
+Cron = Annotated[str, AfterValidator(_cron)]
+TableProperties = Annotated[dict[str, str], BeforeValidator(_property_texts), AfterValidator(_settable_properties)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def placed(message: str, *place: str | int) -> PydanticCustomError:
+    """A fault for validators of a whole section to raise, which lies further down in it."""
+    return PydanticCustomError("placed", "{message}", {"message": message, "place": place})

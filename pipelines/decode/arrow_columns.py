@@ -1,0 +1,321 @@
+"""Converts Arrow columns of files and messages to a wanted type and reports the values that do not fit.
+
+Also converts values to another type where nothing is lost, and truncates times that are finer than microseconds and
+counts them. JSON spans are converted in `json_columns.py`.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.decode import casting, json_columns
+from pipelines.decode.casting import cast_each
+from pipelines.decode.json_columns import (
+    TEXT_KINDS,
+    Decoded,
+    Mask,
+    decimals_of_bytes,
+    null_mask,
+    spans_of_text,
+    text,
+    true_mask,
+    whole_numbers,
+)
+from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.jsonscan.spans import SpanColumn
+
+
+def decode(array: pa.Array, wanted: ValueType) -> Decoded:
+    """The column as `wanted`, and the mask of values that cannot be one (NULL there)."""
+    array, arrow = _plain(array), wanted.arrow
+    held = array.type
+    if pa.types.is_null(held):
+        return pa.nulls(len(array), arrow), np.zeros(len(array), np.bool_)
+    if pa.types.is_string(held):
+        if pa.types.is_string(arrow):
+            return array, np.zeros(len(array), np.bool_)
+        return json_columns.decode(spans_of_text(array), wanted)
+    if pa.types.is_nested(held):
+        return _nested(array, wanted)
+    if pa.types.is_decimal(arrow) and _is_bytes(held):
+        return decimals_of_bytes(array.cast(pa.binary()), arrow, wanted.scale)
+    if pa.types.is_temporal(arrow) and pa.types.is_integer(held):
+        return _times(array, wanted)
+    if is_finer(held, arrow):
+        return _cut(array, arrow), np.zeros(len(array), np.bool_)
+    return cast_each(array, arrow)
+
+
+def _nested(array: pa.Array, wanted: ValueType) -> Decoded:
+    held, arrow = array.type, wanted.arrow
+    if wanted.encoding is Encoding.SCALED and pa.types.is_struct(held):
+        return _scaled(array, wanted)
+    if pa.types.is_struct(arrow) and pa.types.is_struct(held):
+        return _structs(array, wanted)
+    if pa.types.is_map(arrow) and pa.types.is_map(held):
+        return _maps(array, wanted)
+    if pa.types.is_list(arrow) and _is_list(held):
+        return _lists(array, wanted)
+    return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
+
+
+def find_placeholders(array: pa.Array, placeholder: bytes) -> Mask | None:
+    """Rows whose value is the placeholder of a value that was not sent, in any type Debezium writes it; None if none."""
+    array = _plain(array)
+    held = array.type
+    found: Mask | None = None
+    if pa.types.is_string(held):
+        found = _true(pc.equal(array, placeholder.decode("utf-8", "replace")))
+    elif pa.types.is_binary(held):
+        found = _true(pc.equal(array, pa.scalar(placeholder, held)))
+    elif _is_list(held) and not pa.types.is_fixed_size_list(held):
+        found = _in_lists(array, placeholder)
+    elif pa.types.is_map(held) and pa.types.is_string(held.key_type):
+        found = _alone(array, find_placeholders(array.keys, placeholder))
+    return found if found is not None and found.any() else None
+
+
+def _in_lists(array: pa.ListArray, placeholder: bytes) -> Mask | None:
+    """Lists of the placeholder alone, or of its bytes as numbers."""
+    if not pa.types.is_integer(array.type.value_type):
+        return _alone(array, find_placeholders(array.values, placeholder))
+    found = np.zeros(len(array), np.bool_)
+    rows = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(pc.list_value_length(array), len(placeholder)), False)))
+    if len(rows):
+        values = pc.fill_null(array.take(pa.array(rows)).flatten(), 0).to_numpy(zero_copy_only=False)
+        found[rows] = (values.reshape(len(rows), -1) == np.frombuffer(placeholder, np.uint8)).all(axis=1)
+    return found
+
+
+def _alone(array: "pa.ListArray | pa.MapArray", marked: Mask | None) -> Mask | None:
+    """Lists of one element, and that is marked."""
+    if marked is None:
+        return None
+    starts = np.asarray(array.offsets)[:-1]
+    single = (np.diff(np.asarray(array.offsets)) == 1) & np.asarray(array.is_valid())
+    result: Mask = single & marked[np.where(single, starts, 0)]
+    return result
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(array.type) or pa.types.is_binary_view(array.type):
+        return array.cast(pa.binary())
+    return array
+
+
+def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether times of nanoseconds are to be held as microseconds, which cuts them (see `fine_times.py`)."""
+    timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted) and bool(held.tz) == bool(wanted.tz)
+    times = pa.types.is_time64(held) and pa.types.is_time64(wanted)
+    return bool((timestamps or times) and held.unit == "ns" and wanted.unit == "us")
+
+
+def _cut(array: pa.Array, arrow: pa.DataType) -> pa.Array:
+    nanos = np.asarray(array.view(pa.int64()).fill_null(0))
+    return pa.array(nanos // 1_000, mask=np.asarray(array.is_null())).view(arrow)
+
+
+def _times(array: pa.Array, wanted: ValueType) -> Decoded:
+    valid = np.asarray(array.is_valid())
+    values, outside = cast_each(array, pa.int64())
+    numbers = np.asarray(values.fill_null(0))
+    result, bad = casting.from_integers(numbers, valid & ~outside, wanted.arrow, wanted.encoding)
+    return result, bad | outside
+
+
+def _scaled(array: pa.StructArray, wanted: ValueType) -> Decoded:
+    """Decimals that each state their scale."""
+    members = [array.type.get_field_index(name) for name in ("scale", "value")]
+    if min(members) < 0 or not _is_bytes(array.type.field(members[1]).type):
+        return pa.nulls(len(array), wanted.arrow), np.asarray(array.is_valid())
+    scales, unscaled = (array.flatten()[at] for at in members)
+    whole, _ = cast_each(scales, pa.int64())
+    given = np.asarray(whole.is_valid())
+    data = pc.if_else(pa.array(given), unscaled.cast(pa.binary()), pa.scalar(None, pa.binary()))
+    values, bad = decimals_of_bytes(data, wanted.arrow, np.asarray(whole.fill_null(0)))
+    return values, bad | (np.asarray(array.is_valid()) & ~np.asarray(data.is_valid()))
+
+
+def _structs(array: pa.StructArray, wanted: ValueType) -> Decoded:
+    members = array.flatten()
+    bad = np.zeros(len(array), np.bool_)
+    arrays = []
+    for name, member in wanted.members:
+        at = array.type.get_field_index(name)
+        part, wrong = (pa.nulls(len(array), member.arrow), np.False_) if at < 0 else decode(members[at], member)
+        arrays.append(part)
+        bad |= wrong
+    fields = [wanted.arrow.field(i) for i in range(wanted.arrow.num_fields)]
+    valid = np.asarray(array.is_valid()) & ~bad
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
+
+
+def _lists(array: pa.Array, wanted: ValueType) -> Decoded:
+    array = array.cast(pa.list_(array.type.value_type)) if not pa.types.is_list(array.type) else array
+    values, wrong = decode(array.values, wanted.members[0][1])
+    bad = _any_inside(array, wrong)
+    mask = null_mask(np.asarray(array.is_valid()) & ~bad)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted.arrow, mask=mask), bad
+
+
+def _maps(array: pa.MapArray, wanted: ValueType) -> Decoded:
+    keys, wrong_keys = decode(array.keys, wanted.members[0][1])
+    items, wrong_items = decode(array.items, wanted.members[1][1])
+    bad = _any_inside(array, wrong_keys | wrong_items)
+    if bad.any():
+        # A key that does not fit is NULL, which no map may hold: only the good rows are put together.
+        good = np.flatnonzero(~bad)
+        kept, _ = _maps(array.take(pa.array(good)), wanted)
+        places = np.zeros(len(array), np.int64)
+        places[good] = np.arange(len(good))
+        return kept.take(pa.array(places, mask=bad)), bad
+    mask = null_mask(np.asarray(array.is_valid()))
+    return pa.MapArray.from_arrays(_offsets(array), keys, items, type=wanted.arrow, mask=mask), bad
+
+
+def _offsets(array: "pa.ListArray | pa.MapArray") -> pa.Array:
+    """The offsets as an array without an offset of its own, which a mask does not go with."""
+    return pa.array(np.asarray(array.offsets))
+
+
+def _any_inside(array: "pa.ListArray | pa.MapArray", wrong: Mask) -> Mask:
+    before = np.concatenate([[0], np.cumsum(wrong)])
+    offsets = np.asarray(array.offsets)
+    result: Mask = (before[offsets[1:]] > before[offsets[:-1]]) & np.asarray(array.is_valid())
+    return result
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
+
+
+def _true(array: pa.Array) -> Mask:
+    return np.asarray(pc.fill_null(array, False), np.bool_)
+
+
+_NANOS = 1_000
+_COARSE_CHARACTERS = 26
+"""Of a date and time with six digits of a second, without a zone: no longer text has more."""
+_NATURAL_NANOS = 10**17
+"""Whole numbers from here on are nanoseconds where nothing says what they are (see `temporal.from_integers`)."""
+
+
+def count_cut(column: "SpanColumn | pa.Array", wanted: ValueType) -> int:
+    """How many values of a column lose digits as `wanted`."""
+    if not _is_micros(wanted.arrow):
+        return 0
+    if isinstance(column, SpanColumn):
+        return _of_numbers(column, wanted) + _of_text(column)
+    if is_finer(column.type, wanted.arrow):
+        column = column.view(pa.int64())
+    elif wanted.encoding is not Encoding.NANOS or not pa.types.is_integer(column.type):
+        return 0
+    values = np.asarray(column.fill_null(0))
+    return int((values % _NANOS != 0).sum())
+
+
+def _is_micros(arrow: pa.DataType) -> bool:
+    return bool((pa.types.is_timestamp(arrow) or pa.types.is_time64(arrow)) and arrow.unit == "us")
+
+
+def _of_numbers(column: SpanColumn, wanted: ValueType) -> int:
+    if wanted.encoding not in {Encoding.NANOS, Encoding.NATURAL}:
+        return 0
+    if wanted.encoding is Encoding.NATURAL and int((column.end - column.start).max(initial=0)) < len(
+        str(_NATURAL_NANOS)
+    ):
+        return 0
+    values, valid, _ = whole_numbers(column)
+    fine = valid & (values % _NANOS != 0)
+    if wanted.encoding is Encoding.NATURAL:
+        fine &= (np.abs(values) >= _NATURAL_NANOS) & pa.types.is_timestamp(wanted.arrow)
+    return int(fine.sum())
+
+
+def _of_text(column: SpanColumn) -> int:
+    long = column.of_kind(*TEXT_KINDS) & (column.end - column.start > _COARSE_CHARACTERS)
+    rows = np.flatnonzero(long)
+    if not len(rows):
+        return 0
+    words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
+    return int(true_mask(pc.match_substring_regex(words, r"\.\d{6}\d*[1-9]")).sum())
+
+
+def fitted(array: pa.Array, arrow: pa.DataType) -> Decoded:
+    """The array as `arrow`, and the mask of values that are none (NULL there)."""
+    held = array.type
+    if held == arrow or pa.types.is_null(held):
+        return array.cast(arrow), np.zeros(len(array), np.bool_)
+    if pa.types.is_struct(held) and pa.types.is_struct(arrow):
+        return _fit_structs(array, arrow)
+    if pa.types.is_list(held) and pa.types.is_list(arrow):
+        return _fit_lists(array, arrow)
+    if is_number(held) and is_number(arrow):
+        return _numbers(array, arrow)
+    is_midnight = pa.types.is_date(held) and pa.types.is_timestamp(arrow) and arrow.tz is None
+    if is_midnight or (_is_bytes(held) and _is_bytes(arrow)):
+        return cast_each(array, arrow)
+    return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
+
+
+def is_number(arrow: pa.DataType) -> bool:
+    """Integers, decimals, floats, and truth as 0 and 1."""
+    types = pa.types
+    return bool(
+        types.is_integer(arrow) or types.is_decimal(arrow) or types.is_floating(arrow) or types.is_boolean(arrow)
+    )
+
+
+def _numbers(array: pa.Array, arrow: pa.DataType) -> Decoded:
+    if pa.types.is_boolean(arrow):
+        whole, bad = cast_each(array, pa.int64())
+        bad = bad | true_mask(pc.and_(pc.not_equal(whole, 0), pc.not_equal(whole, 1)))
+        return _without(whole, bad).cast(arrow), bad
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int64())
+    held = array.type
+    values, bad = cast_each(array, arrow)
+    if not pa.types.is_floating(held) and not pa.types.is_floating(arrow):
+        return values, bad
+    back, changed = cast_each(values, held)
+    bad = bad | changed | true_mask(pc.not_equal(back, array))
+    if pa.types.is_floating(held):
+        bad &= ~true_mask(pc.is_nan(array)) | ~np.asarray(values.is_valid())
+    return _without(values, bad), bad
+
+
+def _fit_structs(array: pa.StructArray, arrow: pa.StructType) -> Decoded:
+    members = {array.type.field(i).name: member for i, member in enumerate(array.flatten())}
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    bad = np.zeros(len(array), np.bool_)
+    arrays = []
+    for field in fields:
+        part, wrong = fitted(members.get(field.name, pa.nulls(len(array), pa.null())), field.type)
+        arrays.append(part)
+        bad |= wrong
+    for name, member in members.items():
+        if arrow.get_field_index(name) < 0:
+            bad |= np.asarray(member.is_valid())
+    valid = np.asarray(array.is_valid()) & ~bad
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
+
+
+def _fit_lists(array: pa.ListArray, arrow: pa.ListType) -> Decoded:
+    offsets = np.asarray(array.offsets)
+    values, wrong = fitted(array.values, arrow.value_type)
+    before = np.concatenate([[0], np.cumsum(wrong)])
+    valid = np.asarray(array.is_valid())
+    bad = (before[offsets[1:]] > before[offsets[:-1]]) & valid
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=null_mask(valid & ~bad)), bad
+
+
+def _without(array: pa.Array, mask: Mask) -> pa.Array:
+    return pc.if_else(pa.array(mask), pa.scalar(None, array.type), array) if mask.any() else array

@@ -1,0 +1,559 @@
+"""Assembles the events of a feed into one change batch per table.
+
+Completes row images, chooses types and keys, and collects rejected events. The formats produce the events; nothing
+is written here.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.decode.batches import ORDER, TIMESTAMP, ChangeBatch, RawEvents, Rejected, change_schema
+from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
+from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
+from pipelines.decode.feed import TableFeed
+from pipelines.decode.image import Columns, Image, is_whole, typed
+from pipelines.decode.reasons import Reasons
+from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
+
+Mask = NDArray[np.bool_]
+
+
+class Rejections:
+    """Changes that are refused, each for the first reason found."""
+
+    def __init__(self, count: int) -> None:
+        self.mask: Mask = np.zeros(count, np.bool_)
+        self._reason_of = np.zeros(count, np.int32)
+        self._reasons: list[Reasons] = []
+
+    def add(self, mask: Mask, reason: Reasons) -> None:
+        """Refuse the changes of `mask` that are not refused yet."""
+        fresh = mask & ~self.mask
+        if fresh.any():
+            self._reason_of[fresh] = len(self._reasons)
+            self._reasons.append(reason)
+            self.mask = self.mask | fresh
+
+    def any(self) -> bool:
+        """Whether any change is refused."""
+        return bool(self._reasons)
+
+    def reasons(self) -> pa.StringArray:
+        """One reason per refused change, in order."""
+        found = pa.nulls(len(self.mask), pa.string())
+        for number, reason in enumerate(self._reasons):
+            found = pc.if_else(pa.array(self.mask & (self._reason_of == number)), reason, found)
+        return found.filter(pa.array(self.mask))
+
+
+def reject_images(rejections: Rejections, after: Image, others: Iterable[Image], written: Mask) -> None:
+    """Refuse changes whose images are none, and those that write a row with a value that does not fit."""
+    for image in (after, *others):
+        if image.repeated is not None:
+            rejections.add(image.repeated, TWICE)
+    rejections.add(written & ~after.present, "event without a row: no after")
+    for mask, reason in after.wrong.values():
+        rejections.add(written & mask, reason)
+
+
+READ, CREATE, UPDATE, DELETE, TRUNCATE = (ord(letter) for letter in "rcudt")
+
+
+def choose_key(
+    feed: TableFeed, declared: Sequence[str], message_key: Image, row_type: pa.StructType
+) -> tuple[str, ...]:
+    """The key columns by target name.
+
+    They are configured, all columns, declared by the feed, those of the message key, or else those that are logged.
+    """
+    if feed.identity_full:
+        # A truncate alone has no columns.
+        return tuple(row_type.field(i).name for i in range(row_type.num_fields)) or tuple(feed.known_types)
+    if feed.key:
+        return feed.key
+    told = tuple(feed.target_name(name) for name in declared) or tuple(message_key.columns)
+    return told or feed.known_key
+
+
+def old_keys(
+    op: NDArray[np.uint8],
+    after: Image,
+    before: Image,
+    message_key: Image,
+    *,
+    key: Sequence[str],
+    row_type: pa.StructType,
+    rejections: Rejections,
+) -> list[pa.Array]:
+    """The key columns of the row before each change; NULL for truncates. Adds what has none to `rejections`."""
+    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    changes_old = (op == UPDATE) | (op == DELETE)
+    for name in key:
+        if name in before.wrong:
+            rejections.add(changes_old & before.wrong[name][0], before.wrong[name][1])
+        if name in message_key.wrong:
+            rejections.add((op == DELETE) & message_key.wrong[name][0], message_key.wrong[name][1])
+    for name in key:
+        rejections.add(written & ~after.has(name), f"event without key column {name}")
+    from_before = changes_old & _has_all(before, key)
+    from_message = (op == DELETE) & ~from_before & _has_all(message_key, key)
+    lost = (op == DELETE) & ~from_before & ~from_message
+    rejections.add(lost, f"delete with neither before nor message key: no value for {', '.join(key)}")
+    columns = []
+    for name in key:
+        arrow = row_type.field(name).type
+        nothing = pa.nulls(len(op), arrow)
+        column = after.columns.get(name, nothing)
+        if (op == DELETE).any() or (op == TRUNCATE).any():
+            column = pc.if_else(pa.array(written), column, pa.scalar(None, arrow))
+        if from_before.any():
+            column = pc.if_else(pa.array(from_before), before.columns[name], column)
+        if from_message.any():
+            column = pc.if_else(pa.array(from_message), message_key.columns[name], column)
+        columns.append(column)
+    return columns
+
+
+def _has_all(image: Image, key: Sequence[str]) -> Mask:
+    mask = image.present
+    for name in key:
+        mask = mask & image.has(name)
+    return mask
+
+
+def with_sparse_updates(
+    after: Image, row_type: pa.StructType, updates: Mask, dropped: Mapping[str, Mask] | None = None
+) -> Image:
+    """Columns that an update lacks were not sent, unless they are `dropped`: whole old rows lack them as well."""
+    unavailable = dict(after.unavailable)
+    missing = dict(after.missing)
+    for i in range(row_type.num_fields):
+        name = row_type.field(i).name
+        lacking = updates & after.present & (missing.get(name, np.False_) if name in after.columns else np.True_)
+        if dropped is not None and name in dropped:
+            lacking &= ~dropped[name]
+        if lacking.any():
+            unavailable[name] = unavailable.get(name, np.False_) | lacking
+            missing[name] = missing.get(name, after.present) & ~lacking
+    return replace(after, unavailable=unavailable, missing=missing)
+
+
+def lacking_columns(before: Image, removes: Mask, names: Iterable[str]) -> dict[str, Mask]:
+    """Per column, the removals whose old row does not have it: the source has dropped it, or had not added it yet."""
+    lacking = {}
+    for name in names:
+        mask = removes & before.present & (before.missing.get(name, np.False_) if name in before.columns else np.True_)
+        if mask.any():
+            lacking[name] = mask
+    return lacking
+
+
+def whole_rows(after: Image, before: Image, row_type: pa.StructType) -> tuple[Image, Image]:
+    """Rows that are their own key, from before a column was there: it is NULL in them.
+
+    An old row beside a new one that has the column may be a part only: it stays as it is.
+    """
+    columns = {row_type.field(i).name: row_type.field(i).type for i in range(row_type.num_fields)}
+    filled = []
+    for image, beside in ((after, None), (before, after)):
+        missing = {}
+        for name in columns:
+            lacking = ~image.has(name) if name not in image.columns else image.missing.get(name, np.False_)
+            partial = lacking & image.present & (np.False_ if beside is None else beside.has(name))
+            if np.any(partial):
+                missing[name] = partial
+        nothing = {n: pa.nulls(len(image), t) for n, t in columns.items() if n not in image.columns}
+        filled.append(replace(image, columns={**image.columns, **nothing}, missing=missing))
+    return filled[0], filled[1]
+
+
+def filled_from_key(after: Image, message_key: Image, key: Sequence[str], written: Mask) -> Image:
+    """Key columns that the row lacks, from the message key."""
+    columns, missing = dict(after.columns), dict(after.missing)
+    for name in key:
+        lacking = written & after.present & ~after.has(name) & message_key.has(name)
+        lacking &= ~after.wrong[name][0] if name in after.wrong else np.True_
+        if lacking.any():
+            given = message_key.columns[name]
+            columns[name] = pc.if_else(pa.array(lacking), given, columns.get(name, pa.nulls(len(lacking), given.type)))
+            missing[name] = missing.get(name, after.present) & ~lacking
+    return replace(after, columns=columns, missing=missing)
+
+
+def filled_from_before(after: Image, before: Image) -> Image:
+    """Columns that were not sent but stand in the old row (REPLICA IDENTITY FULL).
+
+    What is not sent is never NULL, as NULL is not stored apart: an old row that says so holds the key alone.
+    """
+    columns, unavailable = dict(after.columns), {}
+    for name, mask in after.unavailable.items():
+        given = before.columns.get(name)
+        known = mask & before.has(name)
+        if given is not None and known.any():
+            known &= np.asarray(given.is_valid())
+            columns[name] = pc.if_else(pa.array(known), given, columns.get(name, pa.nulls(len(known), given.type)))
+        if (mask & ~known).any():
+            unavailable[name] = mask & ~known
+    return replace(after, columns=columns, unavailable=unavailable)
+
+
+def names_of(marked: Mapping[str, Mask], chosen: Mask) -> pa.ListArray:
+    """Per chosen change, the names of the columns that are marked for it."""
+    count = len(chosen)
+    names = [name for name, mask in marked.items() if (mask & chosen).any()]
+    if not names:
+        return pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string()))
+    marks = np.stack([marked[name] & chosen for name in names], axis=1)
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(marks.sum(axis=1), out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names).take(pa.array(np.nonzero(marks)[1])))
+
+
+Rows = NDArray[np.int64]
+
+
+def change_table(
+    events: Events,
+    rows: Rows,
+    raw: RawEvents,
+    row_type: pa.StructType,
+    key: tuple[str, ...],
+    *,
+    parts: tuple[list[pa.Array], Image, Image, pa.ListArray],
+    schema_version: int,
+) -> pa.Table:
+    """The changes of `events` at `rows`; `parts` are their keys, old rows, new rows and unchanged columns."""
+    keys, before, after, unchanged = parts
+    op = events.op[rows]
+    count = len(rows)
+    file, offset, source_ts = raw.source_file, raw.source_offset, events.source_ts
+    if not is_whole(events.raw[rows], raw.num_events):
+        raw_rows = pa.array(events.raw[rows])
+        file, offset = file.take(raw_rows), offset.take(raw_rows)
+    if not is_whole(rows, len(events)):
+        source_ts = source_ts.take(pa.array(rows))
+    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    letters, first = distinct(op)
+    schema = change_schema(row_type, key, is_ordered=events.places is not None)
+    columns = [
+        pa.array([chr(c) for c in op[first]], pa.string()).take(pa.array(letters)),
+        _struct(keys, schema.field("key").type, op != TRUNCATE),
+        _row_struct(before, row_type, before.present),
+        _row_struct(after, row_type, after.present & written),
+        unchanged,
+        file.cast(pa.string()),
+        offset,
+        source_ts,
+        pa.repeat(pa.scalar(raw.ingested_at, TIMESTAMP), count),
+        pa.repeat(pa.scalar(schema_version, pa.int32()), count),
+        *([] if events.places is None else [events.places.take(pa.array(rows))]),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _row_struct(image: Image, row_type: pa.StructType, valid: Mask) -> pa.StructArray:
+    if not valid.any():
+        return pa.nulls(len(valid), row_type)
+    fields = [row_type.field(i) for i in range(row_type.num_fields)]
+    return _struct([image.columns.get(f.name, pa.nulls(len(valid), f.type)) for f in fields], row_type, valid)
+
+
+def _struct(arrays: list[pa.Array], arrow: pa.StructType, valid: Mask) -> pa.StructArray:
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=None if valid.all() else pa.array(~valid))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Changes of one table for which the feed declares the same.
+
+    `places` are their ranks in application order, `sent` the columns that they have in the feed,
+    `encodings` how the values of these are written.
+    """
+
+    table: pa.Table
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    places: Rows
+    raw_rows: Rows
+    num_cut: int = 0
+    sent: frozenset[str] = frozenset()
+    encodings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def merge_parts(parts: list[Part], feed: TableFeed, raw: RawEvents) -> tuple[ChangeBatch, list[Rejected]]:
+    """One batch of all parts in application order; a part that contradicts an earlier one is rejected."""
+    if not parts:
+        key = feed.key or ("key",)
+        row_type = pa.struct(
+            [pa.field(n, feed.known_types.get(n, pa.null())) for n in {**feed.known_types, **dict.fromkeys(key)}]
+        )
+        return ChangeBatch.empty(row_type, key), []
+    if len(parts) == 1:
+        return ChangeBatch(parts[0].table, parts[0].row_type, parts[0].key, parts[0].sent), []
+    kept: list[Part] = []
+    conflicts: list[Rejected] = []
+    row_type = pa.struct([])
+    for part in parts:
+        reason = _conflict(row_type, part, kept)
+        if reason is None:
+            row_type = _united(row_type, part.row_type)
+            kept.append(part)
+        else:
+            conflicts.append(reject(raw, part.raw_rows, reason, feed.name))
+    key = kept[0].key
+    schema = change_schema(row_type, key, is_ordered=ORDER in kept[0].table.column_names)
+    table = pa.concat_tables([_conformed(part.table, schema) for part in kept]).combine_chunks()
+    order = np.argsort(np.concatenate([part.places for part in kept]), kind="stable")
+    sent = frozenset[str]().union(*(part.sent for part in kept))
+    return ChangeBatch(table.take(pa.array(order)), row_type, key, sent), conflicts
+
+
+def _conflict(row_type: pa.StructType, part: Part, kept: list[Part]) -> str | None:
+    if kept and set(part.key) != set(kept[0].key):
+        was, now = ", ".join(kept[0].key), ", ".join(part.key)
+        return f"the key columns change from ({was}) to ({now}); a rename cannot be told from another key: name the key in the config"
+    for i in range(part.row_type.num_fields):
+        field = part.row_type.field(i)
+        at = row_type.get_field_index(field.name)
+        if at >= 0 and widened(row_type.field(at).type, field.type) is None:
+            was = row_type.field(at).type
+            return (
+                f"column {field.name} changes from {describe(was)} to {describe(field.type)}, which no promotion covers"
+            )
+    return None
+
+
+def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType:
+    members = {first.field(i).name: first.field(i).type for i in range(first.num_fields)}
+    for i in range(second.num_fields):
+        field = second.field(i)
+        members[field.name] = widened(members.get(field.name, pa.null()), field.type) or field.type
+    return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
+
+
+def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for field in schema:
+        column = table.column(field.name).combine_chunks()
+        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+        if field.name in ("key", "before", "after") and column.type != field.type:
+            members = {column.type.field(i).name: member for i, member in enumerate(column.flatten())}
+            arrays = [
+                members[f.name].cast(f.type) if f.name in members else pa.nulls(len(column), f.type)
+                for f in (field.type.field(i) for i in range(field.type.num_fields))
+            ]
+            fields = [field.type.field(i) for i in range(field.type.num_fields)]
+            column = pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+CUT = "digits below a microsecond"
+"""What times of nanoseconds lose: columns hold microseconds. `types: {column: long}` keeps the number as it is."""
+EMPTY = "truncate of a table without rows"
+"""Before any row of a table has come nobody knows its key, and there is nothing to remove."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How values are read.
+
+    Attributes:
+        inference: of undeclared columns.
+        placeholders: of values that were not sent.
+        by_rows: decode what is usual in one pass over the rows (`row_parsing.py`).
+        may_be_base64: decimals as text may be base64: which they are must be known.
+    """
+
+    inference: InferenceOptions
+    placeholders: tuple[bytes, ...] = ()
+    by_rows: bool = True
+    may_be_base64: bool = False
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The changes of one table; those that are rejected; what was cut or left out, by reason; how values are written."""
+
+    changes: ChangeBatch
+    rejected: Rejected
+    told: Counter[str]
+    encodings: Mapping[str, str]
+
+
+def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, reading: Reading) -> Assembled:
+    """The changes of one table at `rows`, in order.
+
+    Raises:
+        ConfigError: `types` names what the feed does not have.
+    """
+    declared_of = events.declared_of[rows]
+    part_of, first_places = distinct(declared_of)
+    declared = [events.declared[code] for code in declared_of[first_places]]
+    parts: list[Part] = []
+    rejected: list[Rejected] = []
+    told: Counter[str] = Counter()
+    for number, own in enumerate(declared):
+        places = np.flatnonzero(part_of == number)
+        # Events of a feed that declares only some are of the same types; what came before tells better than what follows.
+        complete = own.completed([*declared[:number][::-1], *declared[number + 1 :]])
+        part, refused = _assemble_part(
+            events, rows[places], places, complete, feed=_after(feed, parts), raw=raw, reading=reading
+        )
+        rejected.append(refused)
+        parts += [] if part is None else [part]
+        told[EMPTY] += len(places) if part is None and not refused.num_rows else 0
+    told[CUT] = sum(part.num_cut for part in parts)
+    batch, conflicts = merge_parts(parts, feed, raw)
+    encodings = _after(feed, parts).known_encodings
+    return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +told, encodings)
+
+
+def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:
+    """The feed as it is after these parts: with their columns, as if they had been in a batch of their own."""
+    known = dict(feed.known_types)
+    for part in parts:
+        for column in part.row_type:
+            wider = widened(known.get(column.name, pa.null()), column.type)
+            known[column.name] = known[column.name] if wider is None else wider
+    key = parts[0].key if parts else feed.known_key
+    encodings = dict(feed.known_encodings)
+    for part in parts:
+        encodings |= part.encodings
+    return replace(
+        feed,
+        known_key=key,
+        known_encodings=encodings,
+        known_types={name: arrow for name, arrow in known.items() if not pa.types.is_null(arrow)},
+    )
+
+
+def _column_types(
+    images: Sequence[Columns], feed: TableFeed, declared: Declared, reading: Reading, *, keys: Collection[str]
+) -> dict[str, ValueType]:
+    """Of the rows after and before the change, and of columns that only the message's key has."""
+    types = resolve_types(images[:2], feed, declared.types, reading.inference, reading.placeholders, keys=keys)
+    for name, of_key in resolve_types(images[2:], feed, declared.types, reading.inference, (), keys=keys).items():
+        types.setdefault(name, of_key)
+    return types if reading.may_be_base64 else {name: with_plain_decimals(t) for name, t in types.items()}
+
+
+def _assemble_part(
+    events: Events,
+    rows: Rows,
+    places: Rows,
+    declared: Declared,
+    *,
+    feed: TableFeed,
+    raw: RawEvents,
+    reading: Reading,
+) -> tuple[Part | None, Rejected]:
+    op = events.op[rows]
+    images = [image.take(rows) for image in (events.after, events.before, events.key)]
+    sent = frozenset(name for image in images for name in image.names)
+    told = feed.key or (*map(feed.target_name, declared.key or images[2].names),) or feed.known_key
+    likely = () if feed.identity_full else told
+    types = _column_types(images, feed, declared, reading, keys=likely)
+    encodings = encodings_of(types) if reading.may_be_base64 else {}
+    found = [typed(i, types, reading.placeholders, by_rows=reading.by_rows) for i in images]
+    if feed.on_conflict == "new_column":
+        found[:2], types = divert(
+            images[:2],
+            found[:2],
+            types,
+            feed=feed,
+            declared=declared.types,
+            inference=reading.inference,
+            key={*declared.key, *images[2].names},
+        )
+    after, before, message_key = (image.renamed(feed.rename) for image in found)
+    row_type = _row_type(feed, types, (after, before, message_key))
+    key = choose_key(feed, declared.key, message_key, row_type)
+    if not key and (op == TRUNCATE).all():
+        return None, Rejected.none()
+    if not key:
+        reason = "no key: the feed names none, declare it in the config (key: [...])"
+        return None, reject(raw, events.raw[rows], reason, feed.name)
+    lacking: dict[str, Mask] | None = None
+    if feed.identity_full:
+        columns = dict.fromkeys((*(f.name for f in row_type), *feed.known_types))
+        lacking = lacking_columns(before, (op == UPDATE) | (op == DELETE), columns)
+        nothing = np.logical_and.reduce([lacking.get(name, np.zeros(len(op), np.bool_)) for name in columns])
+        after, before = whole_rows(after, before, row_type)
+    row_type = _with_columns(row_type, [*key, *(feed.known_types if events.sparse_updates else ())], feed)
+    rejections = Rejections(len(rows))
+    written = (op == CREATE) | (op == READ) | (op == UPDATE)
+    reject_images(rejections, after, (before, message_key), written)
+    after, before, message_key = (_in_types(image, row_type) for image in (after, before, message_key))
+    if events.sparse_updates:
+        after = with_sparse_updates(after, row_type, op == UPDATE, lacking)
+    after = filled_from_before(filled_from_key(after, message_key, key, written), before)
+    if lacking is not None:
+        rejections.add(nothing, "the old row has no column of the table, so it tells no row apart")
+        partial = np.any([~before.has(name) for name in key], axis=0)
+        rejections.add((op == UPDATE) & partial, "an update without the whole old row, which identity: full needs")
+    keys = old_keys(op, after, before, message_key, key=key, row_type=row_type, rejections=rejections)
+    if rejections.any() and not feed.identity_full:
+        row_type = _of_accepted(row_type, (after, before), ~rejections.mask, {*key, *feed.known_types})
+    unsent = names_of(after.unavailable, written) if lacking is None else names_of(lacking, ~(op == TRUNCATE))
+    table = change_table(
+        events, rows, raw, row_type, key, parts=(keys, before, after, unsent), schema_version=feed.schema_version
+    )
+    if not rejections.any():
+        return Part(table, row_type, key, places, events.raw[rows], after.num_cut, sent, encodings), Rejected.none()
+    bad, good = rejections.mask, ~rejections.mask
+    refused = reject(raw, events.raw[rows[bad]], rejections.reasons(), feed.name)
+    kept = table.filter(pa.array(good))
+    return Part(kept, row_type, key, places[good], events.raw[rows[good]], after.num_cut, sent, encodings), refused
+
+
+def _row_type(feed: TableFeed, types: dict[str, ValueType], images: tuple[Image, ...]) -> pa.StructType:
+    """The columns in feed order, in the types that their arrays really have (an int may have been widened)."""
+    members: dict[str, pa.DataType] = {}
+    for name in dict.fromkeys(feed.target_name(name) for name in types):
+        arrow = pa.null()
+        for image in images:
+            if name in image.columns:
+                found = image.columns[name].type
+                arrow = widened(arrow, found) or arrow
+        members[name] = arrow
+    return pa.struct([pa.field(name, arrow) for name, arrow in members.items()])
+
+
+def _of_accepted(
+    row_type: pa.StructType, images: tuple[Image, ...], accepted: Mask, kept: Collection[str]
+) -> pa.StructType:
+    """The columns without those that only refused changes have."""
+    names = {
+        name
+        for image in images
+        for name in image.columns
+        if (image.present & accepted & ~image.missing.get(name, np.False_)).any()
+    }
+    fields = [row_type.field(i) for i in range(row_type.num_fields)]
+    return pa.struct([f for f in fields if f.name in names or f.name in kept])
+
+
+def _with_columns(row_type: pa.StructType, wanted: Sequence[str], feed: TableFeed) -> pa.StructType:
+    have = [row_type.field(i) for i in range(row_type.num_fields)]
+    names = {f.name for f in have}
+    return pa.struct(
+        [*have, *(pa.field(n, feed.known_types.get(n, pa.null())) for n in dict.fromkeys(wanted) if n not in names)]
+    )
+
+
+def _in_types(image: Image, row_type: pa.StructType) -> Image:
+    """The image with its columns in the types of the rows."""
+    columns = {
+        name: array if array.type == row_type.field(name).type else array.cast(row_type.field(name).type)
+        for name, array in image.columns.items()
+    }
+    return replace(image, columns=columns)

@@ -1,0 +1,503 @@
+"""Avro schemas and messages of feeds.
+
+Contains the value types of Avro fields, decoding of many messages in one call, and schemas by id from a registry or
+a folder. Avro container files are read in `sources/file_reader.py`.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from operator import itemgetter
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import parse_schema, schemaless_reader
+from numpy.typing import NDArray
+
+from pipelines.decode.feed_schemas import decimal_type, logical_type
+from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.errors import ConfigError, SourceError
+from scan_core.files.avro import AvroField, encode_long, parse_record
+
+_PHYSICAL: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "null": pa.null(),
+}
+_UNITS: Mapping[str, Encoding] = {"millis": Encoding.MILLIS, "micros": Encoding.MICROS, "nanos": Encoding.NANOS}
+_MAX_DEPTH = 64
+
+AVRO_SCHEMA = b"avro.schema"
+"""Metadata of tables that were read from Avro: the writer's schema, whose names tell what columns mean."""
+
+
+def physical(schema: Any) -> Any:
+    """The schema without logical types: what the bytes are, not what they mean."""
+    if isinstance(schema, list):
+        return [physical(branch) for branch in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {name: value for name, value in schema.items() if name != "logicalType" or value == "map"}
+    for name in ("type", "items", "values"):
+        if name in kept:
+            kept[name] = physical(kept[name])
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [physical(field) for field in kept["fields"]]
+    return kept
+
+
+def field_types(schema: Mapping[str, Any]) -> dict[str, ValueType]:
+    """Value types by field of a record schema.
+
+    Raises:
+        ValueError: the schema nests without end, or its parts are not what Avro says.
+    """
+    named: dict[str, Any] = {}
+    _collect(schema, named, 0)
+    try:
+        return {field["name"]: _value_type(field["type"], named, 0) for field in schema.get("fields", [])}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"a schema that is none of Avro's: {error}") from error
+
+
+def types_of_file(rows: pa.Table) -> dict[str, ValueType]:
+    """What the schema of an Avro file says of the columns that were read from it; nothing for other files.
+
+    Raises:
+        SourceError: the schema is malformed.
+    """
+    document = (rows.schema.metadata or {}).get(AVRO_SCHEMA)
+    if document is None:
+        return {}
+    try:
+        return field_types(json.loads(document))
+    except ValueError as error:
+        raise SourceError(f"the schema of the Avro file cannot be used: {error}") from error
+
+
+def _collect(schema: Any, named: dict[str, Any], depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"the schema nests deeper than {_MAX_DEPTH} levels")
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, named, depth + 1)
+    elif isinstance(schema, Mapping):
+        if "name" in schema and schema.get("type") in ("record", "enum", "fixed"):
+            name = str(schema["name"])
+            for known in (name, name.rpartition(".")[2], f"{schema.get('namespace')}.{name}"):
+                named.setdefault(known, schema)
+        for part in (schema.get("type"), schema.get("items"), schema.get("values"), *(schema.get("fields") or ())):
+            _collect(part, named, depth + 1)
+
+
+def _value_type(schema: Any, named: Mapping[str, Any], depth: int) -> ValueType:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"the schema nests deeper than {_MAX_DEPTH} levels")
+    if isinstance(schema, list):
+        values = [branch for branch in schema if branch != "null"]
+        return _value_type(values[0], named, depth + 1) if values else ValueType(pa.null())
+    if isinstance(schema, str):
+        return ValueType(_PHYSICAL[schema]) if schema in _PHYSICAL else _value_type(named[schema], named, depth + 1)
+    meant = logical_type(schema.get("connect.name"), schema.get("connect.parameters") or schema)
+    meant = meant or _avro_logical(schema)
+    if meant is not None:
+        return meant
+    kind = schema["type"]
+    if not isinstance(kind, str) or (kind not in _PHYSICAL and kind not in {"record", "array", "map", "fixed"}):
+        return _value_type(kind, named, depth + 1)
+    match kind:
+        case "record":
+            members = tuple((f["name"], _value_type(f["type"], named, depth + 1)) for f in schema["fields"])
+            return ValueType(pa.struct([pa.field(n, m.arrow) for n, m in members]), members=members)
+        case "array":
+            element = _value_type(schema["items"], named, depth + 1)
+            return ValueType(pa.list_(pa.field("element", element.arrow)), members=(("element", element),))
+        case "map":
+            key, value = ValueType(pa.string()), _value_type(schema["values"], named, depth + 1)
+            arrow = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", value.arrow))
+            return ValueType(arrow, members=(("key", key), ("value", value)))
+        case "fixed":
+            return ValueType(pa.binary(int(schema["size"])))
+        case _:
+            return ValueType(_PHYSICAL[kind])
+
+
+def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
+    """What an Avro logical type stands for: timestamps are instants unless they say that they are local."""
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str):
+        return None
+    kind, _, unit = logical.rpartition("-")
+    if logical == "decimal":
+        return decimal_type(int(schema.get("scale", 0)), int(schema.get("precision", 38)))
+    if logical == "date":
+        return ValueType(pa.date32(), Encoding.DAYS)
+    if logical == "uuid":
+        return ValueType(pa.binary(16), Encoding.HEX)
+    if kind == "time":
+        return ValueType(pa.time64("us"), _UNITS[unit])
+    if kind in {"timestamp", "local-timestamp"}:
+        local = kind != "timestamp" or str(schema.get("adjust-to-utc", True)).lower() == "false"
+        return ValueType(pa.timestamp("us", None if local else "UTC"), _UNITS[unit])
+    return None
+
+
+Mask = NDArray[np.bool_]
+
+_MARK = "mark"
+_MARK_BYTES = 8
+_CHUNK_ROWS = 2_048
+"""Records are Python dicts for a moment: so few at a time stay in the caches, and the collector does not visit them twice."""
+
+_BROKEN = (EOFError, ValueError, IndexError, OverflowError, MemoryError)
+"""What fastavro and Arrow raise on bytes that are no value of the schema."""
+
+
+@dataclass(frozen=True)
+class AvroReader:
+    """What reads the values of one schema.
+
+    Attributes:
+        fields: of the record, with their physical Arrow types.
+        types: what each field means.
+        schema: an array of records with a mark behind each, as fastavro takes it.
+        plain: an array of records.
+    """
+
+    fields: tuple[AvroField, ...]
+    types: Mapping[str, ValueType]
+    schema: Any
+    plain: Any
+
+
+@lru_cache(maxsize=1024)
+def reader_of(document: str) -> AvroReader:
+    """The reader of an Avro schema in JSON.
+
+    Raises:
+        SourceError: no schema of a record, or one that cannot be read.
+    """
+    try:
+        schema = json.loads(document)
+        fields, plain, _ = parse_record(physical(schema))
+        types = field_types(schema)
+        marked = {
+            "type": "record",
+            "name": "marked",
+            "fields": [
+                {"name": "value", "type": plain},
+                {"name": _MARK, "type": {"type": "fixed", "name": "mark", "size": _MARK_BYTES}},
+            ],
+        }
+        parsed = parse_schema({"type": "array", "items": marked})
+        array = parse_schema({"type": "array", "items": plain})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
+    for field in fields:
+        if _holds_union(field.type.meant):
+            raise SourceError(f"Avro field {field.name} is a union of several types, which no column type holds")
+    return AvroReader(fields, types, parsed, array)
+
+
+def read_records(data: bytes, count: int, reader: AvroReader) -> pa.Table | None:
+    """The records of a block of a file; None if it does not hold them."""
+    if count == 0:
+        return _table([], reader) if not data else None
+    if count > len(data):
+        return None  # records without bytes tell nothing, and their number is bounded by nothing
+    stream = BytesIO(encode_long(count) + data + b"\0")
+    try:
+        records: list[dict[str, Any]] = schemaless_reader(stream, reader.plain, None)
+        return None if len(records) != count or stream.read(1) else _table(records, reader)
+    except _BROKEN:
+        return None
+
+
+def read_values(values: pa.BinaryArray, reader: AvroReader) -> tuple[pa.Table, Mask]:
+    """The values as rows of physical columns, and which are none (NULL in every column)."""
+    bad = np.asarray(values.is_null()).copy()
+    parts: list[tuple[int, pa.Table]] = []
+    pending = [(first, min(first + _CHUNK_ROWS, len(values))) for first in range(0, len(values), _CHUNK_ROWS)][::-1]
+    while pending:
+        first, last = pending.pop()
+        piece = values.slice(first, last - first)
+        table = None if piece.null_count else _read(piece, reader)
+        if table is not None:
+            parts.append((first, table))
+        elif last - first > 1:
+            middle = (first + last) // 2
+            pending += [(middle, last), (first, middle)]
+        else:
+            bad[first] = True
+            parts.append((first, _nothing(reader)))
+    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
+    tables = [table for _, table in parts]
+    return (pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()), bad
+
+
+def _read(values: pa.BinaryArray, reader: AvroReader) -> pa.Table | None:
+    """All values, or None if any of them is broken."""
+    count = len(values)
+    marks = np.arange(1, count + 1, dtype=np.int64) * np.int64(0x5851F42D4C957F2D)
+    offsets = np.arange(count + 1, dtype=np.int32) * _MARK_BYTES
+    ends = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(marks)])
+    joined = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
+    _, places, data = joined.buffers()
+    begin, end = np.frombuffer(places, np.int32)[[0, count]].tolist()
+    stream = BytesIO(encode_long(count) + data.slice(begin, end - begin).to_pybytes() + b"\0")
+    try:
+        records: list[dict[str, Any]] = schemaless_reader(stream, reader.schema, None)
+        if len(records) != count or stream.read(1):
+            return None
+        if b"".join(map(itemgetter(_MARK), records)) != marks.tobytes():
+            return None
+        return _table(list(map(itemgetter("value"), records)), reader)
+    except _BROKEN:
+        return None  # one of them is broken: the caller halves until it is found
+
+
+def _table(rows: list[dict[str, Any]], reader: AvroReader) -> pa.Table:
+    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
+    return pa.Table.from_arrays([_column(rows, field) for field in reader.fields], schema=schema)
+
+
+def _column(rows: list[dict[str, Any]], field: AvroField) -> pa.Array:
+    array = pa.array(list(map(itemgetter(field.key), rows)), type=field.type.stored)
+    return array if field.type.finish is None else field.type.finish(array)
+
+
+def _nothing(reader: AvroReader) -> pa.Table:
+    schema = pa.schema([pa.field(f.name, f.type.meant) for f in reader.fields])
+    return pa.Table.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+
+
+def _holds_union(arrow: pa.DataType) -> bool:
+    if pa.types.is_union(arrow):
+        return True
+    return any(_holds_union(arrow.field(i).type) for i in range(arrow.num_fields))
+
+
+MAX_KEPT_SCHEMAS = 1_000
+"""A schema has some kilobytes; feeds have one per table and version."""
+UNKNOWN_SECONDS = 60.0
+"""A schema that the registry does not know is asked for again after so long: replicas lag, people register late."""
+TIMEOUT_SECONDS = 10.0
+RETRIES = 4
+_BACKOFF_SECONDS = 0.2
+_MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+_MAX_REFERENCES = 200
+_NOT_FOUND = frozenset({40401, 40402, 40403})
+"""Subject, version, schema: a registry's own words. A bare 404 comes from an address where there is none."""
+
+
+class UnknownSchemaError(SourceError):
+    """No schema of this id: the events that carry it cannot be decoded, others can."""
+
+
+class Schemas(Protocol):
+    """Where schemas come from."""
+
+    def document(self, schema_id: int) -> str:
+        """The Avro schema of this id as JSON, complete in itself.
+
+        Raises:
+            UnknownSchemaError: there is none.
+            SourceError: it cannot be told, or is no Avro.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class RegistryConfig:
+    """A registry.
+
+    Attributes:
+        url: base address of the API, e.g. `http://localhost:8081`.
+        user: `name:secret` for basic authentication.
+        token: bearer token.
+        ca: file of certificates to trust.
+        timeout_seconds: of one request.
+        retries: of requests that fail in passing (no connection, 429, 5xx).
+    """
+
+    url: str
+    user: str | None = None
+    token: str | None = None
+    ca: str | None = None
+    timeout_seconds: float = TIMEOUT_SECONDS
+    retries: int = RETRIES
+
+
+@lru_cache(maxsize=16)
+def registry(config: RegistryConfig) -> "SchemaRegistry":
+    """The client of a registry, with what it has kept."""
+    return SchemaRegistry(config)
+
+
+@lru_cache(maxsize=16)
+def folder(path: str) -> "SchemaFolder":
+    """The schemas in a folder."""
+    return SchemaFolder(Path(path))
+
+
+class SchemaFolder:
+    """Schemas in files that are named by their id: `7.avsc`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def document(self, schema_id: int) -> str:
+        """See `Schemas`."""
+        if not self._path.is_dir():
+            raise ConfigError(f"schemas: no folder {self._path}")
+        file = self._path / f"{schema_id}.avsc"
+        if not file.is_file():  # nor a FIFO, which would be waited for
+            raise UnknownSchemaError(f"no schema {schema_id}: there is no {file.name} in {self._path}")
+        return file.read_text("utf-8")
+
+
+class SchemaRegistry:
+    """A client of a schema registry, for any number of threads: they ask one after the other, and each schema once."""
+
+    def __init__(self, config: RegistryConfig) -> None:
+        self._config = config
+        self._lock = Lock()
+        self._kept: OrderedDict[int, str] = OrderedDict()
+        self._unknown: OrderedDict[int, float] = OrderedDict()
+        self._session: Any | None = None
+
+    def document(self, schema_id: int) -> str:
+        """See `Schemas`."""
+        with self._lock:
+            if schema_id in self._kept:
+                self._kept.move_to_end(schema_id)
+                return self._kept[schema_id]
+            asked = self._unknown.get(schema_id)
+            if asked is not None and monotonic() - asked < UNKNOWN_SECONDS:
+                raise UnknownSchemaError(f"no schema {schema_id}: the registry {self._config.url} does not know it")
+            try:
+                return self._asked(schema_id)
+            except UnknownSchemaError:
+                # Every batch with events of a lost schema would ask again.
+                self._unknown[schema_id] = monotonic()
+                if len(self._unknown) > MAX_KEPT_SCHEMAS:
+                    self._unknown.popitem(last=False)
+                raise
+
+    def _asked(self, schema_id: int) -> str:
+        found = self._get(f"/schemas/ids/{schema_id}", f"schema {schema_id}")
+        kind = found.get("schemaType") or "AVRO"
+        if kind != "AVRO":
+            raise SourceError(f"schema {schema_id} of {self._config.url} is {kind}; only Avro is supported")
+        document = found["schema"]
+        if found.get("references"):
+            document = json.dumps(self._complete(json.loads(document), self._referenced(found["references"])))
+        self._kept[schema_id] = document
+        if len(self._kept) > MAX_KEPT_SCHEMAS:
+            self._kept.popitem(last=False)
+        return str(document)
+
+    def _referenced(self, references: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """The schemas that a schema refers to, and those that they do, by name."""
+        found: dict[str, Any] = {}
+        pending = list(references)
+        while pending:
+            reference = pending.pop()
+            if reference["name"] in found:
+                continue
+            if len(found) == _MAX_REFERENCES:
+                raise SourceError(f"a schema of {self._config.url} refers to more than {_MAX_REFERENCES} others")
+            subject, version = (quote(str(reference[name]), safe="") for name in ("subject", "version"))
+            place = f"/subjects/{subject}/versions/{version}"
+            answer = self._get(place, f"schema {reference['name']}")
+            found[reference["name"]] = json.loads(answer["schema"])
+            pending += answer.get("references") or []
+        return found
+
+    def _complete(self, schema: Any, referenced: dict[str, Any]) -> Any:
+        """The schema with each referenced type in place of the first mention of its name."""
+        if isinstance(schema, str):
+            own = referenced.pop(schema, None)
+            return schema if own is None else self._complete(own, referenced)
+        if isinstance(schema, list):
+            return [self._complete(branch, referenced) for branch in schema]
+        if isinstance(schema, dict):
+            parts = {n: self._complete(schema[n], referenced) for n in ("type", "items", "values") if n in schema}
+            if "fields" in schema:
+                parts["fields"] = [self._complete(field, referenced) for field in schema["fields"]]
+            return {**schema, **parts}
+        return schema
+
+    def _get(self, place: str, what: str) -> Mapping[str, Any]:
+        import requests
+
+        url = self._config.url.rstrip("/") + place
+        try:
+            answer = self._connection().get(url, timeout=self._config.timeout_seconds, allow_redirects=False)
+        except requests.exceptions.RequestException as error:
+            raise SourceError(f"the schema registry cannot be asked for {what}: {url}: {error}") from error
+        if answer.is_redirect:
+            raise SourceError(
+                f"the schema registry {url} sends elsewhere (HTTP {answer.status_code}), to {answer.headers['Location']}: only "
+                "the configured address is asked; configure that one if it is right"
+            )
+        if answer.status_code in {401, 403}:
+            raise SourceError(
+                f"the schema registry refuses {url} (HTTP {answer.status_code}): check registry_user or registry_token"
+            )
+        try:
+            document = answer.json()
+        except requests.exceptions.JSONDecodeError:
+            document = None
+        if answer.status_code == 404:
+            code = document.get("error_code") if isinstance(document, dict) else None
+            if code in _NOT_FOUND:
+                raise UnknownSchemaError(f"no {what}: the registry {self._config.url} does not know it")
+            raise SourceError(f"no schema registry answers at {url} (HTTP 404): check the address, with its path")
+        if not answer.ok or not isinstance(document, dict) or not isinstance(document.get("schema"), str):
+            raise SourceError(
+                f"{url} did not answer as a schema registry does (HTTP {answer.status_code}): {answer.text[:200]!r}"
+            )
+        return document
+
+    def _connection(self) -> Any:
+        if self._session is None:
+            import requests
+            from requests.adapters import HTTPAdapter
+            from urllib3.util import Retry
+
+            session = requests.Session()
+            retry = Retry(
+                total=self._config.retries,
+                backoff_factor=_BACKOFF_SECONDS,
+                status_forcelist=(429, 500, 502, 503, 504),
+                allowed_methods=("GET",),
+                raise_on_status=False,
+            )
+            session.mount("http://", HTTPAdapter(max_retries=retry))
+            session.mount("https://", HTTPAdapter(max_retries=retry))
+            session.headers["Accept"] = f"{_MEDIA_TYPE}, application/json"
+            if self._config.user is not None:
+                name, _, secret = self._config.user.partition(":")
+                session.auth = (name, secret)
+            if self._config.token is not None:
+                session.headers["Authorization"] = f"Bearer {self._config.token}"
+            if self._config.ca is not None:
+                session.verify = self._config.ca
+            self._session = session
+        return self._session

@@ -1,0 +1,259 @@
+"""The batches that enter and leave the decoders: raw events, change batches and rejected events.
+
+Contains the Arrow schema of changes that every format produces and that change logs store. No decoding and no I/O
+takes place here, and only Arrow is imported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache, cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
+"""Read (snapshot), create, update, delete, truncate: Debezium's letters."""
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+PROVENANCE: tuple[pa.Field, ...] = (
+    pa.field("unchanged", pa.list_(pa.string())),
+    pa.field("source_file", pa.string()),
+    pa.field("source_offset", pa.int64()),
+    pa.field("source_ts", TIMESTAMP),
+    pa.field("ingested_at", TIMESTAMP),
+    pa.field("schema_version", pa.int32()),
+)
+"""What a change tells beside its rows: columns that were not sent, where it stood, when it was made and read.
+
+Columns not sent are those of the new row; where the whole old row is the key, those that the old row lacks.
+"""
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field("source_file", pa.string()),
+        pa.field("source_offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("table_name", pa.string()),
+    ]
+)
+
+
+ORDER = "source_order"
+"""The place of a change in the order that config asks for (`order_by`), as text; only where it does."""
+
+
+def change_schema(row_type: pa.StructType, key: Sequence[str], *, is_ordered: bool = False) -> pa.Schema:
+    """The change schema of a table whose rows have `row_type` and whose identity is `key`.
+
+    `is_ordered` adds the place of each change in the order that config asks for.
+
+    Raises:
+        KeyError: a key column is not in `row_type`.
+    """
+    names = {row_type.field(i).name for i in range(row_type.num_fields)}
+    if missing := [name for name in key if name not in names]:
+        raise KeyError(f"key column {', '.join(missing)} is not among the columns {', '.join(sorted(names))}")
+    key_type = pa.struct([row_type.field(name) for name in key])
+    return pa.schema(
+        [
+            pa.field("op", pa.string()),
+            pa.field("key", key_type),
+            pa.field("before", row_type),
+            pa.field("after", row_type),
+            *PROVENANCE,
+            *([pa.field(ORDER, pa.string())] if is_ordered else []),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class ChangeBatch:
+    """Changes of one table in application order.
+
+    Attributes:
+        table: rows of `change_schema(row_type, key)`.
+        row_type: columns of `before` and `after`; a column without any value so far has type null.
+        key: names of the key columns, in the order of the key struct.
+        sent: columns of the feed that the events have, those included that the table does not take.
+    """
+
+    table: pa.Table
+    row_type: pa.StructType
+    key: tuple[str, ...]
+    sent: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.table.schema.equals(self._schema(self.row_type)):
+            raise TypeError(f"not the change schema of {self.row_type}: {self.table.schema}")
+
+    @property
+    def num_rows(self) -> int:
+        """Number of changes."""
+        return int(self.table.num_rows)
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Number of changes per operation, only those that occur."""
+        return count_ops(self.table.column("op"))
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All changes: one table."""
+        yield self.table
+
+    def in_row_type(self, row_type: pa.StructType) -> "ChangeBatch":
+        """The same changes with rows of a type that has all columns of theirs, in the same or wider types."""
+        if row_type == self.row_type:
+            return self
+        schema = self._schema(row_type)
+        columns = [_with_members(self.table.column(f.name), f.type) for f in schema]
+        return ChangeBatch(pa.Table.from_arrays(columns, schema=schema), row_type, self.key)
+
+    def _schema(self, row_type: pa.StructType) -> pa.Schema:
+        return change_schema(row_type, self.key, is_ordered=ORDER in self.table.column_names)
+
+    @classmethod
+    def empty(cls, row_type: pa.StructType, key: Sequence[str]) -> "ChangeBatch":
+        """A batch without changes."""
+        return cls(change_schema(row_type, key).empty_table(), row_type, tuple(key))
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Events that could not be decoded or applied, with the reason and their bytes (`REJECTED_SCHEMA`)."""
+
+    table: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rejected events."""
+        return int(self.table.num_rows)
+
+    @classmethod
+    def none(cls) -> "Rejected":
+        """No rejected event."""
+        return cls(_no_rejected())
+
+    @classmethod
+    def concat(cls, parts: Iterable["Rejected"]) -> "Rejected":
+        """All events of `parts`, in order."""
+        tables = [part.table for part in parts if part.num_rows]
+        return cls(pa.concat_tables(tables)) if tables else cls.none()
+
+
+def _with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """A struct column with further members, NULL, and members in wider types."""
+    if column.type == wanted:
+        return column
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    given = {f.name: member for f, member in zip(array.type, array.flatten(), strict=True)}
+    members = [
+        given[f.name].cast(f.type) if f.name in given else pa.nulls(len(array), f.type)
+        for f in (wanted.field(i) for i in range(wanted.num_fields))
+    ]
+    return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
+
+
+@cache
+def _no_rejected() -> pa.Table:
+    """One for all: sources hand on one per file."""
+    return REJECTED_SCHEMA.empty_table()
+
+
+def count_ops(ops: pa.ChunkedArray) -> dict[str, int]:
+    """Number of changes per operation in the order of `OPS`, only those that occur."""
+    counted = {entry["values"]: entry["counts"] for entry in pc.value_counts(ops).to_pylist()}
+    return {op: counted[op] for op in OPS if op in counted}
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """How many of some events, from the first on, need none of those that follow.
+
+    Attributes:
+        num_events: so many; the others are the begin of a group.
+        of_transactions: a group is a transaction, which is applied as a whole but may be decoded in parts. Others are
+            decoded together.
+    """
+
+    num_events: int
+    of_transactions: bool
+
+
+CompleteEvents = Callable[[pa.BinaryArray | pa.Table], Complete | None]
+"""How far some events, documents or rows, are complete; None where nothing says that any of them belong together."""
+
+
+@dataclass(frozen=True)
+class RawEvents:
+    """A batch of raw events in source order.
+
+    Either `documents` is set (JSON texts, one event each, surrounding white space allowed) or `rows` is (Parquet, CSV,
+    Avro: already columns). The arrays have one entry per event.
+
+    Attributes:
+        source_file: file name or topic-partition; dictionary-encoded strings.
+        source_offset: line (from 1), row or offset in it.
+        documents: binary; NULL is a message without a value (tombstone).
+        keys: message keys as binary documents, or None where the source has none.
+        rows: columns by name.
+        ingested_at: when the batch was read.
+        skipped: number of lines left out on purpose, by reason (blank, comment).
+        rejected: what could not even be told apart as an event; it has no entry in the arrays.
+    """
+
+    source_file: pa.DictionaryArray
+    source_offset: pa.Int64Array
+    documents: pa.BinaryArray | None = None
+    keys: pa.BinaryArray | None = None
+    rows: pa.Table | None = None
+    ingested_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    skipped: dict[str, int] = field(default_factory=dict)
+    rejected: Rejected = field(default_factory=Rejected.none)
+
+    @property
+    def num_read(self) -> int:
+        """Number of events, rejected ones included."""
+        return self.num_events + self.rejected.num_rows
+
+    @property
+    def num_events(self) -> int:
+        """Number of events."""
+        return len(self.source_offset)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the events' documents or columns."""
+        if self.rows is not None:
+            return int(self.rows.nbytes)
+        return int(pc.sum(pc.binary_length(self.documents)).as_py() or 0)
+
+    def take(self, rows: pa.Array) -> "RawEvents":
+        """The events at these positions, in that order."""
+        return replace(
+            self,
+            source_file=self.source_file.take(rows),
+            source_offset=self.source_offset.take(rows),
+            documents=None if self.documents is None else self.documents.take(rows),
+            keys=None if self.keys is None else self.keys.take(rows),
+            rows=None if self.rows is None else self.rows.take(rows),
+            skipped={},
+            rejected=Rejected.none(),
+        )
+
+
+def from_documents(
+    documents: "list[bytes | None] | pa.Array", source_file: str = "", *, keys: list[bytes | None] | None = None
+) -> RawEvents:
+    """Raw events from documents in memory, with offsets from 1."""
+    values = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.binary())
+    count = len(values)
+    return RawEvents(
+        source_file=pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([source_file])),
+        source_offset=pa.array(np.arange(1, count + 1, dtype=np.int64)),
+        documents=values,
+        keys=None if keys is None else pa.array(keys, pa.binary()),
+    )

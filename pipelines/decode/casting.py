@@ -1,0 +1,327 @@
+"""Casts between Arrow types that report which values failed instead of failing as a whole.
+
+Values that Arrow would convert to something wrong are rejected before the cast. Also converts integers and text to
+dates, times and timestamps. Which cast a column needs is decided in `json_columns.py` and `arrow_columns.py`.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.decode.value_types import DATE_STYLES, Encoding
+
+Mask = NDArray[np.bool_]
+
+MAX_NUMBER_CHARACTERS = 4_096
+"""Longer text is no number: a double's exact digits take 1,100 characters, and a decimal's 40."""
+_MOST_DIGITS = 38
+_EXPONENT = 0x65
+_LOWER_CASE = 0x20
+_MOST_EXPONENT_DIGITS = 6
+"""Exponents of more digits move any digits of a number out of all types."""
+_NUMBER = (
+    r"^(?P<sign>[+-]?)(?P<whole>[0-9]*)\.?(?P<fraction>[0-9]*)"
+    r"(?:[eE](?P<power_sign>[+-]?)0*(?P<power>[0-9]*)(?P<power_end>[0-9]))?$"
+)
+
+
+def cast_each(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    """`array` as `arrow`, NULL where a value cannot be one, and the mask of those.
+
+    The clean case is one cast; otherwise halves are tried, so the cost grows with the number of bad values.
+    """
+    held = array.type
+    if pa.types.is_temporal(held) and pa.types.is_string(arrow):
+        return _shown(array)
+    if pa.types.is_timestamp(held) and (pa.types.is_date(arrow) or pa.types.is_time(arrow)):
+        return _moments(array, arrow)
+    if not pa.types.is_decimal(arrow) or not _may_pass_bounds(array, arrow.scale):
+        return _cast(array, arrow)
+    bounded, refused = _bounded(array.cast(pa.string()), arrow)
+    values, bad = _cast(bounded, arrow)
+    return values, bad | refused
+
+
+def _cast(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    bad = np.zeros(len(array), np.bool_)
+    parts: list[pa.Array] = []
+    pending = [(0, len(array))]
+    while pending:
+        first, last = pending.pop()
+        piece = array.slice(first, last - first)
+        try:
+            parts.append(piece.cast(arrow))
+        except pa.ArrowNotImplementedError:  # no value of the one type is one of the other
+            return pa.nulls(len(array), arrow), np.asarray(array.is_valid())
+        except pa.ArrowInvalid:
+            if last - first == 1:
+                bad[first] = True
+                parts.append(pa.nulls(1, arrow))
+            else:
+                middle = (first + last) // 2
+                pending += [(middle, last), (first, middle)]
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), bad
+
+
+def _moments(array: pa.Array, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    """The days or times of timestamps: from microseconds, as Arrow's wrap around where those do not hold a timestamp."""
+    if array.type.unit not in {"s", "ms"}:
+        return _cast(array, arrow)
+    micros, none = _cast(array, pa.timestamp("us", array.type.tz))
+    values, bad = _cast(micros, arrow)
+    return values, bad | none
+
+
+def _shown(array: pa.Array) -> tuple[pa.Array, Mask]:
+    """Temporal values as text; Arrow writes a remark in place of those beyond the year 32767."""
+    values, bad = _cast(array, pa.string())
+    remarks = np.asarray(pc.fill_null(pc.starts_with(values, "<"), False))
+    return pc.if_else(pa.array(remarks), pa.scalar(None, pa.string()), values), bad | remarks
+
+
+def _may_pass_bounds(given: pa.Array, scale: int) -> bool:
+    """Whether a number may have more than 38 digits on the way to a decimal of this scale, or an exponent.
+
+    Floats always: Arrow rounds them, and the digits that they are written with tell whether they are a decimal.
+    """
+    kind = given.type
+    if pa.types.is_floating(kind):
+        return True
+    if pa.types.is_decimal(kind):
+        added = scale - kind.scale
+        return bool(kind.precision + added > _MOST_DIGITS and _most_digits(given) + added > _MOST_DIGITS)
+    if pa.types.is_integer(kind):
+        return scale + 20 > _MOST_DIGITS
+    if not _is_text(kind) or not len(given):
+        return False
+    text = given.cast(pa.string())
+    if (pc.max(pc.binary_length(text)).as_py() or 0) + scale > _MOST_DIGITS:
+        return True
+    data = text.buffers()[2]
+    return data is not None and bool(((np.frombuffer(data, np.uint8) | _LOWER_CASE) == _EXPONENT).any())
+
+
+def _most_digits(given: pa.Array) -> int:
+    """Digits of the largest decimal, those of its fraction included."""
+    ends = pc.min_max(given).as_py()
+    return max((len(value.as_tuple().digits) for value in ends.values() if value is not None), default=0)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    held = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held))
+
+
+def _bounded(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, Mask]:
+    """The numbers with exponents and lengths that Arrow's casts to this decimal bear, NULL where there is no such number.
+
+    Digits are written without the zeros around them, so that those which remain and their exponent tell whether the
+    number fits: one that does passes no bound on its way.
+    """
+    lengths = pc.fill_null(pc.binary_length(text), 0)
+    odd = np.asarray(pc.greater(lengths, _MOST_DIGITS - arrow.scale))
+    odd |= np.asarray(pc.fill_null(pc.match_substring(text, "e", ignore_case=True), False))
+    refused = np.zeros(len(text), np.bool_)
+    rows = np.flatnonzero(odd)
+    if not len(rows):
+        return text, refused
+    written, none = _normal(text.take(pa.array(rows)), arrow)
+    refused[rows] = none
+    return pc.replace_with_mask(text, pa.array(odd), written), refused
+
+
+def _normal(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.StringArray, Mask]:
+    usable = pc.if_else(pc.less_equal(pc.binary_length(text), MAX_NUMBER_CHARACTERS), text, "")
+    parts = pc.extract_regex(usable, _NUMBER)
+    sign, whole, fraction, power_sign, power, power_end = (
+        pc.fill_null(pc.struct_field(parts, name), "")
+        for name in ("sign", "whole", "fraction", "power_sign", "power", "power_end")
+    )
+    digits = pc.binary_join_element_wise(whole, fraction, "")
+    significant = pc.ascii_ltrim(digits, "0")
+    point = _lengths(whole) - (_lengths(digits) - _lengths(significant)) + _powers(power_sign, power, power_end)
+    significant = pc.ascii_rtrim(significant, "0")
+    count = _lengths(significant)
+    is_zero = count == 0
+    fits = is_zero | ((count - point <= arrow.scale) & (point <= arrow.precision - arrow.scale))
+    fits &= _lengths(digits) > 0
+    exponent = pa.array(np.where(is_zero | ~fits, 0, point - count)).cast(pa.string())
+    significant = pc.if_else(pa.array(is_zero), "0", significant)
+    written = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, significant, ""), exponent, "E")
+    return pc.if_else(pa.array(fits), written, pa.scalar(None, pa.string())), ~fits & np.asarray(text.is_valid())
+
+
+def _powers(sign: pa.StringArray, head: pa.StringArray, last: pa.StringArray) -> NDArray[np.int64]:
+    """Exponents of ten; beyond a million one that is as good."""
+    digits = pc.binary_join_element_wise(head, last, "")
+    digits = pc.if_else(
+        pc.greater(pc.binary_length(digits), _MOST_EXPONENT_DIGITS), "9" * _MOST_EXPONENT_DIGITS, digits
+    )
+    size = np.asarray(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
+    return np.where(np.asarray(pc.equal(sign, "-")), -size, size)
+
+
+def _lengths(text: pa.StringArray) -> NDArray[np.int64]:
+    return np.asarray(pc.binary_length(text)).astype(np.int64)
+
+
+_PER_SECOND = {Encoding.SECONDS: 1, Encoding.MILLIS: 1_000, Encoding.MICROS: 1_000_000, Encoding.NANOS: 1_000_000_000}
+_SECONDS_PER_DAY = 86_400
+_POSTGRES_STYLE = "%a %b %d %H:%M:%S %Y"
+
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_TIME = r"(?: (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?))?"
+_ZONE = r"(?: ?(?P<zone>[A-Z]{1,5}|[+-]\d\d(?::?\d\d)?))?$"
+_DAY, _MONTH, _YEAR = r"(?P<day>\d\d)", r"(?P<month>\d\d)", r"(?P<year>\d{4})"
+_NAMED = r"(?P<month>[A-Z][a-z]{2})"
+_CLOCK = r"(?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)"
+_STYLES = {
+    Encoding.SQL_MDY: (f"^{_MONTH}/{_DAY}/{_YEAR}{_TIME}{_ZONE}",),
+    Encoding.SQL_DMY: (f"^{_DAY}/{_MONTH}/{_YEAR}{_TIME}{_ZONE}",),
+    Encoding.GERMAN: (rf"^{_DAY}\.{_MONTH}\.{_YEAR}{_TIME}{_ZONE}",),
+    # Dates alone are written in numbers, timestamps with the names of day and month.
+    Encoding.POSTGRES_MDY: (
+        f"^{_MONTH}-{_DAY}-{_YEAR}{_TIME}{_ZONE}",
+        rf"^\w{{3}} {_NAMED} {_DAY} {_CLOCK} {_YEAR}{_ZONE}",
+    ),
+    Encoding.POSTGRES_DMY: (
+        f"^{_DAY}-{_MONTH}-{_YEAR}{_TIME}{_ZONE}",
+        rf"^\w{{3}} {_DAY} {_NAMED} {_CLOCK} {_YEAR}{_ZONE}",
+    ),
+}
+"""How dates and timestamps are written in the DateStyles of PostgreSQL."""
+
+
+def from_integers(
+    values: NDArray[np.int64], valid: Mask, arrow: pa.DataType, encoding: Encoding
+) -> tuple[pa.Array, Mask]:
+    """Temporal values from integers since the epoch or midnight, and where they do not fit the type.
+
+    NATURAL means what Debezium sends without a schema: days for dates, microseconds for times of day, and for
+    timestamps the unit that puts the value between 1653 and 2286 (milliseconds below 10^13, microseconds below 10^16,
+    else nanoseconds); state the encoding where values close to 1970 matter.
+    """
+    if encoding in DATE_STYLES:
+        return pa.nulls(len(values), arrow), valid
+    if pa.types.is_date(arrow):
+        days = values if encoding in (Encoding.NATURAL, Encoding.DAYS) else _floor(values, encoding, _SECONDS_PER_DAY)
+        bad = valid & ((days > 2**31 - 1) | (days < -(2**31)))
+        return _array(days.astype(np.int32), valid & ~bad, arrow), bad
+    if encoding is Encoding.DAYS:
+        unit = np.int64(_per_second(arrow) * _SECONDS_PER_DAY)
+        scaled, bad = _times(values, unit)
+    elif pa.types.is_time(arrow):
+        unit_in = Encoding.MICROS if encoding is Encoding.NATURAL else encoding
+        scaled, bad = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
+        bad = bad | (scaled < 0) | (scaled >= _SECONDS_PER_DAY * _per_second(arrow))
+    elif encoding is Encoding.NATURAL:
+        size = np.abs(values)
+        scaled, bad = _rescale(values, 1_000, _per_second(arrow))
+        for limit, unit_in in ((10**14, Encoding.MICROS), (10**17, Encoding.NANOS)):
+            larger = size >= limit
+            if larger.any():
+                other, other_bad = _rescale(values, _PER_SECOND[unit_in], _per_second(arrow))
+                scaled, bad = np.where(larger, other, scaled), np.where(larger, other_bad, bad)
+    else:
+        scaled, bad = _rescale(values, _PER_SECOND[encoding], _per_second(arrow))
+    bad = valid & bad
+    return _array(scaled, valid & ~bad, arrow), bad
+
+
+def from_style(text: pa.StringArray, arrow: pa.DataType, style: Encoding) -> tuple[pa.Array, Mask]:
+    """Dates and timestamps from text in a DateStyle of PostgreSQL, and where there is none.
+
+    Text in ISO is none: a server writes one style, and 12/11 is another day in another.
+    """
+    months = pa.array(_MONTHS)
+    found = [pc.extract_regex(pc.utf8_trim_whitespace(text), pattern) for pattern in _STYLES[style]]
+    year, month, day, time, zone = (
+        pc.coalesce(*(pc.struct_field(parts, name) for parts in found))
+        for name in ("year", "month", "day", "time", "zone")
+    )
+    known = pc.index_in(month, months)
+    number = pc.if_else(pc.is_valid(known), pc.cast(pc.add(known, 1), pa.string()), month)
+    number, day = pc.utf8_lpad(number, 2, "0"), pc.utf8_lpad(day, 2, "0")
+    days = pc.binary_join_element_wise(year, number, day, "-")
+    moments = pc.binary_join_element_wise(days, pc.if_else(pc.equal(time, ""), "00:00:00", time), "T")
+    in_utc = pc.is_in(zone, pa.array(["UTC", "GMT", "Z"]))
+    zone = pc.if_else(in_utc, "Z", zone)
+    # Other names of zones, such as IST, stand for several.
+    written = pc.if_else(pc.match_substring_regex(zone, "^[A-Z]{2}"), pa.scalar(None, pa.string()), moments)
+    if pa.types.is_date(arrow):
+        values, _ = cast_each(pc.if_else(pc.equal(time, ""), days, pa.scalar(None, pa.string())), arrow)
+    else:
+        values, _ = from_text(pc.binary_join_element_wise(written, zone, ""), arrow)
+    return values, np.asarray(pc.and_(pc.is_null(values), pc.is_valid(text)))
+
+
+def from_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Temporal values from ISO 8601 or PostgreSQL's text, and where there is none.
+
+    Digits below the type's unit are cut. Text with a zone for a timestamp without one is converted to UTC.
+    """
+    if pa.types.is_time(arrow):
+        return _time_of_day(text, arrow)
+    parsed, bad = cast_each(text, arrow)
+    if not bad.any():
+        return parsed, bad
+    rows = np.flatnonzero(bad)
+    again, still_bad = _from_odd_text(text.take(pa.array(rows)), arrow)
+    merged = pc.replace_with_mask(parsed, pa.array(bad), again)
+    bad = np.zeros(len(text), np.bool_)
+    bad[rows] = still_bad
+    return merged, bad
+
+
+def _from_odd_text(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    trimmed = pc.utf8_trim_whitespace(text)
+    digits = 9 if not pa.types.is_date(arrow) and arrow.unit == "ns" else 6
+    trimmed = pc.replace_substring_regex(trimmed, rf"(\.\d{{{digits}}})\d+", r"\1")
+    if pa.types.is_date(arrow):
+        return cast_each(pc.utf8_slice_codeunits(trimmed, 0, 10), arrow)
+    zoned = pa.timestamp(arrow.unit, "UTC")
+    has_zone = pc.match_substring_regex(trimmed, r"\d[T ]\d\d:.*(Z|[+-]\d\d(:?\d\d)?)$")
+    with_zone = pc.if_else(has_zone, trimmed, pc.binary_join_element_wise(trimmed, "Z", ""))
+    parsed, bad = cast_each(with_zone, zoned)
+    if bad.any():
+        moments = pc.strptime(trimmed, format=_POSTGRES_STYLE, unit="s", error_is_null=True)
+        styled, _ = cast_each(moments, pa.timestamp(arrow.unit))
+        styled = styled.view(pa.int64()).view(zoned)
+        parsed = pc.coalesce(parsed, styled)
+        bad = np.asarray(pc.and_(pc.is_null(parsed), pc.is_valid(text)))
+    if arrow.tz is None:
+        parsed = parsed.cast(pa.int64()).cast(arrow)
+    return parsed, bad
+
+
+def _time_of_day(text: pa.StringArray, arrow: pa.DataType) -> tuple[pa.Array, Mask]:
+    trimmed = pc.replace_substring_regex(pc.utf8_trim_whitespace(text), r"(\.\d{6})\d+", r"\1")
+    local = pc.replace_substring_regex(trimmed, r"(Z|[+-]\d\d(:?\d\d)?)$", "")
+    moments, bad = cast_each(pc.binary_join_element_wise("1970-01-01T", local, ""), pa.timestamp(arrow.unit))
+    return moments.cast(pa.int64()).view(arrow), bad
+
+
+def _per_second(arrow: pa.DataType) -> int:
+    return {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[arrow.unit]
+
+
+def _times(values: NDArray[np.int64], factor: np.int64) -> tuple[NDArray[np.int64], Mask]:
+    limit = np.int64(2**63 - 1) // factor
+    overflow = (values > limit) | (values < -limit)
+    return np.where(overflow, np.int64(0), values) * factor, overflow
+
+
+def _rescale(values: NDArray[np.int64], source: int, target: int) -> tuple[NDArray[np.int64], Mask]:
+    if target >= source:
+        return _times(values, np.int64(target // source))
+    return values // np.int64(source // target), np.zeros(len(values), np.bool_)
+
+
+def _floor(values: NDArray[np.int64], encoding: Encoding, seconds: int) -> NDArray[np.int64]:
+    return values // np.int64(_PER_SECOND[encoding] * seconds)
+
+
+def _array(values: NDArray[np.int32] | NDArray[np.int64], valid: Mask, arrow: pa.DataType) -> pa.Array:
+    plain = pa.array(values, mask=None if valid.all() else ~valid)
+    return plain.cast(pa.int32() if pa.types.is_date32(arrow) else pa.int64()).view(arrow)

@@ -1,0 +1,627 @@
+"""What every format produces: one entry per change, before tables, types and keys are known.
+
+Contains the operation, the order and the row images of a change, and the code that several formats share. The
+changes of one table are assembled in `assemble.py`.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Rejected
+from pipelines.decode.casting import cast_each
+from pipelines.decode.image import ImageSource
+from pipelines.decode.json_columns import TEXT_KINDS, decode, text
+from pipelines.decode.reasons import Reasons, with_value
+from pipelines.decode.value_types import ValueType, from_arrow, plain_type
+from pipelines.errors import ConfigError
+from pipelines.jsonscan import text_kernels
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+
+SQL_SERVER_OPERATION = "__$operation"
+USUAL_OP_COLUMNS = (
+    *("op", "_op", "__op", "Op", "OP", "operation", "_operation", "Operation", "OPERATION"),
+    *("op_type", "cdc_op", "cdc_operation", "_cdc_operation", "change_type", "_change_type", "_CHANGE_TYPE"),
+    *("row_kind", "rowkind", "_row_kind", "METADATA$ACTION", SQL_SERVER_OPERATION),
+)
+SQL_SERVER_WORDS: Mapping[str, str] = {"1": "d", "2": "c", "3": "b", "4": "u", "5": "u"}
+"""The numbers of SQL Server's change tables: 3 is the row before an update, 5 a merge."""
+USUAL_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("r", "read", "snapshot", "load", "initial", "bootstrap-insert"), "r"),
+    **dict.fromkeys(("c", "i", "create", "created", "insert", "inserted", "ins", "new", "+i"), "c"),
+    **dict.fromkeys(("u", "update", "updated", "upd", "upsert", "upserted", "modify", "modified"), "u"),
+    **dict.fromkeys(("merge", "replace", "update_postimage", "update_after", "+u"), "u"),
+    **dict.fromkeys(("d", "delete", "deleted", "del", "remove", "removed", "-d"), "d"),
+    **dict.fromkeys(("t", "truncate", "truncated"), "t"),
+    **dict.fromkeys(("-u", "update_preimage", "update_before"), "b"),
+}
+
+
+def op_codes(words: pa.StringArray, letters: Mapping[str, str]) -> NDArray[np.uint8]:
+    """The ASCII code of each word's letter; 0 for NULL and for words that `letters` lacks."""
+    encoded = words.dictionary_encode(null_encoding="encode")
+    known = [letters.get(word, "\0") if word is not None else "\0" for word in encoded.dictionary.to_pylist()]
+    codes = np.array([ord(letter) for letter in known] or [0], np.uint8)
+    return codes[np.asarray(encoded.indices)] if len(words) else np.zeros(0, np.uint8)
+
+
+SCHEMA = "__columns"
+"""The member that tells the columns: TEXT, or their Arrow schema in base64."""
+TEXT = "text"
+
+
+def documents_of(rows: pa.Table) -> pa.BinaryArray:
+    """Each row as a JSON object, with the schema of its columns."""
+    schema = rows.schema.remove_metadata()
+    plain = all(field.type == pa.string() and not field.metadata for field in schema)
+    mark = TEXT if plain else base64.b64encode(schema.serialize().to_pybytes()).decode()
+    documents = [orjson.dumps({**_finite(row), SCHEMA: mark}, default=_plain) for row in rows.to_pylist()]
+    return pa.array(documents, pa.binary())
+
+
+def schema_of(document: bytes | None) -> tuple[str, tuple[str, ...]] | None:
+    """What rows of one table have in common; None for a document that is no such row."""
+    try:
+        row = orjson.loads(document or b"")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get(SCHEMA), str):
+        return None
+    return row[SCHEMA], tuple(name for name in row if name != SCHEMA)
+
+
+def rows_of(documents: Sequence[bytes], schema: tuple[str, tuple[str, ...]]) -> pa.Table:
+    """The rows of documents of one schema.
+
+    Raises:
+        ValueError: a document is not what was written.
+    """
+    mark, names = schema
+    columns = scan_objects(from_binary(pa.array(documents, pa.binary())), names, learn=False)
+    given = pa.schema([(name, pa.string()) for name in names]) if mark == TEXT else _read(mark)
+    arrays = []
+    for wanted in given:
+        # Decimals of more than 38 digits are in no plain type; they were written as text.
+        kind = pa.string() if pa.types.is_decimal256(wanted.type) else plain_type(wanted.type)
+        array, bad = decode(columns.column(wanted.name), from_arrow(kind))
+        array, lost = (array, bad) if array.type == wanted.type else cast_each(array, wanted.type)
+        if (bad | lost).any():
+            raise ValueError(f"column {wanted.name} of a row in quarantine is no {wanted.type}")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=given)
+
+
+def shown(document: bytes) -> bytes:
+    """A document as people want to read it: without its schema."""
+    if schema_of(document) is None:
+        return document
+    row = orjson.loads(document)
+    del row[SCHEMA]
+    return orjson.dumps(row)
+
+
+def _read(mark: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(mark)))
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinity as text: JSON has none, and orjson writes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(member) for name, member in value.items()}
+    return [_finite(member) for member in value] if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+MAX_RAW_BYTES = 1024 * 1024
+"""Of a rejected event at most this much is kept: quarantine is read by people."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a feed declares about the rows of some changes.
+
+    Attributes:
+        types: by source column.
+        key: names of the key columns, empty if the feed does not tell.
+    """
+
+    types: Mapping[str, ValueType] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+
+    def completed(self, others: "Iterable[Declared]") -> "Declared":
+        """The same with what only others declare of the same table, the first of them that do.
+
+        Theirs may be another version of the table: an int that is borrowed takes longs, too.
+        """
+        types, key = dict(self.types), self.key
+        for other in others:
+            borrowed = {name: replace(t, widens=t.arrow == pa.int32()) for name, t in other.types.items()}
+            types = {**borrowed, **types}
+            key = key or other.key
+        return Declared(types, key)
+
+
+Placed = tuple[pa.StringArray, pa.StringArray | None]
+"""A place per change, NULL where it has none, and why those have none; None if all have one."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Raw events that a format cannot make sense of, and why: one reason for all, or one each."""
+
+    rows: Rows
+    reason: Reasons
+
+
+def each_once(refusals: Iterable[Refusal]) -> list[Refusal]:
+    """The same without repeats: an event that is refused for several reasons is refused for the first."""
+    result: list[Refusal] = []
+    seen: Rows = np.zeros(0, np.int64)
+    for refusal in refusals:
+        fresh = ~np.isin(refusal.rows, seen)
+        rows, reason = refusal.rows[fresh], refusal.reason
+        if len(rows):
+            result.append(Refusal(rows, reason if isinstance(reason, str) else reason.filter(pa.array(fresh))))
+            seen = np.union1d(seen, rows)
+    return result
+
+
+@dataclass(frozen=True)
+class Events:
+    """The changes of one batch of raw events.
+
+    All arrays have one entry per change; `raw` tells from which raw event it came (Canal puts several in one).
+
+    Attributes:
+        op: ASCII codes of the letters of `change_batch.OPS`.
+        table_of: index into `tables`.
+        tables: names in the feed, `[db.][schema.]table`; "" where the feed has none.
+        declared_of: index into `declared`.
+        after: the new row.
+        before: the old row, as far as known.
+        key: the message key.
+        sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
+        order: places by path, for `order_by` (`event_order.py`), and why events have none; raises KeyError for a path the
+            format does not have.
+        refusals: raw events that are no change and should have been one.
+        skipped: number of raw events that rightly are no change, by reason.
+        places: per change its place in the order that config asks for, as text; None where the feed's own order counts.
+    """
+
+    raw: Rows
+    op: NDArray[np.uint8]
+    table_of: NDArray[np.int32]
+    tables: tuple[str, ...]
+    source_ts: pa.Array
+    after: ImageSource
+    before: ImageSource
+    key: ImageSource
+    declared_of: NDArray[np.int32]
+    declared: tuple[Declared, ...]
+    order: Callable[[str], Placed]
+    sparse_updates: bool = False
+    refusals: tuple[Refusal, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    places: pa.StringArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def without_refused(events: Events) -> Events:
+    """The same without changes of raw events that are refused: an event is applied or refused as a whole, never both.
+
+    Members in front of the place where a document breaks off are found all the same, and look like a change.
+    """
+    refused = [refusal.rows for refusal in events.refusals]
+    if not refused:
+        return events
+    return replace(events, op=np.where(np.isin(events.raw, np.concatenate(refused)), np.uint8(0), events.op))
+
+
+def letters(column: SpanColumn) -> NDArray[np.uint8]:
+    """The single character of each string of one character, 0 where it is none."""
+    single = (column.kind == 6) & (column.end - column.start == 1)
+    return (
+        np.where(single, column.data[np.where(single, column.start, 0)], np.uint8(0))
+        if len(column.data)
+        else (np.zeros(len(column), np.uint8))
+    )
+
+
+def strings(column: SpanColumn) -> pa.StringArray:
+    """The strings of a column, NULL where it has none."""
+    return text(column, column.of_kind(6, 7))[0]
+
+
+def table_names(parts: "list[pa.StringArray]") -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """(index per change, distinct names) of `part.part...`, leaving out parts that are NULL or empty."""
+    encoded = [part.fill_null("").dictionary_encode() for part in parts]
+    code = np.zeros(len(parts[0]), np.int64)
+    for part in encoded:
+        if len(part.dictionary) > 1:
+            code = code * len(part.dictionary) + np.asarray(part.indices)
+    index, first = distinct(code)
+    names = [".".join(text for part in encoded if (text := part[int(at)].as_py())) for at in first]
+    return index.astype(np.int32), tuple(names) or ("",)
+
+
+def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
+    """(dense code per entry, first entry of each) in order of appearance."""
+    if len(code) == 0 or (code == code[0]).all():
+        return np.zeros(len(code), np.int64), np.zeros(min(len(code), 1), np.int64)
+    encoded = pa.array(code).dictionary_encode()
+    index = np.asarray(encoded.indices).astype(np.int64)
+    first = np.zeros(len(encoded.dictionary), np.int64)
+    first[index[::-1]] = np.arange(len(index))[::-1]
+    return index, first
+
+
+def distinct_columns(mask: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """The same for the columns of a matrix of truths."""
+    if not mask.size:
+        return np.zeros(mask.shape[1], np.int64), np.zeros(min(mask.shape[1], 1), np.int64)
+    packed = np.ascontiguousarray(np.packbits(mask, axis=0).T)
+    width = packed.shape[1]
+    texts = pa.Array.from_buffers(pa.binary(width), len(packed), [None, pa.py_buffer(packed)])
+    encoded = texts.dictionary_encode()
+    return distinct(np.asarray(encoded.indices))
+
+
+def milliseconds(values: NDArray[np.int64], valid: Mask) -> pa.Array:
+    """Timestamps from milliseconds since the epoch; NULL where not positive (snapshots write 0) or absurd."""
+    usable = valid & (values > 0) & (values < 253_402_300_800_000)
+    return (
+        pa.array(np.where(usable, values, 0) * 1000, mask=~usable)
+        .view(pa.timestamp("us"))
+        .cast(pa.timestamp("us", "UTC"), safe=False)
+    )
+
+
+def reject(raw: RawEvents, rows: Rows, reason: str | pa.Array, table_name: str | None = None) -> Rejected:
+    """The raw events at `rows` as rejected, for one reason or one each."""
+    count = len(rows)
+    if count == 0:
+        return Rejected.none()
+    places = pa.array(rows)
+    reasons = pa.array([reason] * count, pa.string()) if isinstance(reason, str) else reason
+    return Rejected(
+        pa.table(
+            [
+                raw.source_file.take(places).cast(pa.string()),
+                raw.source_offset.take(places),
+                reasons,
+                _raw_bytes(raw, places),
+                pa.array([table_name] * count, pa.string()),
+            ],
+            schema=REJECTED_SCHEMA,
+        )
+    )
+
+
+def _raw_bytes(raw: RawEvents, places: pa.Array) -> pa.Array:
+    if raw.rows is not None:
+        return documents_of(raw.rows.take(places))
+    if raw.documents is None:
+        return pa.nulls(len(places), pa.binary())
+    documents = pc.binary_slice(raw.documents.take(places), 0, MAX_RAW_BYTES)
+    if raw.keys is None:
+        return documents
+    return pc.coalesce(documents, pc.binary_slice(raw.keys.take(places), 0, MAX_RAW_BYTES))
+
+
+_MISSING, _NUMBER, _TEXT = "0", "1", "2"
+"""What begins a value, in order: events without one, as those of snapshots, come first."""
+_END = "\x01"
+"""Ends a value of several; below all characters that may go on."""
+_LARGE, _LARGE_NEGATIVE = "g", "-"
+"""Begin numbers beyond 64 bits; above and below all hexadecimal digits."""
+_BEHIND_DIGITS = "~"
+"""Ends digits that count downwards, so that fewer of them are more."""
+_WIDEST = pa.decimal256(75, 0)
+_WITH_FRACTION = pa.decimal256(75, 37)
+"""What JSON numbers with a fraction or an exponent must fit; others have no place."""
+_ALL_DIGITS = pa.decimal256(76, 0)
+_ONE = pa.decimal256(1, 0)
+_IN_DIGITS = r"^-?[0-9]{1,75}$"
+_DECIMAL = r"^[+-]?([0-9]{1,38}\.[0-9]{0,37}|\.[0-9]{1,37})$"
+_MOMENT = (
+    r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r"(?:\.(?P<fraction>[0-9]+))?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?$"
+)
+_LSN = r"^(?P<high>[0-7]?[0-9A-Fa-f]{1,7})/(?P<low>[0-9A-Fa-f]{1,8})$"
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def places(events: Events, order_by: Sequence[str]) -> Placed:
+    """The place of each change, as text: the values of these paths; NULL where one has none, and then why.
+
+    Raises:
+        ConfigError: the events have nothing of the name that is to order them.
+    """
+    parts, reasons = [], []
+    for path in order_by:
+        try:
+            of_path, why = events.order(path)
+        except KeyError as error:
+            raise ConfigError(f"order_by: events of this format have no {path}") from error
+        parts.append(of_path)
+        reasons += [] if why is None else [why]
+    # NULL in one part is NULL in the whole.
+    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _END)
+    return joined, pc.coalesce(*reasons) if reasons else None
+
+
+def in_order(rows: Rows, order: pa.StringArray) -> Rows:
+    """`rows` by their places; those of one place stay as they came."""
+    return rows[np.asarray(pc.sort_indices(order.take(pa.array(rows)))).astype(np.int64)]
+
+
+def of_columns(path: str, values: pa.Array) -> pa.StringArray:
+    """The places of the values of a column.
+
+    Raises:
+        ConfigError: a column of this type orders nothing.
+    """
+    if not _has_order(values.type):
+        raise ConfigError(f"order_by: {path} is {values.type}; only numbers, times and text order events")
+    return _comparable(values)
+
+
+def of_json(path: str, column: SpanColumn) -> Placed:
+    """The places of JSON values, each by itself; objects, lists and numbers of too many digits have none."""
+    count = len(column)
+    found = pa.repeat(_MISSING, count).cast(pa.string())
+    bad = column.of_kind(kernels.OBJECT, kernels.ARRAY)
+    whole = column.of_kind(kernels.INT)
+    values, too_large = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    text_kernels.parse_integers(column.data, column.start, column.end, whole, values, too_large)
+    truth = column.of_kind(kernels.TRUE, kernels.FALSE)
+    values[truth] = column.kind[truth] == kernels.TRUE
+    small = (whole & ~too_large) | truth
+    if small.any():
+        found = pc.if_else(pa.array(small), _numbers(np.where(small, values, 0)), found)
+    for mask, arrow in ((whole & too_large, _WIDEST), (column.of_kind(kernels.FLOAT), _WITH_FRACTION)):
+        rows = np.flatnonzero(mask)
+        if len(rows):
+            words, _ = text(column.take(rows), np.ones(len(rows), np.bool_))
+            exact, none = cast_each(words, arrow)
+            bad[rows[none]] = True
+            made = _decimals(pc.fill_null(exact, pa.scalar(Decimal(0), arrow)))
+            found = pc.replace_with_mask(found, pa.array(mask), made)
+    words_given = column.of_kind(*TEXT_KINDS)
+    if words_given.any():
+        words, broken = text(column, words_given)
+        bad |= broken
+        found = pc.if_else(pa.array(words_given), _texts(pc.fill_null(words, "")), found)
+    if not bad.any():
+        return found, None
+    reason = f"order_by: {path} is neither text nor a number of at most 38 digits before and 37 behind the point"
+    return pc.if_else(pa.array(bad), pa.scalar(None, pa.string()), found), with_value(reason, column, bad)
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _WIDEST.precision)
+    is_bytes = any(of(kind) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
+    return not is_bytes and not pa.types.is_nested(kind)
+
+
+def _comparable(values: pa.Array) -> pa.StringArray:
+    """Values as text that orders them: NULL, then numbers, then all else as it is written."""
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.repeat(_MISSING, len(values)).cast(pa.string())
+    if kind == pa.uint64():
+        values = values.cast(pa.decimal128(20, 0))
+    elif pa.types.is_timestamp(kind):
+        values = _micros(values)
+    elif pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        values = values.cast(pa.int32()) if getattr(kind, "bit_width", 64) == 32 else values.cast(pa.int64())
+    if pa.types.is_decimal(values.type):
+        text = _decimals(pc.fill_null(values, pa.scalar(Decimal(0), values.type)))
+    elif pa.types.is_integer(values.type):
+        text = _numbers(np.asarray(pc.fill_null(values, 0)).astype(np.int64))
+    elif pa.types.is_floating(values.type):
+        text = _fractions(np.nan_to_num(np.asarray(pc.fill_null(values, 0)).astype(np.float64)))
+    else:
+        text = _texts(pc.fill_null(values.cast(pa.string()), ""))
+    return pc.if_else(values.is_null(), _MISSING, text)
+
+
+def _micros(values: pa.Array) -> pa.Array:
+    """Timestamps in microseconds; those that 64 bits do not hold are the first or the last of all."""
+    counts = np.asarray(pc.fill_null(values.view(pa.int64()), 0))
+    if values.type.unit == "ns":
+        return pa.array(counts // 1_000, mask=np.asarray(values.is_null()))
+    factor = np.int64({"s": 1_000_000, "ms": 1_000, "us": 1}[values.type.unit])
+    limit = np.int64(2**63 - 1) // factor
+    return pa.array(np.clip(counts, -limit, limit) * factor, mask=np.asarray(values.is_null()))
+
+
+def _texts(values: pa.StringArray) -> pa.StringArray:
+    """As written, but numbers and log sequence numbers of PostgreSQL as the numbers that they are, and times in UTC."""
+    text = pc.binary_join_element_wise(_TEXT, values, "")
+    is_number = pc.match_substring_regex(values, _IN_DIGITS)
+    if pc.any(is_number).as_py():
+        numbers = pc.if_else(is_number, values, "0").cast(pa.decimal256(_WIDEST.precision, 0))
+        text = pc.if_else(is_number, _decimals(numbers), text)
+    is_decimal = pc.match_substring_regex(values, _DECIMAL)
+    if pc.any(is_decimal).as_py():
+        exact, none = cast_each(pc.if_else(is_decimal, pc.utf8_ltrim(values, "+"), "0"), _WITH_FRACTION)
+        is_decimal = pc.and_(is_decimal, pa.array(~none))
+        text = pc.if_else(is_decimal, _decimals(pc.fill_null(exact, pa.scalar(Decimal(0), _WITH_FRACTION))), text)
+    is_moment = pc.match_substring_regex(values, _MOMENT)
+    if pc.any(is_moment).as_py():
+        text = pc.coalesce(_moments(values), text)
+    is_lsn = pc.match_substring_regex(values, _LSN)
+    if pc.any(is_lsn).as_py():
+        parts = pc.extract_regex(values, _LSN)
+        high, low = (pc.utf8_lpad(pc.struct_field(parts, name), 8, "0") for name in ("high", "low"))
+        digits = pc.utf8_lower(pc.binary_join_element_wise(high, low, ""))
+        first = pc.index_in(pc.utf8_slice_codeunits(digits, 0, 1), pa.array(list("01234567")))
+        positive = pa.array(list("89abcdef")).take(first)  # as `_numbers` writes what is not negative
+        number = pc.binary_join_element_wise(_NUMBER, positive, pc.utf8_slice_codeunits(digits, 1), "")
+        text = pc.if_else(is_lsn, number, text)
+    return text
+
+
+def _moments(values: pa.StringArray) -> pa.StringArray:
+    """Dates with times in UTC, without zeros at the end of a fraction; without a zone they are taken for UTC. NULL for others."""
+    parts = pc.extract_regex(values, _MOMENT)
+    day, time, fraction, zone = (pc.struct_field(parts, name) for name in ("day", "time", "fraction", "zone"))
+    zone = pc.if_else(pc.equal(zone, ""), "Z", zone)
+    seconds = cast_each(pc.binary_join_element_wise(day, "T", time, zone, ""), pa.timestamp("s", "UTC"))[0]
+    digits = pc.utf8_rtrim(fraction, "0")
+    told = pc.binary_join_element_wise(_TEXT, seconds.cast(pa.timestamp("s")).cast(pa.string()), "")
+    return pc.if_else(pc.equal(digits, ""), told, pc.binary_join_element_wise(told, digits, "."))
+
+
+def _numbers(values: NDArray[np.int64]) -> pa.StringArray:
+    """Sixteen hexadecimal digits each, after the mark of a number."""
+    unsigned = values.view(np.uint64) ^ np.uint64(1 << 63)
+    shifts = np.arange(60, -4, -4, dtype=np.uint64)
+    digits = _DIGITS[((unsigned[:, None] >> shifts) & np.uint64(15)).astype(np.intp)]
+    marked = np.concatenate([np.full((len(values), 1), ord(_NUMBER), np.uint8), digits], axis=1)
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * marked.shape[1]
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(marked)))
+
+
+def _decimals(values: pa.Array) -> pa.StringArray:
+    """As integers and fractions are written; beyond 64 bits the number of digits, then these.
+
+    All by digits: Arrow rounds decimals of 256 bits down to wrong numbers. Behind the bits of a fraction stand its digits,
+    which tell apart what has the same nearest double.
+    """
+    scale = max(values.type.scale, 0)
+    wide = values.cast(pa.decimal256(_WIDEST.precision, scale))
+    units = pa.Array.from_buffers(_ALL_DIGITS, len(wide), wide.buffers(), offset=wide.offset).cast(pa.string())
+    negative = pc.starts_with(units, "-")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(units, "-"), scale + 1, "0")
+    rest = pc.utf8_slice_codeunits(digits, -scale, 2**31 - 1) if scale else pa.repeat("", len(wide)).cast(pa.string())
+    is_whole = pc.equal(pc.utf8_rtrim(rest, "0"), "")
+    whole = (pc.utf8_slice_codeunits(digits, 0, -scale) if scale else digits).cast(_WIDEST)
+    below = pc.and_(negative, pc.invert(is_whole))  # -0.25 is 0.75 above -1
+    size = pc.add(whole, pc.if_else(below, pa.scalar(Decimal(1), _ONE), pa.scalar(Decimal(0), _ONE))).cast(_WIDEST)
+    large = pc.greater(
+        size, pc.if_else(negative, pa.scalar(Decimal(2**63), _WIDEST), pa.scalar(Decimal(2**63 - 1), _WIDEST))
+    )
+    within = pc.if_else(large, pa.scalar(Decimal(0), _WIDEST), size)
+    text = _numbers(np.asarray(pc.if_else(negative, pc.negate(within), within).cast(pa.int64())))
+    if pc.any(large).as_py():
+        shown = size.cast(pa.string())
+        counted = pc.binary_join_element_wise(pc.utf8_lpad(pc.utf8_length(shown).cast(pa.string()), 2, "0"), shown, "")
+        upwards = pc.binary_join_element_wise(_NUMBER + _LARGE, counted, "")
+        downwards = pc.binary_join_element_wise(_NUMBER + _LARGE_NEGATIVE, _complement(counted), "")
+        text = pc.if_else(large, pc.if_else(negative, downwards, upwards), text)
+    if pc.all(is_whole).as_py():
+        return text
+    nearest = np.asarray(pc.binary_join_element_wise("0.", rest, "").cast(pa.float64()))
+    bits = _numbers(np.where(np.asarray(negative), 1 - nearest, nearest).view(np.int64))
+    falling = pc.binary_join_element_wise(pc.utf8_rtrim(_complement(rest), "9"), _BEHIND_DIGITS, "")
+    exact = pc.if_else(negative, falling, pc.utf8_rtrim(rest, "0"))
+    return pc.if_else(is_whole, text, pc.binary_join_element_wise(text, bits, exact, "."))
+
+
+def _complement(digits: pa.StringArray) -> pa.StringArray:
+    """Nine less each digit: orders texts of one length the other way round."""
+    digits = pa.concat_arrays([digits])
+    _, offsets, data = digits.buffers()
+    turned = np.uint8(2 * ord("0") + 9) - np.frombuffer(data, np.uint8)
+    return pa.StringArray.from_buffers(len(digits), offsets, pa.py_buffer(turned), offset=digits.offset)
+
+
+def _fractions(values: NDArray[np.float64]) -> pa.StringArray:
+    """The digits of the whole part, then those of what is left: a whole number is written as integers are."""
+    whole = np.clip(np.floor(values), -(2.0**63), 2.0**63 - 1024)
+    left = (values - whole).clip(0, 1).view(np.int64)
+    text = _numbers(whole.astype(np.int64))
+    return pc.if_else(pa.array(left == 0), text, pc.binary_join_element_wise(text, _numbers(left), "."))
+
+
+TWICE = "an object gives a member twice"
+_STATUS_REASONS: Mapping[int, str] = {
+    kernels.BROKEN: "not JSON",
+    kernels.NOT_CONTAINER: "JSON, but no object",
+    kernels.TOO_MANY: "too many distinct member names",
+    kernels.REPEATED: TWICE,
+}
+
+
+def refusal(mask: Mask, reason: str, values: SpanColumn | pa.Array | None = None) -> tuple[Refusal, ...]:
+    """The refusal of these events; nothing if there are none. `values`, one per event, are shown behind the reason."""
+    if not mask.any():
+        return ()
+    reasons = reason if values is None else with_value(reason, values, mask).filter(pa.array(mask))
+    return (Refusal(np.flatnonzero(mask), reasons),)
+
+
+def broken_documents(members: Members) -> tuple[Refusal, ...]:
+    """The refusals of documents that are no JSON object."""
+    if members.is_object.all():
+        return ()
+    return tuple(r for status, reason in _STATUS_REASONS.items() for r in refusal(members.status == status, reason))
+
+
+def blank(members: Members) -> Mask:
+    """Documents of nothing but white space: lines between events."""
+    mask: Mask = members.status == kernels.EMPTY
+    return mask
+
+
+def tombstones(members: Members) -> Mask:
+    """Events without a value: no document, or null."""
+    mask: Mask = (members.status == kernels.ABSENT) | (members.status == kernels.IS_NULL)
+    return mask
+
+
+def counted(*masks: tuple[str, Mask]) -> dict[str, int]:
+    """Number of events per reason, only those that occur."""
+    return {reason: int(mask.sum()) for reason, mask in masks if mask.any()}
+
+
+def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Callable[[str], Placed]:
+    """A function that gives the places by the values at a dotted path of the documents.
+
+    Log sequence numbers such as `0/24EE3C8` order as the numbers that they are. `rows` gives the document of each
+    change where a document holds several.
+    """
+
+    def placed(path: str) -> Placed:
+        steps = path.removeprefix("payload.").split(".")
+        inner = documents
+        for step in steps[:-1]:
+            inner = scan_objects(inner, (step,), learn=False).column(step).documents(kernels.OBJECT)
+        column = scan_objects(inner, steps[-1:], learn=False).column(steps[-1])
+        # NULL tells that there is such a path: events of a snapshot may have no place in the log.
+        if not column.has_value.any() and not column.of_kind(kernels.NULL).any():
+            raise KeyError(path)
+        return of_json(path, column if rows is None else column.take(rows))
+
+    return placed

@@ -1,0 +1,105 @@
+"""What a decoder must know about a feed: its format and the tables wanted from it.
+
+For each table it names the keys, types and columns. `ingest/feeds.py` creates these facts from the config.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pyarrow as pa
+
+POSITION = "position"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFeed:
+    """One target table of a feed.
+
+    Attributes:
+        name: of the target, e.g. `shop.products`.
+        source_table: which tables of the feed it takes: `table`, `schema.table` or `db.schema.table`, `*` and `?`
+            allowed. None takes the one whose name fits `name`, or the only one there is.
+        key: key columns by target name; empty takes them from the feed.
+        known_key: key columns by target name of what is logged already, for events that do not tell.
+        identity_full: the whole old row identifies a row: all columns are the key.
+        types: Iceberg type names by source column, over whatever the feed says.
+        encodings: how values of those columns are written (`millis`, `base64`, ...).
+        known_encodings: how values are written, by path of source columns, as decided earlier by a schema or the config.
+        known_types: columns of the target so far; a value that fits neither these nor a wider type is rejected.
+        order_by: `position`, or paths into the event such as `source.ts_ms`.
+        include: source columns to keep; empty keeps all.
+        exclude: source columns to leave out.
+        rename: target name by source column.
+        cast: Iceberg type by source column, applied after decoding.
+        on_conflict: what becomes of a value that does not fit its column: `quarantine`, or `new_column`.
+        schema_version: written to each change.
+    """
+
+    name: str
+    source_table: str | None = None
+    key: tuple[str, ...] = ()
+    known_key: tuple[str, ...] = ()
+    identity_full: bool = False
+    types: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, str] = field(default_factory=dict)
+    known_encodings: Mapping[str, str] = field(default_factory=dict)
+    known_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    order_by: str | tuple[str, ...] = POSITION
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    cast: Mapping[str, str] = field(default_factory=dict)
+    on_conflict: str = "quarantine"
+    schema_version: int = 0
+
+    def takes(self, source_table: str) -> bool:
+        """Whether events of this table of the feed, written `[db.][schema.]table`, are meant."""
+        if self.source_table is None:
+            return False
+        return matches(source_table, self.source_table)
+
+    def target_name(self, column: str) -> str:
+        """What the source column is called in the target."""
+        return self.rename.get(column, column)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedConfig:
+    """A feed: its format and the tables it fills.
+
+    Attributes:
+        format: name in the registry; None is found out from the first events.
+        tables: at least one, unless the feed is open.
+        options: of the format; an unknown one is an error.
+        claims: tables of the feed by the target that takes them, as decided in earlier batches.
+        is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
+    """
+
+    tables: tuple[TableFeed, ...]
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    claims: Mapping[str, str] = field(default_factory=dict)
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided while a feed was read, and holds for all that is read later.
+
+    Attributes:
+        claims: tables of the feed by the target that takes them.
+        encodings: by target, how values are written, by path of source columns (`value_type.encodings_of`).
+    """
+
+    claims: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def matches(source_table: str, pattern: str) -> bool:
+    """Whether a pattern names a table: it may leave out the leading parts (db, schema)."""
+    if fnmatchcase(source_table, pattern):
+        return True
+    parts = source_table.split(".")
+    return any(fnmatchcase(".".join(parts[i:]), pattern) for i in range(1, len(parts)))

@@ -1,0 +1,526 @@
+"""Row images: the `before` and `after` rows and the message keys of events, as typed columns.
+
+Images stay undecoded until it is known which changes belong to one table. Also recognizes the placeholders of values
+that a feed did not send.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.decode import arrow_columns
+from pipelines.decode.arrow_columns import count_cut, fitted
+from pipelines.decode.json_columns import decode
+from pipelines.decode.reasons import Reasons, of_values
+from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.errors import ConfigError
+from pipelines.jsonscan import row_kernels, text_kernels
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
+
+Mask = NDArray[np.bool_]
+
+DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def placeholder_patterns(placeholder: str) -> tuple[bytes, ...]:
+    """The forms in which Debezium writes the placeholder of a value it did not send, by the column's type."""
+    from base64 import b64encode
+
+    encoded = b64encode(placeholder.encode()).decode()
+    texts = (
+        placeholder,
+        encoded,
+        f'["{placeholder}"]',
+        f'["{encoded}"]',
+        *(f'{{"{placeholder}":{space}"{placeholder}"}}' for space in ("", " ")),
+        *("[" + comma.join(str(b) for b in placeholder.encode()) + "]" for comma in (",", ", ")),
+    )
+    return tuple(text.encode() for text in texts)
+
+
+def without(column: SpanColumn, placeholders: tuple[bytes, ...]) -> SpanColumn:
+    """The column with NULL in place of placeholders."""
+    hidden = find_placeholders(column, placeholders)
+    return column if hidden is None else column.without(hidden)
+
+
+def find_placeholders(column: SpanColumn, placeholders: tuple[bytes, ...]) -> Mask | None:
+    """Events whose value is one of the placeholders; None if none."""
+    found = np.zeros(len(column), np.bool_)
+    for pattern in placeholders:
+        kind = _kind_of(pattern)
+        if column.kinds[kind]:
+            wanted = column.kind == kind
+            text_kernels.match_bytes(
+                column.data, column.start, column.end, wanted, np.frombuffer(pattern, np.uint8), found
+            )
+    return found if found.any() else None
+
+
+def columns_with(members: Members, placeholders: tuple[bytes, ...]) -> frozenset[str]:
+    """The columns in which any placeholder stands: usually none, so all are asked at once."""
+    if not placeholders or not members.names:
+        return frozenset()
+    found = np.zeros(len(members.names), np.bool_)
+    offsets = np.cumsum([0, *(len(p) for p in placeholders)], dtype=np.int32)
+    kinds = np.array([_kind_of(p) for p in placeholders], np.int8)
+    patterns = np.frombuffer(b"".join(placeholders), np.uint8)
+    asked = members.kinds[:, kernels.STRING :].any(axis=1)
+    spans = (members.start, members.end, members.kind)
+    row_kernels.find_patterns(members.data, *spans, asked, patterns, offsets, kinds, found)
+    return frozenset(name for name, has in zip(members.names, found.tolist(), strict=True) if has)
+
+
+def _kind_of(pattern: bytes) -> int:
+    return {0x7B: kernels.OBJECT, 0x5B: kernels.ARRAY}.get(pattern[0], kernels.STRING)
+
+
+LEAST_COLUMNS = 4
+"""Fewer are decoded faster one by one."""
+_TEXT = (kernels.STRING, kernels.ESCAPED)
+_NUMBER = (kernels.INT, kernels.FLOAT)
+_PADDING = 8
+"""Bytes behind the text of a column: it is copied eight at a time."""
+_NO_OFFSETS, _NO_TEXT = np.zeros(0, np.int32), np.zeros(0, np.uint8)
+
+
+def decoded_by_rows(members: Members, types: Mapping[str, ValueType]) -> dict[str, SpanColumn]:
+    """The columns, those ready whose values are all of the kinds that their types usually have."""
+    columns = {name: members.column(name) for name in members.names if name in types}
+    plans = {name: plan for name, column in columns.items() if (plan := _plan(column, types[name])) is not None}
+    if members.numbers is not None:
+        for name in [name for name, (what, _) in plans.items() if what != row_kernels.TEXT]:
+            at = members.names.index(name)
+            columns[name] = _with_numbers(
+                columns[name], plans.pop(name), members.numbers.bits[at], members.numbers.odd[at]
+            )
+    if len(plans) < LEAST_COLUMNS or not len(members):
+        return columns
+    count, number = len(members), len(plans)
+    names = list(plans)
+    places = np.array([members.names.index(name) for name in names], np.uint64)
+    what = np.array([plans[name][0] for name in names], np.uint8)
+    kinds = np.array([_bits(plans[name][1]) for name in names], np.uint64)
+    sizes = [_size(columns[n], plans[n][1]) + _PADDING if plans[n][0] == row_kernels.TEXT else 0 for n in names]
+    base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    out = np.empty(int(base[-1]), np.uint8)
+    offsets = np.empty((number, count + 1), np.int32)
+    numbers = np.zeros((number, count), np.uint64)
+    bad = np.zeros((number, count), np.bool_)
+    row_kernels.parse_rows(
+        members.data, members.start, members.end, members.kind, places, what, kinds,
+        base[:-1], np.empty(number, np.int64), out, offsets, numbers, bad,
+    )  # fmt: skip
+    for k, name in enumerate(names):
+        text = out[base[k] : base[k] + offsets[k, -1]] if what[k] == row_kernels.TEXT else out[:0]
+        ready = Ready(int(what[k]), plans[name][1], numbers[k], offsets[k], text, bad[k])
+        columns[name] = replace(columns[name], ready=ready)
+    return columns
+
+
+def _with_numbers(
+    column: SpanColumn, plan: tuple[int, tuple[int, ...]], bits: NDArray[np.uint64], odd: NDArray[np.bool_]
+) -> SpanColumn:
+    """A column of numbers, ready with what was taken when they were found."""
+    what, kinds = plan
+    if what == row_kernels.DOUBLE and column.kinds[kernels.INT]:
+        doubles = bits.view(np.int64).astype(np.float64).view(np.uint64)
+        bits = np.where(column.kind == kernels.INT, doubles, bits)
+    return replace(column, ready=Ready(what, kinds, bits, _NO_OFFSETS, _NO_TEXT, odd & (column.kind > kernels.NULL)))
+
+
+def _plan(column: SpanColumn, wanted: ValueType) -> tuple[int, tuple[int, ...]] | None:
+    """(what to decode, which kinds of value); None if the column is not of the usual kind."""
+    arrow = wanted.arrow
+    plan: tuple[int, tuple[int, ...]]
+    if pa.types.is_string(arrow) and wanted.encoding is Encoding.NATURAL:
+        plan = (row_kernels.TEXT, _TEXT)
+    elif pa.types.is_decimal(arrow) and wanted.encoding is not Encoding.SCALED:
+        plan = (row_kernels.TEXT, (*_NUMBER, *_TEXT))
+    elif pa.types.is_floating(arrow):
+        plan = (row_kernels.DOUBLE, _NUMBER)
+    elif pa.types.is_integer(arrow) or pa.types.is_temporal(arrow):
+        plan = (row_kernels.INTEGER, (kernels.INT,))
+    else:
+        return None
+    given = column.kinds
+    others = int(given.sum() - given[list(plan[1])].sum() - given[kernels.MISSING] - given[kernels.NULL])
+    return plan if others == 0 else None
+
+
+def _bits(kinds: Iterable[int]) -> int:
+    return sum(1 << kind for kind in kinds)
+
+
+def _size(column: SpanColumn, kinds: tuple[int, ...]) -> int:
+    return int((column.end - column.start).sum(where=column.of_kind(*kinds), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Image:
+    """Typed columns of one row image per event.
+
+    Attributes:
+        present: events that have this image at all.
+        columns: by name, in feed order; NULL where missing, not sent or wrong.
+        missing: by column, events whose image lacks it; no entry means none does.
+        unavailable: by column, events that say the value was not sent; no entry means none.
+        wrong: by column, events whose value does not fit, with the reason; no entry means none.
+        num_cut: times that were finer than their column.
+        repeated: events whose image gives a member twice, and so is none; None if no event's does.
+    """
+
+    present: Mask
+    columns: Mapping[str, pa.Array]
+    missing: Mapping[str, Mask] = field(default_factory=dict)
+    unavailable: Mapping[str, Mask] = field(default_factory=dict)
+    wrong: Mapping[str, tuple[Mask, Reasons]] = field(default_factory=dict)
+    num_cut: int = 0
+    repeated: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def renamed(self, names: Mapping[str, str]) -> "Image":
+        """The image with other column names.
+
+        Raises:
+            ConfigError: two columns would have one name, and one of them would be lost.
+        """
+        if not names:
+            return self
+        seen: dict[str, str] = {}
+        for name in self.columns:
+            new = names.get(name, name)
+            if new in seen:
+                raise ConfigError(f"rename: the columns {seen[new]} and {name} of the feed would both be {new}")
+            seen[new] = name
+        return Image(
+            self.present,
+            {names.get(name, name): value for name, value in self.columns.items()},
+            {names.get(name, name): value for name, value in self.missing.items()},
+            {names.get(name, name): value for name, value in self.unavailable.items()},
+            {names.get(name, name): value for name, value in self.wrong.items()},
+            self.num_cut,
+            self.repeated,
+        )
+
+    def has(self, name: str) -> Mask:
+        """Events whose image gives this column a usable value, NULL included."""
+        if name not in self.columns:
+            return np.zeros(len(self.present), np.bool_)
+        given = self.present
+        if name in self.missing:
+            given = given & ~self.missing[name]
+        if name in self.unavailable:
+            given = given & ~self.unavailable[name]
+        return given & ~self.wrong[name][0] if name in self.wrong else given
+
+
+@dataclass(frozen=True)
+class ArrowMembers:
+    """Row images that come as columns already (Parquet, CSV, Avro), with the interface of `json_spans.Members`.
+
+    Attributes:
+        columns: by name, one value per event.
+        is_object: events that have the image.
+    """
+
+    columns: Mapping[str, pa.Array]
+    is_object: Mask
+
+    def __len__(self) -> int:
+        return len(self.is_object)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.columns)
+
+    def column(self, name: str) -> pa.Array:
+        """The column `name`."""
+        return self.columns[name]
+
+    def take(self, rows: NDArray[np.int64]) -> "ArrowMembers":
+        """The images of these events."""
+        places = pa.array(rows)
+        return ArrowMembers({name: array.take(places) for name, array in self.columns.items()}, self.is_object[rows])
+
+
+Columns = Members | ArrowMembers
+
+
+def typed(
+    columns: Columns, types: Mapping[str, ValueType], placeholders: tuple[bytes, ...] = (), *, by_rows: bool = True
+) -> Image:
+    """The image with each of its columns that `types` names decoded as that type.
+
+    `by_rows` decodes what is usual in one pass over the rows, which is faster and changes nothing.
+    """
+    arrays: dict[str, pa.Array] = {}
+    missing: dict[str, Mask] = {}
+    unavailable: dict[str, Mask] = {}
+    wrong: dict[str, tuple[Mask, Reasons]] = {}
+    present = columns.is_object
+    num_cut = 0
+    ready = decoded_by_rows(columns, types) if by_rows and isinstance(columns, Members) else {}
+    hiding = columns_with(columns, placeholders) if isinstance(columns, Members) else frozenset()
+    for name in columns.names:
+        if name not in types:
+            continue
+        column = ready[name] if name in ready else columns.column(name)
+        if isinstance(column, SpanColumn):
+            lacking = present & (column.kind == kernels.MISSING)
+            if lacking.any():
+                missing[name] = lacking
+            hidden = find_placeholders(column, placeholders) if name in hiding else None
+            if hidden is not None:
+                unavailable[name] = hidden
+                column = column.without(hidden)
+            arrays[name], bad = decode(column, types[name])
+        else:
+            hidden = arrow_columns.find_placeholders(column, placeholders[0]) if placeholders else None
+            if hidden is not None:
+                unavailable[name] = hidden
+                column = pc.if_else(pa.array(hidden), pa.scalar(None, column.type), column)
+            arrays[name], bad = arrow_columns.decode(column, types[name])
+        into = types[name].into
+        if into is not None:
+            arrays[name], unfit = fitted(arrays[name], into)
+            bad = bad | unfit
+        if bad.any():
+            wrong[name] = (bad, of_values(name, column, bad, types[name]))
+        num_cut += count_cut(column, types[name])
+    twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
+    return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
+
+
+Rows = NDArray[np.int64]
+
+
+class ImageSource(Protocol):
+    """Row images of the changes of a batch."""
+
+    def take(self, rows: Rows) -> Columns:
+        """The images of these changes, with the columns that any of them has."""
+        ...
+
+
+@dataclass(frozen=True)
+class ObjectImages:
+    """JSON objects; members in `without` are none of the row."""
+
+    documents: Documents
+    without: frozenset[str] = frozenset()
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return scan_objects(taken(self.documents, rows)).without_names(self.without)
+
+
+@dataclass(frozen=True)
+class ScannedImages:
+    """Objects whose members are known already."""
+
+    members: Members
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return self.members if is_whole(rows, len(self.members)) else self.members.take(rows)
+
+
+@dataclass(frozen=True)
+class OverlaidImages:
+    """The old row as the new one with the former values of what changed laid over it (Canal, Maxwell).
+
+    Attributes:
+        rows: whole rows.
+        changed: objects of former values; a change without one is the whole row itself.
+    """
+
+    rows: Documents
+    changed: Documents
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        base = scan_objects(taken(self.rows, rows))
+        over = scan_objects(taken(self.changed, rows), base.names)
+        count = len(over.names)
+        start, end, kind = over.start.copy(), over.end.copy(), over.kind.copy()
+        known = len(base.names)
+        keep = np.zeros((count, len(rows)), np.bool_)
+        keep[:known] = kind[:known] == kernels.MISSING
+        start[:known] = np.where(keep[:known], base.start, start[:known])
+        end[:known] = np.where(keep[:known], base.end, end[:known])
+        kind[:known] = np.where(keep[:known], base.kind, kind[:known])
+        status = np.where(over.status == kernels.REPEATED, over.status, base.status)
+        return Members(over.data, over.names, start, end, kind, status)
+
+
+@dataclass(frozen=True)
+class CellImages:
+    """Rows as cells: one entry per column and change, in the order of the changes (wal2json).
+
+    Attributes:
+        offsets: where the cells of each change begin.
+        names: column name of each cell.
+        values: value of each cell.
+        present: changes that have the image at all.
+    """
+
+    offsets: NDArray[np.int64]
+    names: pa.StringArray
+    values: SpanColumn
+    present: Mask
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        offsets, cells = taken_cells(self.offsets, rows)
+        change = np.repeat(np.arange(len(rows)), np.diff(offsets))
+        encoded = self.names.take(pa.array(cells)).dictionary_encode()
+        code = np.asarray(encoded.indices)
+        shape = (len(encoded.dictionary), len(rows))
+        start, end, kind = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int8)
+        start[code, change] = self.values.start[cells]
+        end[code, change] = self.values.end[cells]
+        kind[code, change] = self.values.kind[cells]
+        status = np.where(self.present[rows], kernels.OK, kernels.ABSENT).astype(np.int8)
+        given = change[self.values.kind[cells] != kernels.MISSING]
+        repeated = np.bincount(given, minlength=len(rows)) > (kind != kernels.MISSING).sum(axis=0)
+        status[repeated & self.present[rows]] = kernels.REPEATED
+        return Members(self.values.data, tuple(encoded.dictionary.to_pylist()), start, end, kind, status)
+
+
+@dataclass(frozen=True)
+class PrefixedImages:
+    """The members of objects whose names begin with a prefix, without it; or (`inside` false) all the others.
+
+    A member counts as prefixed only if the object also has one of the bare name: `BI_id` beside `id`.
+    """
+
+    documents: Documents
+    prefix: str
+    inside: bool
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        members = scan_objects(taken(self.documents, rows))
+        names = set(members.names)
+        prefixed = [n for n in members.names if n.startswith(self.prefix) and n.removeprefix(self.prefix) in names]
+        if not prefixed:
+            return members if not self.inside else members.without_names(names).where(np.zeros(len(members), np.bool_))
+        kind = members.kind.copy()
+        for name in prefixed:
+            bare, own = members.column(name.removeprefix(self.prefix)), members.names.index(name)
+            # Each object tells by itself, whatever others have.
+            kind[own, (bare.kind != kernels.MISSING) != self.inside] = kernels.MISSING
+        image = replace(members, kind=kind)
+        if not self.inside:
+            return image.without_names(
+                [n for n in prefixed if not (kind[members.names.index(n)] != kernels.MISSING).any()]
+            )
+        image = image.without_names(names - set(prefixed))
+        has_any = (image.kind != kernels.MISSING).any(axis=0)
+        image = replace(image, names=tuple(name.removeprefix(self.prefix) for name in image.names))
+        return image.where(members.is_object & has_any)
+
+
+@dataclass(frozen=True)
+class EitherImages:
+    """The first of two images that a change has. Both lie in the same bytes."""
+
+    first: ImageSource
+    second: ImageSource
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        first, second = self.first.take(rows), self.second.take(rows)
+        if not isinstance(first, Members) or not isinstance(second, Members):
+            raise TypeError("images of either kind must both be spans")
+        # A first image that is ambiguous is the one meant: the second does not stand in for it.
+        which = first.is_object | (first.status == kernels.REPEATED)
+        if not (second.is_object | (second.status == kernels.REPEATED)).any():
+            return first
+        if not which.any():
+            return second
+        names = tuple(dict.fromkeys([*first.names, *second.names]))
+        columns = [(first.column(name), second.column(name)) for name in names]
+        return Members(
+            second.data,
+            names,
+            np.stack([np.where(which, a.start, b.start) for a, b in columns]),
+            np.stack([np.where(which, a.end, b.end) for a, b in columns]),
+            np.stack([np.where(which, a.kind, b.kind) for a, b in columns]),
+            np.where(which, first.status, second.status),
+        )
+
+
+@dataclass(frozen=True)
+class TableImages:
+    """Rows that are columns already."""
+
+    columns: Mapping[str, pa.Array]
+    present: Mask
+
+    def take(self, rows: Rows) -> ArrowMembers:
+        """See `ImageSource`."""
+        places = pa.array(rows)
+        whole = is_whole(rows, len(self.present))
+        columns = {n: c if whole else c.take(places) for n, c in self.columns.items()}
+        return ArrowMembers(columns, self.present[rows])
+
+
+@dataclass(frozen=True)
+class StackedImages:
+    """Rows in columns of several schemas; changes that are taken together are of one of them.
+
+    Attributes:
+        parts: rows of each schema.
+        part_of: the part of each change.
+        place_of: its row there.
+    """
+
+    parts: tuple[ArrowMembers, ...]
+    part_of: NDArray[np.int32]
+    place_of: Rows
+
+    def take(self, rows: Rows) -> ArrowMembers:
+        """See `ImageSource`."""
+        if not len(rows):
+            return ArrowMembers({}, np.zeros(0, np.bool_))
+        (part,) = np.unique(self.part_of[rows])
+        places, image = self.place_of[rows], self.parts[int(part)]
+        return image if is_whole(places, len(image)) else image.take(places)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """An image that no change has."""
+
+    def take(self, rows: Rows) -> Members:
+        """See `ImageSource`."""
+        return scan_objects(no_documents(len(rows)))
+
+
+def taken_cells(offsets: Rows, rows: Rows) -> tuple[Rows, Rows]:
+    """(where the cells of each of these rows begin among those taken, which cells they are)."""
+    lengths = np.diff(offsets)[rows]
+    begins = np.r_[0, np.cumsum(lengths)]
+    return begins, np.repeat(offsets[:-1][rows] - begins[:-1], lengths) + np.arange(int(begins[-1]))
+
+
+def taken(documents: Documents, rows: Rows) -> Documents:
+    """The documents of these rows, without a copy if these are all of them."""
+    return documents if is_whole(rows, len(documents)) else documents.take(rows)
+
+
+def is_whole(rows: Rows, count: int) -> bool:
+    """Whether the rows are all of `count`, in order: nothing needs to be copied then."""
+    return len(rows) == count and bool((rows == np.arange(count)).all())

@@ -1,0 +1,300 @@
+"""The type of a column and the encoding in which a feed writes it.
+
+Covers members of structs, lists and maps, and the plain types that mirrors store. Values are decoded by these types
+in `json_columns.py` and `arrow_columns.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow as pa
+
+from pipelines.errors import ConfigError
+from scan_core.model.errors import ScanError
+from scan_core.model.schema import arrow_type, parse_type
+
+
+class Encoding(Enum):
+    """How a JSON value states a value of the column's type, where JSON alone does not tell."""
+
+    NATURAL = "natural"
+    """Numbers, booleans and text as they stand; temporal values as ISO text or, if numbers, in the usual unit."""
+    DAYS = "days"
+    SECONDS = "seconds"
+    MILLIS = "millis"
+    MICROS = "micros"
+    NANOS = "nanos"
+    SQL_MDY = "sql-mdy"
+    """Dates and timestamps as PostgreSQL writes them in a DateStyle other than ISO."""
+    SQL_DMY = "sql-dmy"
+    POSTGRES_MDY = "postgres-mdy"
+    POSTGRES_DMY = "postgres-dmy"
+    GERMAN = "german"
+    PLAIN = "plain"
+    """Decimals as numbers, or as text that is one; never as base64."""
+    BASE64 = "base64"
+    HEX = "hex"
+    LATIN1 = "latin1"
+    TEXT = "text"
+    """The value's own JSON text, whatever its kind."""
+    SCALED = "scaled"
+    """An object of `scale` and base64 `value`: Debezium's VariableScaleDecimal."""
+    ENTRIES = "entries"
+    """A list of [key, value] pairs: Connect maps whose keys are no strings."""
+
+
+DATE_STYLES = frozenset(
+    {Encoding.SQL_MDY, Encoding.SQL_DMY, Encoding.POSTGRES_MDY, Encoding.POSTGRES_DMY, Encoding.GERMAN}
+)
+
+
+_OF_TIMES = DATE_STYLES | {
+    Encoding.DAYS, Encoding.SECONDS, Encoding.MILLIS, Encoding.MICROS, Encoding.NANOS
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """A column's type and encoding.
+
+    Attributes:
+        arrow: the type of the decoded column.
+        encoding: how the feed writes it.
+        members: of a struct, by name; of a list, one entry `element`; of a map, `key` and `value`.
+        explicit: asked for by config: numbers may become text and the like.
+        widens: an int that becomes a long if a value needs it.
+        into: the type of the column that decoded values must fit as they are, where it is another.
+        scale: of a decimal's unscaled value in bytes or base64, where it is not that of the type: Iceberg's decimals
+            have scales of 0 to 38, other schemas any.
+    """
+
+    arrow: pa.DataType
+    encoding: Encoding = Encoding.NATURAL
+    members: tuple[tuple[str, "ValueType"], ...] = ()
+    explicit: bool = False
+    widens: bool = False
+    into: pa.DataType | None = None
+    scale: int | None = None
+
+
+def from_arrow(arrow: pa.DataType, encoding: Encoding = Encoding.NATURAL, *, explicit: bool = False) -> ValueType:
+    """The value type of an Arrow type, with `encoding` at its leaves."""
+    members: tuple[tuple[str, ValueType], ...] = ()
+    if pa.types.is_struct(arrow):
+        fields = [arrow.field(i) for i in range(arrow.num_fields)]
+        members = tuple((f.name, from_arrow(f.type, encoding, explicit=explicit)) for f in fields)
+    elif pa.types.is_map(arrow):
+        members = (
+            ("key", from_arrow(arrow.key_type, encoding, explicit=explicit)),
+            ("value", from_arrow(arrow.item_type, encoding, explicit=explicit)),
+        )
+    elif pa.types.is_list(arrow):
+        members = (("element", from_arrow(arrow.value_type, encoding, explicit=explicit)),)
+    return ValueType(arrow, Encoding.NATURAL if members else encoding, members, explicit)
+
+
+def with_plain_decimals(type_: ValueType) -> ValueType:
+    """The same for a feed that writes no decimal as base64."""
+    if type_.members:
+        return replace(type_, members=tuple((name, with_plain_decimals(member)) for name, member in type_.members))
+    is_open = pa.types.is_decimal(type_.arrow) and type_.encoding is Encoding.NATURAL
+    return replace(type_, encoding=Encoding.PLAIN) if is_open else type_
+
+
+def as_written(wanted: ValueType, declared: ValueType) -> ValueType:
+    """`wanted`, with the encodings that a feed declares where none is asked for: what a value is, its schema knows best."""
+    if wanted.members and declared.members:
+        known = dict(declared.members)
+        members = tuple((n, as_written(m, known[n]) if n in known else m) for n, m in wanted.members)
+        return replace(wanted, members=members)
+    if wanted.encoding is not Encoding.NATURAL or wanted.members or declared.members:
+        return wanted
+    if pa.types.is_decimal(wanted.arrow):
+        if not pa.types.is_decimal(declared.arrow) or declared.encoding not in {Encoding.BASE64, Encoding.SCALED}:
+            return replace(wanted, encoding=Encoding.PLAIN)
+        own = declared.arrow.scale if declared.scale is None else declared.scale
+        scale = own if declared.encoding is Encoding.BASE64 and own != wanted.arrow.scale else None
+        return replace(wanted, encoding=declared.encoding, scale=scale)
+    same_kind = any(of(wanted.arrow) and of(declared.arrow) for of in (pa.types.is_temporal, _is_bytes))
+    return replace(wanted, encoding=declared.encoding) if same_kind else wanted
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
+
+
+def encodings_of(types: Mapping[str, ValueType]) -> dict[str, str]:
+    """How the values of columns and of their members are written, where that is decided, by path."""
+    result: dict[str, str] = {}
+    for name, type_ in types.items():
+        if type_.members:
+            result |= {f"{name}.{path}": text for path, text in encodings_of(dict(type_.members)).items()}
+        elif type_.encoding is Encoding.BASE64 and pa.types.is_decimal(type_.arrow):
+            result[name] = f"base64:{type_.arrow.scale if type_.scale is None else type_.scale}"
+        elif type_.encoding not in {Encoding.NATURAL, Encoding.TEXT, Encoding.ENTRIES}:
+            result[name] = type_.encoding.value
+    return result
+
+
+def with_written(type_: ValueType, path: str, known: Mapping[str, str]) -> ValueType:
+    """The type of the column at `path` with the encodings that `encodings_of` gave before, where it has none of its own."""
+    if type_.members:
+        return replace(type_, members=tuple((n, with_written(m, f"{path}.{n}", known)) for n, m in type_.members))
+    if type_.encoding is not Encoding.NATURAL or path not in known:
+        return type_
+    name, _, scale = known[path].partition(":")
+    encoding = Encoding(name)
+    if pa.types.is_decimal(type_.arrow):
+        kept = ValueType(pa.decimal128(38, 0), encoding, scale=int(scale) if scale else None)
+        return as_written(type_, kept if encoding is not Encoding.PLAIN else ValueType(pa.string()))
+    meant_for = pa.types.is_temporal(type_.arrow) if encoding in _OF_TIMES else _is_bytes(type_.arrow)
+    return replace(type_, encoding=encoding) if meant_for else type_
+
+
+def from_config(types: Mapping[str, str], encodings: Mapping[str, str] | None = None) -> dict[str, ValueType]:
+    """Value types by column from Iceberg type names and names of encodings.
+
+    Raises:
+        ConfigError: unknown type or encoding, or an encoding for a column without a type.
+    """
+    encodings = encodings or {}
+    result = {}
+    for column, text in types.items():
+        try:
+            arrow = arrow_type(parse_type(text))
+        except ScanError as error:
+            raise ConfigError(f"types.{column}: {error}") from error
+        try:
+            encoding = Encoding(encodings.get(column, "natural"))
+        except ValueError as error:
+            valid = ", ".join(e.value for e in Encoding)
+            raise ConfigError(
+                f"encodings.{column}: unknown encoding {encodings[column]!r}; valid are {valid}"
+            ) from error
+        if encoding in DATE_STYLES and not (pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)):
+            raise ConfigError(
+                f"encodings.{column}: {encoding.value} is how dates are written, and {column} is {describe(arrow)}"
+            )
+        if encoding is Encoding.PLAIN and not pa.types.is_decimal(arrow):
+            raise ConfigError(
+                f"encodings.{column}: plain is how decimals are written, and {column} is {describe(arrow)}"
+            )
+        result[column] = from_arrow(arrow, encoding, explicit=True)
+    if lost := sorted(set(encodings) - set(types)):
+        raise ConfigError(f"encodings name columns without a type: {', '.join(lost)}; add them to types")
+    return result
+
+
+def describe(arrow: pa.DataType) -> str:
+    """The Iceberg name of an Arrow type, for messages."""
+    names = {
+        pa.bool_(): "boolean",
+        pa.int32(): "int",
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.date32(): "date",
+        pa.time64("us"): "time",
+        pa.timestamp("us"): "timestamp",
+        pa.timestamp("us", "UTC"): "timestamptz",
+        pa.timestamp("ns"): "timestamp_ns",
+        pa.timestamp("ns", "UTC"): "timestamptz_ns",
+        pa.binary(16): "uuid",
+    }
+    if arrow in names:
+        return names[arrow]
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_fixed_size_binary(arrow):
+        return f"fixed[{arrow.byte_width}]"
+    return "struct" if pa.types.is_struct(arrow) else str(arrow)
+
+
+def paths_below(
+    explicit: Mapping[str, ValueType], column: str, columns: Sequence[str]
+) -> dict[tuple[str, ...], ValueType]:
+    """The types that `explicit` has for what is inside a column; a column of the very name of a path takes its type."""
+    prefix = f"{column}."
+    return {
+        tuple(name.removeprefix(prefix).split(".")): wanted
+        for name, wanted in explicit.items()
+        if name.startswith(prefix) and name not in columns
+    }
+
+
+def with_members(found: ValueType, wanted: Mapping[tuple[str, ...], ValueType], column: str) -> ValueType:
+    """The type with these types inside it.
+
+    Raises:
+        ConfigError: a path into what has no such member.
+    """
+    if not wanted or pa.types.is_null(found.arrow):
+        return found
+    known = dict(found.members)
+    lost = {path[0] for path in wanted} - set(known)
+    if not pa.types.is_nested(found.arrow) or (lost and not pa.types.is_struct(found.arrow)):
+        inside = ", ".join(known) or "nothing"
+        shown = ", ".join(sorted(".".join((column, *path)) for path in wanted))
+        raise ConfigError(f"types: {shown}: {column} is {found.arrow}, inside which there is {inside}")
+    for name in dict.fromkeys(path[0] for path in wanted):
+        own = wanted.get((name,), known.get(name, ValueType(pa.null())))
+        deeper = {path[1:]: t for path, t in wanted.items() if path[0] == name and len(path) > 1}
+        known[name] = with_members(own, deeper, f"{column}.{name}")
+    members = tuple((name, member) for name, member in known.items() if not pa.types.is_null(member.arrow))
+    return replace(found, arrow=_arrow(found.arrow, dict(members)), members=members)
+
+
+def _arrow(arrow: pa.DataType, members: Mapping[str, ValueType]) -> pa.DataType:
+    if pa.types.is_struct(arrow):
+        return pa.struct([pa.field(name, member.arrow) for name, member in members.items()])
+    if pa.types.is_map(arrow):
+        key = pa.field("key", members["key"].arrow, nullable=False)
+        return pa.map_(key, pa.field("value", members["value"].arrow))
+    return pa.list_(pa.field("element", members["element"].arrow))
+
+
+def plain_type(arrow: pa.DataType) -> pa.DataType:
+    """The type, of those that Iceberg has, that holds every value of an Arrow type."""
+    if pa.types.is_dictionary(arrow):
+        return plain_type(arrow.value_type)
+    if pa.types.is_nested(arrow):
+        return _plain_nested(arrow)
+    if pa.types.is_temporal(arrow):
+        return _plain_temporal(arrow)
+    if pa.types.is_integer(arrow):
+        return _plain_integer(arrow)
+    if pa.types.is_decimal(arrow):
+        return pa.decimal128(min(arrow.precision, 38), max(min(arrow.scale, 38), 0))
+    if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
+        return pa.string()
+    if pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
+        return pa.binary()
+    return pa.float32() if arrow == pa.float16() else arrow
+
+
+def _plain_integer(arrow: pa.DataType) -> pa.DataType:
+    if arrow == pa.uint64():
+        return pa.decimal128(20, 0)
+    return pa.int64() if arrow in (pa.int64(), pa.uint32()) else pa.int32()
+
+
+def _plain_temporal(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(arrow):
+        return pa.date32()
+    if pa.types.is_time(arrow):
+        return pa.time64("us")
+    if pa.types.is_timestamp(arrow):
+        # Nanoseconds are for tables of format 3, whose columns say so; others hold microseconds.
+        return pa.timestamp("us", "UTC" if arrow.tz else None)
+    return pa.int64()
+
+
+def _plain_nested(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(arrow):
+        fields = [arrow.field(i) for i in range(arrow.num_fields)]
+        return pa.struct([pa.field(f.name, plain_type(f.type)) for f in fields])
+    if pa.types.is_map(arrow):
+        key = pa.field("key", plain_type(arrow.key_type), nullable=False)
+        return pa.map_(key, pa.field("value", plain_type(arrow.item_type)))
+    return pa.list_(pa.field("element", plain_type(arrow.value_type)))

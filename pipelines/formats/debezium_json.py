@@ -1,0 +1,306 @@
+"""Debezium events in JSON: plain, in the schema envelope, or unwrapped by ExtractNewRecordState.
+
+Also handles message keys and tombstones. The schema envelope is removed by comparing bytes, without parsing it for
+each event. The rules are in `debezium.py`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.decode import feed_schemas
+from pipelines.decode.batches import RawEvents
+from pipelines.decode.events import (
+    Declared,
+    Events,
+    Refusal,
+    blank,
+    broken_documents,
+    counted,
+    distinct,
+    letters,
+    milliseconds,
+    paths_of,
+    refusal,
+    strings,
+    table_names,
+    tombstones,
+)
+from pipelines.decode.image import EitherImages, ImageSource, ObjectImages, ScannedImages
+from pipelines.decode.json_columns import integers
+from pipelines.decode.value_types import ValueType
+from pipelines.formats import debezium as rules
+from pipelines.formats.debezium import ADDED, ORIGIN_PREFIXES, DebeziumOptions, decode_rows_of_file, layouts_of
+from pipelines.jsonscan import text_kernels
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
+from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
+
+Mask = NDArray[np.bool_]
+
+MAX_COMPARED_SCHEMAS = 64
+"""Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""
+NO_SCHEMA = -1
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """Events without their envelopes.
+
+    Attributes:
+        documents: the payload of each event, or the event itself where it has no envelope.
+        schema_of: index into `schemas` per event, NO_SCHEMA where it has none.
+        schemas: distinct schema documents, in order of appearance.
+    """
+
+    documents: Documents
+    schema_of: NDArray[np.int32]
+    schemas: tuple[bytes, ...]
+
+
+def cut_envelopes(documents: Documents) -> Payloads:
+    """The payloads of events that have an envelope, the events themselves where they have none."""
+    start, end = documents.start.copy(), documents.end.copy()
+    schema_of = np.full(len(documents), NO_SCHEMA, np.int32)
+    schemas: dict[bytes, int] = {}
+    pending = first_member_is(documents, "schema", "payload")
+    for _ in range(MAX_COMPARED_SCHEMAS):
+        if not pending.any():
+            break
+        first = int(np.argmax(pending))
+        cut = _envelope_at(documents, first)
+        if cut is None:
+            break
+        prefix, suffix, schema = cut
+        matched = np.zeros(len(documents), np.bool_)
+        text_kernels.match_affixes(
+            documents.data, documents.start, documents.end, pending, prefix, suffix, start, end, matched
+        )
+        schema_of[matched] = schemas.setdefault(schema, len(schemas))
+        pending = pending & ~matched
+    if pending.any():
+        _cut_one_by_one(documents, pending, start=start, end=end, schema_of=schema_of, schemas=schemas)
+    return Payloads(Documents(documents.data, start, end), schema_of, tuple(schemas))
+
+
+def _envelope_at(documents: Documents, row: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bytes] | None:
+    """(bytes before the payload, bytes after it, schema) of one event; None if it has no envelope."""
+    one = scan_objects(documents.take(np.array([row])), ("schema", "payload"), learn=False)
+    schema, payload = one.column("schema"), one.column("payload")
+    is_schema = schema.kind[0] in (kernels.OBJECT, kernels.NULL)
+    if not one.is_object[0] or payload.kind[0] != kernels.OBJECT or not is_schema:
+        return None
+    begin, end = int(documents.start[row]), int(documents.end[row])
+    prefix = documents.data[begin : int(payload.start[0])]
+    suffix = np.frombuffer(documents.data[int(payload.end[0]) : end].tobytes().rstrip(), np.uint8)
+    return prefix, suffix, documents.data[int(schema.start[0]) : int(schema.end[0])].tobytes()
+
+
+def _cut_one_by_one(
+    documents: Documents,
+    pending: NDArray[np.bool_],
+    *,
+    start: NDArray[np.int32],
+    end: NDArray[np.int32],
+    schema_of: NDArray[np.int32],
+    schemas: dict[bytes, int],
+) -> None:
+    members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False)
+    schema, payload = members.column("schema"), members.column("payload")
+    has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
+    # Some writers leave the schema out. Beside other members a payload is a column of a row.
+    alone = np.flatnonzero(has_payload & (schema.kind == kernels.MISSING))
+    if len(alone):
+        alone = alone[scan_objects(documents.take(alone), ("payload",)).of_names({"payload"})]
+        start[alone], end[alone] = payload.start[alone], payload.end[alone]
+    enveloped = np.flatnonzero(has_payload & ((schema.kind == kernels.OBJECT) | (schema.kind == kernels.NULL)))
+    start[enveloped], end[enveloped] = payload.start[enveloped], payload.end[enveloped]
+    texts = [documents.data[b:e].tobytes() for b, e in zip(schema.start[enveloped], schema.end[enveloped], strict=True)]
+    schema_of[enveloped] = [schemas.setdefault(text, len(schemas)) for text in texts]
+
+
+BROKEN_SCHEMA = "the schema envelope is none of Connect's: its parts are missing or of another kind"
+
+_MEMBERS = ("before", "after", "source", "op", "ts_ms", "transaction", "ts_us", "ts_ns", *rules.FLAGS)
+_ORIGIN = tuple(prefix + name for prefix in ORIGIN_PREFIXES for name in rules.PARTS)
+_OF_ROW = (*rules.FLAGS, *_ORIGIN, "__source_ts_ms", "__ts_ms")
+_SOURCE = ("ts_ms", *rules.PARTS)
+
+
+def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
+    """The changes of a batch of Debezium JSON, or of rows of a file that hold its events in columns."""
+    if raw.rows is not None:
+        return decode_rows_of_file(raw.rows)
+    documents = from_binary(raw.documents)
+    payloads = cut_envelopes(documents)
+    keys = cut_envelopes(no_documents(len(documents)) if raw.keys is None else from_binary(raw.keys))
+    nested = scan_nested(payloads.documents, _MEMBERS, ("after", "before"), ("source", _SOURCE))
+    members = scan_objects(payloads.documents, _MEMBERS, learn=False) if nested is None else nested.top
+    kind = layouts_of(payloads.documents, members)
+    changes = _envelopes(members, kind.enveloped, nested)
+    if kind.row.any() or options.tombstones == "delete":
+        changes = changes.beside(_rows(payloads.documents, keys.documents, members, kind.row, options))
+    table_of, tables = table_names(list(changes.names))
+    declared_of, declared, broken_schema = _declared(payloads, keys, kind.row)
+    empty = tombstones(members) & (changes.op == 0)
+    return Events(
+        raw=np.arange(len(documents)),
+        op=np.where(broken_schema, np.uint8(0), changes.op),
+        table_of=table_of,
+        tables=tables,
+        source_ts=changes.source_ts,
+        after=changes.after,
+        before=changes.before,
+        key=ObjectImages(keys.documents),
+        declared_of=declared_of,
+        declared=declared,
+        order=paths_of(payloads.documents),
+        refusals=(
+            *broken_documents(members),
+            *changes.refusals,
+            *refusal(kind.odd, rules.NO_CHANGE),
+            *refusal(broken_schema, BROKEN_SCHEMA),
+        ),
+        skipped=counted(
+            ("blank line", blank(members)),
+            ("tombstone", empty),
+            ("control event", kind.control),
+            ("logical decoding message", changes.message),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """What one layout makes of its documents; the other documents have op 0 and NULL."""
+
+    op: rules.Ops
+    names: tuple[pa.StringArray, ...]
+    source_ts: pa.Array
+    after: ImageSource
+    before: ImageSource
+    refusals: tuple[Refusal, ...]
+    message: Mask
+
+    def beside(self, other: "_Changes") -> "_Changes":
+        """Both, which have no document in common."""
+        return _Changes(
+            op=np.where(self.op != 0, self.op, other.op),
+            names=tuple(pc.coalesce(*both) for both in zip(self.names, other.names, strict=True)),
+            source_ts=pc.coalesce(self.source_ts, other.source_ts),
+            after=EitherImages(self.after, other.after),
+            before=EitherImages(self.before, other.before),
+            refusals=(*self.refusals, *other.refusals),
+            message=self.message,
+        )
+
+
+def _envelopes(members: Members, enveloped: Mask, nested: Nested | None) -> _Changes:
+    if not enveloped.all():
+        members = members.where(enveloped)
+    op, message, unknown = rules.of_envelope(letters(members.column("op")))
+    images: list[ImageSource]
+    if nested is None:
+        source = scan_objects(members.column("source").documents(kernels.OBJECT), _SOURCE, learn=False)
+        images = [ObjectImages(members.column(name).documents(kernels.OBJECT)) for name in ("after", "before")]
+    elif enveloped.all():
+        source, images = nested.origin, [ScannedImages(image) for image in nested.rows]
+    else:
+        source = nested.origin.where(enveloped)
+        images = [ScannedImages(image.where(enveloped)) for image in nested.rows]
+    of_mongodb = _of_mongodb(members, enveloped)
+    return _Changes(
+        op=np.where(enveloped & ~of_mongodb, op, np.uint8(0)),
+        names=tuple(strings(source.column(name)) for name in rules.PARTS),
+        source_ts=_source_time(source.column("ts_ms"), members.column("ts_ms")),
+        after=images[0],
+        before=images[1],
+        refusals=(
+            *refusal(of_mongodb, rules.MONGODB),
+            *refusal(enveloped & unknown, rules.UNKNOWN_OP, members.column("op")),
+        ),
+        message=enveloped & message,
+    )
+
+
+def _of_mongodb(members: Members, enveloped: Mask) -> Mask:
+    """Events whose rows are text, or that say that they are of such a feed where they have no row."""
+    after = members.column("after")
+    result: Mask = enveloped & after.of_kind(kernels.STRING, kernels.ESCAPED)
+    bare = np.flatnonzero(
+        enveloped & ~after.of_kind(kernels.OBJECT) & ~members.column("before").of_kind(kernels.OBJECT)
+    )
+    if len(bare):
+        origins = members.column("source").documents(kernels.OBJECT).take(bare)
+        connector = scan_objects(origins, ("connector",), learn=False).column("connector")
+        found = np.zeros(len(bare), np.bool_)
+        pattern = np.frombuffer(b"mongodb", np.uint8)
+        text_kernels.match_bytes(
+            connector.data, connector.start, connector.end, connector.kind == kernels.STRING, pattern, found
+        )
+        result[bare] |= found
+    return result
+
+
+def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, options: DebeziumOptions) -> _Changes:
+    documents = documents.where(row)
+    rows = scan_objects(documents, _OF_ROW, learn=False)
+    stated = rows.column("__op")
+    op, unknown = rules.of_row(letters(stated), stated.has_value, _is_true(rows.column("__deleted")))
+    op = np.where(row, op, np.uint8(0))
+    if options.tombstones == "delete":
+        has_key = scan_objects(keys, (), learn=False).is_object
+        op = np.where(tombstones(members) & has_key, np.uint8(rules.DELETE), op)
+    deleted = op == rules.DELETE
+    return _Changes(
+        op=op,
+        names=tuple(
+            pc.coalesce(*(strings(rows.column(prefix + name)) for prefix in ORIGIN_PREFIXES)) for name in rules.PARTS
+        ),
+        source_ts=_source_time(rows.column("__source_ts_ms"), rows.column("__ts_ms")),
+        after=ObjectImages(documents.where(~deleted), ADDED),
+        before=ObjectImages(documents.where(deleted), ADDED),
+        refusals=refusal(row & unknown, rules.UNKNOWN_ROW_OP, stated),
+        message=np.zeros_like(row),
+    )
+
+
+def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+    """What the schemas of value and key together declare, per distinct pair of them and layout; whose are broken."""
+    width = len(keys.schemas) + 1
+    pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
+    declared_of, first = distinct(pair_of * 2 + row if payloads.schemas else pair_of * 2)
+    declared: list[Declared] = []
+    broken: list[int] = []
+    for at in first.tolist():
+        value, key = int(payloads.schema_of[at]), int(keys.schema_of[at])
+        types: dict[str, ValueType] = {}
+        names: tuple[str, ...] = ()
+        try:
+            if key != NO_SCHEMA:
+                types |= feed_schemas.row_types(keys.schemas[key])
+            names = tuple(types)
+            if value != NO_SCHEMA:
+                types |= feed_schemas.row_types(payloads.schemas[value], *(() if row[at] else ("after", "before")))
+        except ValueError:
+            broken.append(len(declared))
+            types, names = {}, ()
+        declared.append(Declared(types, names))
+    return declared_of.astype(np.int32), tuple(declared) or (Declared(),), np.isin(declared_of, broken)
+
+
+def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:
+    """The source's time in milliseconds, or the connector's where the source has none (snapshots write 0)."""
+    of_source = milliseconds(*integers(source))
+    return pc.coalesce(of_source, milliseconds(*integers(event))) if of_source.null_count else of_source
+
+
+def _is_true(column: SpanColumn) -> Mask:
+    """Rows that say true, as a boolean or as text."""
+    result: Mask = column.kind == kernels.TRUE
+    pattern = np.frombuffer(b"true", np.uint8)
+    text_kernels.match_bytes(column.data, column.start, column.end, column.kind == kernels.STRING, pattern, result)
+    return result

@@ -1,0 +1,534 @@
+"""Commits one Iceberg snapshot per batch: files, schema, partition spec, position and summary in one step.
+
+Also determines whether a commit succeeded, failed or is unknown. Snapshots on branches, for publishing, are in
+`publish/publish_commit.py`.
+"""
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal, TypeVar
+
+from pipelines import own_version
+from pipelines.errors import CommitConflictError, CommitUnknownError
+from pipelines.iceberg import crash_points
+from pipelines.iceberg.commit_manifests import Selection, SnapshotManifests
+from pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
+from pipelines.iceberg.manifests import ManifestEntry, manifest_list_bytes
+from pipelines.iceberg.metadata_swap import supports, swap_snapshot
+from pipelines.iceberg.schema_evolution import schema_document
+from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
+from scan_core.model.schema import Schema
+from scan_core.model.snapshot import PartitionSpec
+
+ATTEMPTS = 5
+PAUSE_SECONDS = 1.0
+"""Before the second attempt, doubled before each one after it."""
+Outcome = Literal["done", "lost", "open", "untold"]
+
+_log = logging.getLogger(__name__)
+
+
+def settle(
+    table: Any, base_id: int | None, snapshot_id: int, request: Callable[[], None], *, is_staged: bool = False
+) -> None:
+    """Ask the catalog for a commit until it is known what became of it.
+
+    The same request is made again where it may or may not have been done. It asks for a table whose current snapshot is
+    the base, so it is done once at most; and once any attempt has met another snapshot, none that is still on its way
+    can be done any more. A conflict that leaves the table at the base says nothing of an attempt before it, which may be
+    what it met: catalogs lock their tables.
+
+    Args:
+        table: from the catalog; shows the snapshot afterwards.
+        base_id: snapshot upon which the commit builds.
+        snapshot_id: that it makes.
+        request: the commit. It raises `CommitConflictError` where another writer is known to have been faster, and
+            whatever the catalog's client raises.
+        is_staged: the snapshot is there already, and the commit makes it the current one.
+
+    Raises:
+        CommitConflictError: it has not happened and never will.
+        CommitUnknownError: it may have happened, or may yet.
+    """
+    name = ".".join(table.name())
+    last: Exception | None = None
+    is_on_its_way = False
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+        try:
+            request()
+        except Exception as error:  # noqa: BLE001 - whatever it was: the table tells what became of the commit
+            last = error
+        else:
+            return
+        if attempt == 0 and isinstance(last, CommitConflictError):
+            raise last
+        outcome = _outcome(table, base_id, snapshot_id, is_staged=is_staged)
+        if outcome == "done":
+            _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
+            return
+        is_conflict = _is_conflict(last)
+        is_on_its_way |= not is_conflict
+        is_known = isinstance(last, CommitConflictError) or not is_on_its_way
+        if outcome == "lost" or (outcome == "open" and is_known):
+            raise CommitConflictError(f"another writer changed {name}: {last}") from last
+        if not is_conflict and not _may_pass(last):
+            raise last
+        _log.warning("%s: whether the commit has happened is not known yet: %s", name, last)
+    raise CommitUnknownError(
+        f"{name}: the catalog does not tell whether the commit happened ({last}); nothing was removed. Run again when it "
+        "answers: what has happened is not done twice"
+    ) from last
+
+
+def _outcome(table: Any, base_id: int | None, snapshot_id: int, *, is_staged: bool) -> Outcome:
+    """By the table as the catalog has it now: the snapshot is there, or another one builds upon the base, or none does."""
+    try:
+        now = table.catalog.load_table(table.name())
+    except Exception as error:  # noqa: BLE001 - a catalog that does not answer tells nothing
+        _log.warning("%s cannot be loaded: %s", ".".join(table.name()), error)
+        return "untold"
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in now.metadata.snapshots}
+    if snapshot_id in (_line(now) if is_staged else parents):
+        table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
+        return "done"
+    at = now.metadata.current_snapshot_id
+    if at == base_id:
+        return "open"
+    while at in parents:
+        at = parents[at]
+        if at == base_id:
+            return "lost"
+    return "untold"  # the way back to the base has expired, or was rolled back: the snapshot may have been on it
+
+
+def _line(table: Any) -> set[int]:
+    """The current snapshot and its ancestors."""
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.metadata.snapshots}
+    found: set[int] = set()
+    at = table.metadata.current_snapshot_id
+    while at in parents and at not in found:
+        found.add(at)
+        at = parents[at]
+    return found
+
+
+def _is_conflict(error: Exception) -> bool:
+    from pyiceberg.exceptions import CommitFailedException
+
+    return isinstance(error, (CommitFailedException, CommitConflictError))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a catalog, or what stands before it, fails in this way while it is in trouble."""
+    from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
+    from requests import RequestException
+
+    kinds: tuple[type[BaseException], ...] = (CommitStateUnknownException, ServerError, ServiceUnavailableError)
+    kinds = (*kinds, RequestException, ConnectionError, TimeoutError)
+    if (alchemy := sys.modules.get("sqlalchemy.exc")) is not None:
+        kinds = (*kinds, alchemy.OperationalError)
+    return isinstance(error, kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: FileContent
+    rows: int
+    size: int
+    partition: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Files that enter and leave a table with one snapshot."""
+
+    added: tuple[_File, ...]
+    removed: tuple[_File, ...]
+
+    @classmethod
+    def of(cls, added: Sequence[WrittenFile], removed: Iterable[tuple[int, ManifestEntry]]) -> "Change":
+        """From files written, and manifest entries removed with their spec ids."""
+        return cls(
+            tuple(_File(f.content, f.record_count, f.file_size_bytes, (f.spec_id, *f.partition)) for f in added),
+            tuple(
+                _File(
+                    FileContent(e.data_file["content"]),
+                    e.data_file["record_count"],
+                    e.data_file["file_size_in_bytes"],
+                    (spec_id, *e.data_file["partition"].values()),
+                )
+                for spec_id, e in removed
+            ),
+        )
+
+    @property
+    def operation(self) -> Literal["append", "overwrite", "delete"]:
+        """What the snapshot calls itself (rule 24)."""
+        adds_data = any(f.content is FileContent.DATA for f in self.added)
+        if self.removed or any(f.content is not FileContent.DATA for f in self.added):
+            return "overwrite" if adds_data else "delete"
+        return "append"
+
+
+def summarise(change: Change, previous: Mapping[str, str] | None, properties: Mapping[str, str]) -> dict[str, str]:
+    """The summary of a snapshot: counts of `change`, totals from those of the parent, and `properties`."""
+    counts = {**_counts(change.added, "added", "added"), **_counts(change.removed, "removed", "deleted")}
+    partitions = {f.partition for f in (*change.added, *change.removed)}
+    summary = {name: str(count) for name, count in counts.items() if count}
+    if partitions:
+        summary["changed-partition-count"] = str(len(partitions))
+    for total, added, removed in _TOTALS:
+        before = "0" if previous is None else previous.get(total)
+        if before is not None:
+            summary[total] = str(int(before) + counts[added] - counts[removed])
+    return {**summary, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
+
+
+@cache
+def _own_version() -> str:
+    return own_version()
+
+
+_TOTALS = (
+    ("total-data-files", "added-data-files", "deleted-data-files"),
+    ("total-delete-files", "added-delete-files", "removed-delete-files"),
+    ("total-records", "added-records", "deleted-records"),
+    ("total-files-size", "added-files-size", "removed-files-size"),
+    ("total-position-deletes", "added-position-deletes", "removed-position-deletes"),
+    ("total-equality-deletes", "added-equality-deletes", "removed-equality-deletes"),
+)
+
+
+def _counts(files: Sequence[_File], verb: str, data_verb: str) -> dict[str, int]:
+    def of(content: FileContent) -> list[_File]:
+        return [f for f in files if f.content is content]
+
+    data, positions, equality = (of(c) for c in FileContent)
+    return {
+        f"{data_verb}-data-files": len(data),
+        f"{data_verb}-records": sum(f.rows for f in data),
+        f"{verb}-files-size": sum(f.size for f in files),
+        f"{verb}-delete-files": len(positions) + len(equality),
+        f"{verb}-position-delete-files": len(positions),
+        f"{verb}-equality-delete-files": len(equality),
+        f"{verb}-position-deletes": sum(f.rows for f in positions),
+        f"{verb}-equality-deletes": sum(f.rows for f in equality),
+    }
+
+
+Operation = Literal["append", "overwrite", "delete", "replace"]
+Result = TypeVar("Result")
+
+MAIN = "main"
+_AFTER_SNAPSHOT = frozenset({"remove-snapshot-ref", "remove-snapshots"})
+"""Updates that make sense once the snapshot of a commit is there."""
+CONFLICT_ATTEMPTS = 10
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+"""Each pause is random, its bound doubled with each attempt: several seconds in all, longer than commits take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A snapshot that is now the table's."""
+
+    snapshot_id: int
+    sequence_number: int
+    operation: str
+    summary: Mapping[str, str]
+
+
+def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
+    """Select every live file: a truncate."""
+    return True
+
+
+def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Selection:
+    """Select the files of some partitions, given as they stand in manifests."""
+    wanted = frozenset(partitions)
+
+    def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
+        if spec.spec_id != spec_id:
+            return False
+        return tuple(entry.data_file["partition"][f.name] for f in spec.fields) in wanted
+
+    return selects
+
+
+class RowDelta:
+    """A commit in the making: schema and specs first, then files, then `commit`, once.
+
+    It is bound to the snapshot that was current when it began; if the table has moved on, `commit` fails and whoever
+    began it decides whether to begin again.
+    """
+
+    def __init__(self, table: Any, options: WriterOptions | None = None) -> None:
+        self.table = table
+        self.storage = storage_of(table)
+        self.schema: Schema = current_schema(table)
+        self.specs: dict[int, PartitionSpec] = specs_of(table)
+        self.default_spec: PartitionSpec = self.specs[table.spec().spec_id]
+        self.base_snapshot_id: int | None = table.metadata.current_snapshot_id
+        self._options = options or WriterOptions()
+        self._updates: list[dict[str, Any]] = []
+        self._requirements: list[dict[str, Any]] = []
+        self._written: list[str] = []
+        self._may_be_there = False
+
+    @property
+    def target(self) -> WriteTarget:
+        """Where files of this commit go, in the schema of this commit."""
+        return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
+
+    def evolve(self, schema: Schema) -> None:
+        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others.
+
+        Of several schemas of one commit only the last one is committed.
+        """
+        metadata = self.table.metadata
+        self.schema = Schema(max(s.schema_id for s in metadata.schemas) + 1, schema.fields, schema.identifier_field_ids)
+        self._updates = [u for u in self._updates if u["action"] not in {"add-schema", "set-current-schema"}]
+        self._updates += [
+            {"action": "add-schema", "schema": schema_document(self.schema)},
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        schema_of = {"assert-current-schema-id", "assert-last-assigned-field-id"}
+        self._requirements = [r for r in self._requirements if r["type"] not in schema_of]
+        self._requirements += [
+            {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
+            {"type": "assert-last-assigned-field-id", "last-assigned-field-id": metadata.last_column_id},
+        ]
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the table, in this commit."""
+        self._updates.append({"action": "set-properties", "updates": dict(properties)})
+
+    def unpartitioned_spec(self) -> PartitionSpec:
+        """A spec under which deletes are global (rule 4): the table's own, or one added with this commit."""
+        found = next((s for s in self.specs.values() if s.is_unpartitioned), None)
+        if found is not None:
+            return found
+        spec = PartitionSpec(max(self.specs) + 1, ())
+        self.specs[spec.spec_id] = spec
+        self._updates.append({"action": "add-spec", "spec": {"spec-id": spec.spec_id, "fields": []}})
+        last = self.table.metadata.last_partition_id
+        self._requirements.append({"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": last})
+        return spec
+
+    def commit(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        *,
+        remove: Selection | None = None,
+        operation: Operation | None = None,
+    ) -> Committed:
+        """Write manifests and swap the table's metadata.
+
+        Args:
+            added: new files, under specs of this table.
+            properties: for the snapshot's summary: positions.
+            remove: which live files leave the table.
+            operation: what the snapshot calls itself; None derives it.
+
+        Raises:
+            CommitConflictError: the table has changed since this commit began; nothing of it is visible.
+            CommitUnknownError: the catalog does not tell whether it happened.
+        """
+        snapshot, committed = self._snapshot(added, properties, remove, operation)
+        self._swap(snapshot)
+        crash_points.reached("after-commit")
+        return committed
+
+    def stage(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        *,
+        branch: str,
+        remove: Selection | None = None,
+        operation: Operation | None = None,
+    ) -> Committed:
+        """As `commit`, but the snapshot becomes the head of a branch, and whoever reads the table sees nothing of it.
+
+        `make_current` in `staged_commit.py` lets readers see it. Its schema is not the current one until then.
+
+        Args:
+            added: as for `commit`.
+            properties: as for `commit`.
+            branch: moved if it is there.
+            remove: as for `commit`.
+            operation: as for `commit`.
+
+        Raises:
+            CommitConflictError: as for `commit`.
+            CommitUnknownError: as for `commit`.
+        """
+        snapshot, committed = self._snapshot(added, properties, remove, operation)
+        later = {"set-current-schema", "set-properties"}
+        self._updates = [update for update in self._updates if update["action"] not in later]
+        self._settle(snapshot, partial(self._ask_catalog, snapshot, branch))
+        return committed
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Paths of manifests and manifest lists that were written for this commit."""
+        return tuple(self._written)
+
+    def also(self, updates: Sequence[Mapping[str, Any]], requirements: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Change more of the table in this commit, in the words of the REST catalog specification."""
+        self._updates += [dict(update) for update in updates]
+        self._requirements += [dict(requirement) for requirement in requirements]
+
+    def _snapshot(
+        self,
+        added: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        remove: Selection | None,
+        operation: Operation | None,
+    ) -> tuple[dict[str, Any], Committed]:
+        """Write manifests; the snapshot as metadata has it."""
+        crash_points.reached("after-files")
+        metadata = self.table.metadata
+        snapshot_id = metadata.new_snapshot_id()
+        sequence_number = metadata.last_sequence_number + 1
+        base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)
+        manifests = SnapshotManifests(
+            self.table, self.storage, self.schema, self.specs, snapshot_id, sequence_number, self._written
+        )
+        carried = manifests.carried(base, remove)
+        records = [*manifests.added(added), *carried.records]
+        change = Change.of(added, carried.removed)
+        named = operation or change.operation
+        summary = summarise(change, base.summary if base is not None else None, properties)
+        path = manifests.write(
+            f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
+            manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
+        )
+        crash_points.reached("after-manifests")
+        snapshot = {
+            "snapshot-id": snapshot_id,
+            **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms + 1),
+            "manifest-list": path,
+            "summary": {"operation": named, **summary},
+            "schema-id": self.schema.schema_id,
+        }
+        return snapshot, Committed(snapshot_id, sequence_number, named, summary)
+
+    def discard(self, files: Sequence[WrittenFile]) -> None:
+        """Remove files written for this commit, unless it happened, or may have happened."""
+        if not self._may_be_there:
+            self.storage.remove(f.path for f in files)
+
+    # -- the swap --------------------------------------------------------------------------------------------------
+
+    def _swap(self, snapshot: dict[str, Any]) -> None:
+        """Make the snapshot the table's current one, with all other changes of this commit.
+
+        SQL catalogs take a new metadata file and swap a pointer; others, and changes of schema or specs, go through
+        PyIceberg in the words of the REST catalog specification.
+        """
+        is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
+        swap = self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog
+        self._settle(snapshot, partial(swap, snapshot))
+
+    def _settle(self, snapshot: Mapping[str, Any], request: Callable[[], None]) -> None:
+        self._may_be_there = True
+        try:
+            settle(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
+        except CommitConflictError:
+            self._may_be_there = False
+            self.storage.remove(self._written)
+            raise
+
+    def _swap_pointer(self, snapshot: dict[str, Any]) -> None:
+        if not swap_snapshot(self.table, snapshot, self.storage, metadata_location(self.table)):
+            raise CommitConflictError(f"another writer changed {'.'.join(self.table.name())}")
+
+    def _ask_catalog(self, snapshot: dict[str, Any], branch: str = MAIN) -> None:
+        reference = {"type": "branch", "ref-name": branch, "snapshot-id": snapshot["snapshot-id"]}
+        request_commit(
+            self.table,
+            [
+                {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": self.base_snapshot_id},
+                *self._requirements,
+            ],
+            [
+                *(update for update in self._updates if update["action"] not in _AFTER_SNAPSHOT),
+                {"action": "add-snapshot", "snapshot": snapshot},
+                {"action": "set-snapshot-ref", **reference},
+                *(update for update in self._updates if update["action"] in _AFTER_SNAPSHOT),
+            ],
+        )
+
+
+def request_commit(table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]) -> None:
+    """Ask the catalog for a commit, in the words of the REST catalog specification; `table` shows it afterwards.
+
+    Raises:
+        CommitConflictError: another snapshot was added meanwhile, be it on another branch.
+        CommitFailedException: a requirement is not met; whatever else the client of the catalog raises.
+    """
+    from pyiceberg.exceptions import BadRequestError
+    from pyiceberg.table import CommitTableRequest
+
+    *namespace, name = table.name()
+    request = CommitTableRequest.model_validate(
+        {
+            "identifier": {"namespace": namespace, "name": name},
+            "requirements": [
+                {"type": "assert-table-uuid", "uuid": str(table.metadata.table_uuid)},
+                *requirements,
+            ],
+            "updates": list(updates),
+        }
+    )
+    try:
+        table._do_commit(request.updates, request.requirements)  # noqa: SLF001 - no public way to commit one
+    except (ValueError, BadRequestError) as error:
+        if "sequence number" not in str(error):
+            raise
+        # no requirement asks for the last sequence number, which snapshots of other branches take, too
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def request_or_conflict(
+    table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+) -> None:
+    """As `request_commit`, for changes that do no harm if they happened in spite of the answer.
+
+    Raises:
+        CommitConflictError: another writer was faster.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        request_commit(table, requirements, updates)
+    except CommitFailedException as error:
+        raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
+
+
+def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
+    """The result of `attempt`, tried again after a conflict, with a growing pause.
+
+    Each attempt looks at the table afresh and decides whether what it wants is still right.
+    """
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+    again = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, CommitConflictError) and error.may_retry),
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
+        reraise=True,
+    )
+    return again(attempt)

@@ -1,0 +1,234 @@
+"""Adds a snapshot to the metadata of a table and makes it current in a SQL catalog.
+
+Edits the JSON of the metadata, so that the cost hardly grows with the number of snapshots. If another writer was
+first, nothing is changed; retries are in `commit.py`.
+"""
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pipelines.config.values import KEEP_SNAPSHOTS
+from pipelines.iceberg.positions import POSITION_PROPERTIES
+from pipelines.iceberg.storage import Storage
+
+
+def current_location(catalog: Any, identifier: tuple[str, ...]) -> str | None:
+    """The current metadata file of a table; None for other catalogs, and if there is no such table."""
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+
+    if type(catalog) is not SqlCatalog:
+        return None
+    from sqlalchemy import select
+
+    statement = select(IcebergTables.metadata_location).where(*_row(catalog, identifier))
+    with catalog.engine.connect() as connection:
+        found = connection.scalar(statement)
+    return None if found is None else str(found)
+
+
+def swap_location(catalog: Any, identifier: tuple[str, ...], old: str, new: str) -> bool | None:
+    """Make `new` the current metadata file if `old` still is; False if not, None for other catalogs."""
+    from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+
+    if type(catalog) is not SqlCatalog:
+        return None
+    from sqlalchemy import update
+
+    statement = (
+        update(IcebergTables)
+        .where(*_row(catalog, identifier), IcebergTables.metadata_location == old)
+        .values(metadata_location=new, previous_metadata_location=old)
+    )
+    with catalog.engine.begin() as connection:
+        return bool(connection.execute(statement).rowcount == 1)
+
+
+def can_swap(catalog: Any) -> bool:
+    """Whether a catalog is a SQL catalog whose dialect tells how many rows an update met."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return type(catalog) is SqlCatalog and bool(catalog.engine.dialect.supports_sane_rowcount)
+
+
+def _row(catalog: Any, identifier: tuple[str, ...]) -> tuple[Any, ...]:
+    from pyiceberg.catalog.sql import IcebergTables
+
+    return (
+        IcebergTables.catalog_name == catalog.name,
+        IcebergTables.table_namespace == ".".join(identifier[:-1]),
+        IcebergTables.table_name == identifier[-1],
+    )
+
+
+PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
+DEFAULT_PREVIOUS_VERSIONS = 100
+DELETE_OLD_METADATA = "write.metadata.delete-after-commit.enabled"
+SUFFIX = ".metadata.json"
+CACHED_DOCUMENTS = 64
+"""A process writes two tables per mirror; a document of a thousand snapshots is a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Metadata as JSON: snapshots by id as printed, everything else as objects."""
+
+    rest: Mapping[str, Any]
+    snapshots: Mapping[int, bytes]
+
+    def printed(self) -> bytes:
+        """The whole document; copied together once, for a thousand snapshots are a megabyte."""
+        head = orjson.dumps({**self.rest, "snapshots": []}).removesuffix(b"]}")
+        return b"".join((head, b",".join(self.snapshots.values()), b"]}"))
+
+
+_documents: OrderedDict[str, _Document] = OrderedDict()
+_lock = threading.Lock()
+"""Tables are committed by several threads."""
+
+
+def supports(table: Any) -> bool:
+    """Whether `swap_snapshot` can commit to this table."""
+    location = str(table.metadata_location)
+    return can_swap(table.catalog) and location.endswith(SUFFIX) and not location.endswith(".gz" + SUFFIX)
+
+
+def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
+    """Add a snapshot as the new head of `main` and make `table` show it; False if another writer was faster.
+
+    Args:
+        table: at the metadata that the snapshot builds upon.
+        snapshot: as the metadata JSON has it.
+        storage: of the table.
+        folder: for metadata files.
+    """
+    base = str(table.metadata_location)
+    document = _document(base, storage)
+    expired = _expired(document, table, snapshot)
+    changed = _with_snapshot(document, snapshot, base, expired)
+    location = f"{folder}/{_version(base) + 1:05d}-{uuid.uuid4()}{SUFFIX}"
+    storage.write(location, changed.printed())
+    if not swap_location(table.catalog, table.name(), base, location):
+        storage.remove([location])
+        return False
+    _remember(location, changed, base)
+    lists = [orjson.loads(document.snapshots[i]).get("manifest-list") for i in expired]
+    storage.remove(path for path in lists if path is not None)
+    _remove_old_metadata(document, changed, storage)
+    table.metadata = _shown(table.metadata, changed, snapshot, expired)
+    table.metadata_location = location
+    return True
+
+
+def _document(location: str, storage: Storage) -> _Document:
+    with _lock:
+        known = _documents.get(location)
+        if known is not None:
+            _documents.move_to_end(location)
+            return known
+    rest = orjson.loads(storage.read(location))
+    snapshots = {s["snapshot-id"]: orjson.dumps(s) for s in rest.pop("snapshots", None) or []}
+    return _Document(rest, snapshots)
+
+
+def _remember(location: str, document: _Document, base: str) -> None:
+    with _lock:
+        _documents.pop(base, None)
+        _documents[location] = document
+        while len(_documents) > CACHED_DOCUMENTS:
+            _documents.popitem(last=False)
+
+
+def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, expired: frozenset[int]) -> _Document:
+    rest, number, time = document.rest, snapshot["snapshot-id"], snapshot["timestamp-ms"]
+    refs = rest.get("refs") or {}
+    main = {"type": "branch", **refs.get("main", {}), "snapshot-id": number}
+    properties = rest.get("properties") or {}
+    kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
+    history = [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time}]
+    if expired:  # history before a gap would be wrong: it goes with the last one that expired
+        last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
+        history = history[last + 1 :]
+    files = [*(rest.get("metadata-log") or []), {"metadata-file": base, "timestamp-ms": rest["last-updated-ms"]}]
+    changes = {
+        "last-sequence-number": snapshot["sequence-number"],
+        "last-updated-ms": time,
+        "current-snapshot-id": number,
+        "refs": {**refs, "main": main},
+        "snapshot-log": history,
+        "metadata-log": files[-kept:],
+    }
+    snapshots = document.snapshots
+    if expired:
+        snapshots = {i: text for i, text in snapshots.items() if i not in expired}
+    return _Document({**rest, **changes}, {**snapshots, number: orjson.dumps(snapshot)})
+
+
+def _expired(document: _Document, table: Any, snapshot: Mapping[str, Any]) -> frozenset[int]:
+    """The oldest snapshots beyond the number to keep.
+
+    Heads of refs stay, and last carriers of a position with the way to them: it is found from parent to parent.
+    """
+    wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
+    excess = 0 if wanted is None else len(document.snapshots) + 1 - max(1, int(wanted))
+    if excess <= 0:
+        return frozenset()
+    held = {ref["snapshot-id"] for name, ref in (document.rest.get("refs") or {}).items() if name != "main"}
+    missing = set(POSITION_PROPERTIES) - set(snapshot["summary"])
+    between: set[int] = set()
+    for older in reversed(table.metadata.snapshots):
+        between.add(older.snapshot_id)
+        carried = missing & set(older.summary.additional_properties if older.summary else ())
+        if carried:
+            held |= between
+            missing -= carried
+    oldest = [i for i in document.snapshots if i not in held]
+    return frozenset(oldest[:excess])
+
+
+def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) -> None:
+    if str((after.rest.get("properties") or {}).get(DELETE_OLD_METADATA, "false")).lower() != "true":
+        return
+    kept = {entry["metadata-file"] for entry in after.rest["metadata-log"]}
+    storage.remove(
+        entry["metadata-file"] for entry in before.rest.get("metadata-log") or [] if entry["metadata-file"] not in kept
+    )
+
+
+def _shown(metadata: Any, document: _Document, snapshot: Mapping[str, Any], expired: frozenset[int]) -> Any:
+    """PyIceberg's view of the new metadata, sharing whatever has not changed."""
+    from pyiceberg.table.refs import SnapshotRef
+    from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
+
+    rest = document.rest
+    added = Snapshot.model_validate(snapshot)
+    head = SnapshotRef.model_validate(rest["refs"]["main"])
+    logged = len(rest["snapshot-log"])
+    kept = [s for s in metadata.snapshots if s.snapshot_id not in expired] if expired else metadata.snapshots
+    log = [
+        *metadata.snapshot_log,
+        SnapshotLogEntry.model_validate(rest["snapshot-log"][-1]),
+    ]
+    newest = MetadataLogEntry.model_validate(rest["metadata-log"][-1])
+    return metadata.model_copy(
+        update={
+            "last_sequence_number": added.sequence_number,
+            "last_updated_ms": added.timestamp_ms,
+            "current_snapshot_id": added.snapshot_id,
+            "refs": {**metadata.refs, "main": head},
+            "snapshots": [*kept, added],
+            "snapshot_log": log[-logged:],
+            "metadata_log": [*metadata.metadata_log, newest][-len(rest["metadata-log"]) :],
+        }
+    )
+
+
+def _version(location: str) -> int:
+    """The number at the start of a metadata file's name; -1 if it has none, as PyIceberg counts."""
+    digits = location.rsplit("/", 1)[-1].partition("-")[0].removeprefix("v")
+    return int(digits) if digits.isdigit() else -1

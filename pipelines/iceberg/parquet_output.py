@@ -1,0 +1,335 @@
+"""How a Parquet file is laid out: pages, compression, encodings, dictionaries and Bloom filters.
+
+A sample decides which columns get a dictionary. The files are written by `table_writer.py`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.iceberg.storage import Storage
+from scan_core.files.parquet.checksums import (
+    BLOOM_FILTER,
+    COLUMN_INDEX,
+    HEADER_BYTES,
+    NUM_PARTS,
+    OFFSET_INDEX,
+    PAGE_HEADERS,
+    blank_entries,
+    sealed,
+)
+from scan_core.files.parquet.footer import parse_footer
+from scan_core.files.parquet.pages import page_places, parse_offset_index
+from scan_core.model.schema import NestedField, PrimitiveType
+
+SAMPLE_RUNS = 16
+SAMPLE_RUN_ROWS = 64
+"""Runs and not single rows, as slices cost no copy. Rows that repeat their neighbour keep their dictionary."""
+LEAST_ROWS = 4 * SAMPLE_RUNS * SAMPLE_RUN_ROWS
+"""Smaller files are not worth the sample."""
+LEAST_VALUES = 32
+"""Fewer tell nothing."""
+LEAST_REPEATS = 4
+"""Each value must occur so often on average: its place in the dictionary takes up to half of its own bytes."""
+MOST_DICTIONARY_BYTES = 1024**2
+"""Where Parquet's writer gives a dictionary up by itself."""
+
+_GOLDEN = 0.6180339887
+
+
+def dictionary_columns(rows: pa.Table) -> list[str] | bool:
+    """Paths of the columns that get a dictionary; True for all."""
+    if rows.num_rows < LEAST_ROWS:
+        return True
+    step = rows.num_rows // SAMPLE_RUNS
+    # At uneven distances: what comes again in one rhythm would otherwise be met always or never.
+    starts = (int((number + number * _GOLDEN % 1) * step) for number in range(SAMPLE_RUNS))
+    sample = pa.concat_tables([rows.slice(start, SAMPLE_RUN_ROWS) for start in starts]).combine_chunks()
+    share = rows.num_rows / sample.num_rows
+    return [
+        path
+        for field, column in zip(sample.schema, sample.columns, strict=True)
+        for path, leaf in _leaves(field.name, column.combine_chunks())
+        if _repeats(leaf, share)
+    ]
+
+
+def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """The columns of Parquet that a column of Arrow becomes, by their paths."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_struct(kind):
+        for member, values in zip(kind, array.flatten(), strict=True):
+            yield from _leaves(f"{path}.{member.name}", values)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", array.keys)
+        yield from _leaves(f"{path}.key_value.value", array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves(f"{path}.list.element", array.flatten())
+    else:
+        yield path, array
+
+
+def _repeats(sample: pa.Array, share: float) -> bool:
+    """Whether the values of a column, of which this is one in `share`, occur often enough each.
+
+    Two of n values drawn from d are equal with a chance of 1 in d, so that m of them have m * m / 2d equal pairs.
+    """
+    values = sample.drop_null()
+    given = len(values)
+    if given < LEAST_VALUES or pa.types.is_boolean(values.type):
+        return True
+    repeated = given - len(pc.unique(values))
+    if repeated == 0:
+        return False
+    distinct = given * given / (2 * repeated)
+    return bool(distinct * LEAST_REPEATS <= given * share and distinct * values.nbytes <= MOST_DICTIONARY_BYTES * given)
+
+
+DEFAULT_FILE_BYTES = 256 * 1024**2
+"""Of Arrow data per file: a quarter of that on disk, near Iceberg's split size."""
+DEFAULT_ROW_GROUP_ROWS = 1_000_000
+DEFAULT_PAGE_ROWS = 10_000
+"""Small pages let readers skip what no filter and no delete touches."""
+_TRAILER_BYTES = 8
+"""Behind the footer: its length, and the magic."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How files are laid out.
+
+    Attributes:
+        file_bytes: Arrow bytes of the rows of one data file.
+        row_group_rows: most rows of a row group.
+        page_rows: most rows of a page.
+        compression: Parquet codec.
+        bloom_filters: write Bloom filters for key columns, of data files and of delete files.
+        sort_by: columns by which the rows of a data file are sorted.
+        encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
+            faster and smaller, but not every reader knows these encodings.
+        sample_dictionaries: no Parquet dictionary for columns whose values hardly come again; otherwise all try one.
+    """
+
+    file_bytes: int = DEFAULT_FILE_BYTES
+    row_group_rows: int = DEFAULT_ROW_GROUP_ROWS
+    page_rows: int = DEFAULT_PAGE_ROWS
+    compression: str = "zstd"
+    bloom_filters: bool = False
+    sort_by: tuple[str, ...] = ()
+    encode_numbers: bool = False
+    sample_dictionaries: bool = True
+
+
+def bloom_filters(
+    columns: Sequence[NestedField], num_rows: int, options: WriterOptions
+) -> dict[str, dict[str, float]] | None:
+    """Options of the Bloom filters of these columns; Parquet has none of booleans."""
+    if not options.bloom_filters:
+        return None
+    chosen = [c.name for c in columns if c.type != PrimitiveType("boolean")]
+    return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
+
+
+def delta_encoding(kind: PrimitiveType) -> str | None:
+    """The encoding for sorted values of a type; None if there is none."""
+    match kind.name:
+        case "int" | "long" | "date" | "time" | "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
+            return "DELTA_BINARY_PACKED"
+        case "string" | "binary" | "fixed" | "uuid" | "decimal":
+            return "DELTA_BYTE_ARRAY"
+        case _:
+            return None
+
+
+def number_encodings(schema: pa.Schema, dictionaries: Collection[str]) -> dict[str, str] | None:
+    """Encodings of the numbers that have no dictionary, by path; None if there are none."""
+    found = {path: e for f in schema for path, kind in _members(f.name, f.type) if (e := _number_encoding(kind))}
+    return {path: encoding for path, encoding in found.items() if path not in dictionaries} or None
+
+
+def _members(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Columns that are not below a list or map."""
+    if not pa.types.is_struct(kind):
+        yield path, kind
+        return
+    for member in kind:
+        yield from _members(f"{path}.{member.name}", member.type)
+
+
+def _number_encoding(kind: pa.DataType) -> str | None:
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        return "DELTA_BINARY_PACKED"
+    return "BYTE_STREAM_SPLIT" if pa.types.is_floating(kind) else None
+
+
+def write_parquet(
+    rows: pa.Table,
+    path: str,
+    storage: Storage,
+    options: WriterOptions,
+    *,
+    use_dictionary: bool | list[str],
+    column_encoding: dict[str, str] | None,
+    bloom_filter_options: dict[str, dict[str, float]] | None,
+) -> tuple[pq.FileMetaData, int]:
+    """Write a file; its footer and size."""
+    output = ParquetOutput(
+        storage.open_output(path),
+        rows.schema,
+        compression=options.compression,
+        use_dictionary=use_dictionary,
+        column_encoding=column_encoding,
+        max_rows_per_page=options.page_rows,
+        bloom_filter_options=bloom_filter_options,
+    )
+    try:
+        output.write(rows, options.row_group_rows)
+    except BaseException:
+        output.abandon()
+        raise
+    return output.finish()
+
+
+class ParquetOutput:
+    """A Parquet file in the making. All its bytes get checksums: pages by Parquet, the rest by entries of our own.
+
+    Args:
+        sink: where it goes; closed by `finish` and `abandon`.
+        schema: of the rows.
+        options: of `pyarrow.parquet.ParquetWriter`.
+    """
+
+    def __init__(self, sink: pa.NativeFile, schema: pa.Schema, **options: Any) -> None:
+        self._sink = _WatchedSink(sink)
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, write_page_index=True, write_page_checksum=True, store_schema=False, **options
+        )
+        self._num_leaves = sum(_num_leaves(field.type) for field in schema)
+        self._num_row_groups = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Written so far."""
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table, row_group_rows: int) -> None:
+        """Write rows, in row groups of at most so many."""
+        self._writer.write_table(rows, row_group_size=row_group_rows)
+        self._num_row_groups += max(-(-rows.num_rows // row_group_rows), 1)
+
+    def finish(self) -> tuple[pq.FileMetaData, int]:
+        """Complete the file; its footer and size."""
+        self._sink.hold()
+        self._writer.add_key_value_metadata(blank_entries(self._num_row_groups * self._num_leaves))
+        self._writer.close()
+        self._sink.release(_sealed)
+        size = self.num_bytes
+        self._sink.close()
+        return self._writer.writer.metadata, size
+
+    def abandon(self) -> None:
+        """Close the sink; the file is of no use."""
+        try:
+            self._writer.close()
+        finally:
+            self._sink.close()
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    """Columns of the file that a column of this type becomes."""
+    if pa.types.is_map(kind):
+        return _num_leaves(kind.key_type) + _num_leaves(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _num_leaves(kind.value_type)
+    return sum(_num_leaves(member.type) for member in kind) if pa.types.is_struct(kind) else 1
+
+
+def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> bytes:
+    """What stands behind the last page with checksums in its footer.
+
+    Args:
+        ending: page index, Bloom filters, footer; it begins at byte `begin` of the file.
+        begin: see above.
+        page_beginnings: the first bytes of every page, by its place in the file.
+    """
+    size = begin + len(ending)
+    footer_begin = len(ending) - _TRAILER_BYTES - int.from_bytes(ending[-_TRAILER_BYTES:-4], "little")
+    encoded = ending[footer_begin:-_TRAILER_BYTES]
+    footer = parse_footer(encoded, size)
+    checksums = np.zeros((len(footer.row_groups), len(footer.leaves), NUM_PARTS), np.uint32)
+
+    def held(place: tuple[int, int | None] | None) -> bytes:
+        return b"" if place is None or place[1] is None else ending[place[0] - begin : place[0] - begin + place[1]]
+
+    for number, group in enumerate(footer.row_groups):
+        for leaf, chunk in enumerate(group.chunks):
+            parts = {
+                OFFSET_INDEX: held(chunk.offset_index),
+                COLUMN_INDEX: held(chunk.column_index),
+                BLOOM_FILTER: held(chunk.bloom_filter),
+            }
+            locations = parse_offset_index(parts[OFFSET_INDEX], chunk, group.num_rows) if group.num_rows else None
+            for part, data in parts.items():
+                checksums[number, leaf, part] = crc32(data)
+            if locations is not None:
+                pages = page_places(chunk, locations)
+                checksums[number, leaf, PAGE_HEADERS] = crc32(b"".join(page_beginnings[at] for at, _ in pages))
+    return ending[:footer_begin] + sealed(encoded, checksums, size) + ending[-_TRAILER_BYTES:]
+
+
+class _WatchedSink:
+    """A file that pyarrow writes to: it remembers how pages begin, and holds the end of the file back."""
+
+    closed = False
+
+    def __init__(self, sink: pa.NativeFile) -> None:
+        self._sink = sink
+        self._position = 0
+        self._beginnings: dict[int, bytes] = {}
+        self._last = b""
+        self._held: list[bytes] | None = None
+
+    def write(self, data: bytes) -> int:
+        """The next bytes: pyarrow writes the header of a page, then its body."""
+        if self._held is not None:
+            self._held.append(bytes(data))
+        else:
+            self._sink.write(data)
+            begin = bytes(data[:HEADER_BYTES])
+            previous = self._position - len(self._last)
+            if len(self._last) < HEADER_BYTES:
+                self._beginnings[previous] = (self._last + begin)[:HEADER_BYTES]
+            self._beginnings[self._position] = begin
+            self._last = begin if len(data) <= HEADER_BYTES else b""
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        """Bytes written."""
+        return self._position
+
+    def flush(self) -> None:
+        """The sink does so when it is closed."""
+
+    def hold(self) -> None:
+        """Keep what follows until `release`."""
+        self._held = []
+
+    def release(self, change: Callable[[bytes, int, Mapping[int, bytes]], bytes]) -> None:
+        """Write what was held, after a change that leaves its length."""
+        ending = b"".join(self._held or ())
+        self._sink.write(change(ending, self._position - len(ending), self._beginnings))
+        self._held = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._sink.close()
+        self.closed = True

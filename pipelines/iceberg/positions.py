@@ -1,0 +1,88 @@
+"""Positions in snapshot summaries: how much of its source a table contains.
+
+Commits write them and every part of the pipelines reads them here.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.iceberg.storage import Storage
+
+POSITION = "nevermore.position"
+"""Of a change log: how far its source is in it, in the source's own text."""
+POSITION_FILE = "nevermore.position-file"
+"""The same in a file, where the text is long."""
+LAST_ORDINAL = "nevermore.last-ordinal"
+"""Of a change log: the highest ordinal it holds."""
+LOG_SNAPSHOT = "nevermore.change-log-snapshot"
+"""Of a mirror: the snapshot of its change log that is applied."""
+LOG_ORDINAL = "nevermore.change-log-ordinal"
+"""Of a mirror: the last ordinal applied."""
+ATOMIC = "nevermore.atomic"
+"""Of a change log: what the snapshot appended ends with a transaction of the source, and is applied as a whole."""
+ORDER_REACHED = "nevermore.order-reached"
+"""Of a change log whose changes are ordered by payload columns: the highest place it holds."""
+ORDER_BY = "nevermore.order-by"
+"""Of such a log: the columns."""
+POSITION_PROPERTIES = (
+    POSITION,
+    POSITION_FILE,
+    LAST_ORDINAL,
+    LOG_SNAPSHOT,
+    LOG_ORDINAL,
+    ORDER_REACHED,
+    ORDER_BY,
+)
+"""What maintenance copies forward, and expiry never loses the last carrier of."""
+
+LONGEST_INLINE = 4096
+"""Characters of a position in a summary: metadata files repeat every summary."""
+
+
+def position_properties(position: str, folder: str, storage: Storage) -> dict[str, str]:
+    """The summary properties that carry a position; a long one goes to a file in `folder`."""
+    if len(position) <= LONGEST_INLINE:
+        return {POSITION: position}
+    path = f"{folder}/position-{uuid.uuid4()}.txt"
+    storage.write(path, position.encode())
+    return {POSITION_FILE: path}
+
+
+def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
+    """The position that a summary carries, or None."""
+    if (path := summary.get(POSITION_FILE)) is not None:
+        return storage.read(path).decode()
+    return summary.get(POSITION)
+
+
+def ancestors(table: Any) -> Iterator[Any]:
+    """The current snapshot and its ancestors, as far as the table still has them, newest first.
+
+    Whoever looks at the newest only does not pay for all that are kept: parents stand before their children.
+    """
+    wanted = table.metadata.current_snapshot_id
+    passed: dict[int, Any] = {}
+    for snapshot in reversed(table.metadata.snapshots):
+        if snapshot.snapshot_id == wanted:
+            yield snapshot
+            wanted = snapshot.parent_snapshot_id
+        else:
+            passed[snapshot.snapshot_id] = snapshot
+    while wanted is not None and (found := passed.pop(wanted, None)) is not None:
+        yield found
+        wanted = found.parent_snapshot_id
+
+
+def current_snapshot(table: Any) -> Any | None:
+    """The current snapshot; PyIceberg looks for it from the oldest on."""
+    return next(ancestors(table), None)
+
+
+def newest_property(table: Any, name: str) -> str | None:
+    """The value of a summary property in the newest ancestor that has it (rule 29)."""
+    for snapshot in ancestors(table):
+        value = snapshot.summary[name] if snapshot.summary is not None else None
+        if value is not None:
+            return str(value)
+    return None

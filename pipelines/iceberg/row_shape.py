@@ -1,0 +1,314 @@
+"""Brings rows into the form of a table: its columns, types and field ids, its sort order and its partitions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context
+from functools import reduce
+from typing import Any
+from urllib.parse import quote_plus
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import SchemaConflictError
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
+from scan_core.model.snapshot import PartitionSpec
+from scan_core.model.transforms import parse_transform
+
+
+def parquet_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema with which Parquet files of a table are written: field ids at every depth."""
+    return pa.schema([_parquet_field(f) for f in schema.fields])
+
+
+def conform(rows: pa.Table, schema: Schema) -> pa.Table:
+    """`rows` with the columns of `schema`, found by name, and nothing else.
+
+    Raises:
+        SchemaConflictError: a value that does not fit the column's type, or NULL in a required column.
+    """
+    wanted = parquet_schema(schema)
+    given = set(rows.column_names)
+    arrays = []
+    for f, target in zip(schema.fields, wanted, strict=True):
+        if f.name not in given:
+            arrays.append(pa.chunked_array([pa.nulls(rows.num_rows, target.type)]))
+        else:
+            chunks = [_shaped(chunk, f.type, f.name) for chunk in rows.column(f.name).chunks]
+            arrays.append(pa.chunked_array([_relabelled(c, target.type) for c in chunks], target.type))
+        if f.required and arrays[-1].null_count:
+            raise SchemaConflictError(f"column {f.name!r} is required, yet a row has NULL in it")
+    return pa.table(arrays, schema=wanted)
+
+
+def member(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """A member of structs by its name, whatever that is: Arrow takes one that begins with a point for a path."""
+    return pc.struct_field(structs, [structs.type.get_field_index(name)])
+
+
+def distinct_rows(rows: pa.Table) -> pa.Table:
+    """Each row once. Columns are found by place: Arrow takes a name that begins with a point for a path."""
+    labels = [f"c{i}" for i in range(rows.num_columns)]
+    return rows.rename_columns(labels).group_by(labels).aggregate([]).rename_columns(rows.column_names)
+
+
+def without_extensions(rows: pa.Table) -> pa.Table:
+    """`rows` with uuid as 16 bytes, at every depth: how values are held between reading and writing."""
+    wanted = pa.schema([f.with_type(_storage_type(f.type)) for f in rows.schema])
+    if wanted.equals(rows.schema):
+        return rows
+    columns = [
+        pa.chunked_array([_relabelled(chunk, f.type) for chunk in column.chunks], f.type)
+        for column, f in zip(rows.columns, wanted, strict=True)
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def _storage_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_storage_type(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_storage_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        item = kind.item_field.with_type(_storage_type(kind.item_type))
+        return pa.map_(kind.key_field.with_type(_storage_type(kind.key_type)), item)
+    return kind
+
+
+def _parquet_field(f: NestedField) -> pa.Field:
+    metadata = {"PARQUET:field_id": str(f.field_id)}
+    return pa.field(f.name, _parquet_type(f.type), nullable=not f.required, metadata=metadata)
+
+
+def _parquet_type(kind: Type) -> pa.DataType:
+    match kind:
+        case StructType(members):
+            return pa.struct([_parquet_field(m) for m in members])
+        case ListType(element):
+            return pa.list_(_parquet_field(element))
+        case MapType(key, value):
+            return pa.map_(_parquet_field(key), _parquet_field(value))
+        case PrimitiveType("uuid"):
+            return pa.uuid()  # Parquet's logical type, which Java expects
+        case PrimitiveType():
+            return arrow_type(kind)
+
+
+def _shaped(array: pa.Array, kind: Type, path: str) -> pa.Array:
+    """`array` in the engine's Arrow type of `kind`, struct members matched by name."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    wanted = arrow_type(kind)
+    if array.type.equals(wanted):
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    match kind:
+        case StructType(members) if pa.types.is_struct(array.type):
+            return _shaped_struct(array, members, path)
+        case ListType(element) if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+            values = _shaped(array.flatten(), element.type, f"{path}.element")
+            return pa.ListArray.from_arrays(_dense_offsets(array), values, type=wanted, mask=array.is_null())
+        case MapType(key, value) if pa.types.is_map(array.type):
+            dense = pc.fill_null(array, []) if array.null_count else array
+            keys = _shaped(dense.keys, key.type, f"{path}.key")
+            items = _shaped(dense.items, value.type, f"{path}.value")
+            return pa.MapArray.from_arrays(dense.offsets, keys, items, type=wanted, mask=array.is_null())
+        case PrimitiveType():
+            try:
+                return array.cast(wanted)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaConflictError(f"column {path!r}: a {array.type} does not fit {kind}: {error}") from error
+        case _:
+            raise SchemaConflictError(f"column {path!r}: {array.type} is no {kind}")
+
+
+def _shaped_struct(array: pa.StructArray, members: tuple[NestedField, ...], path: str) -> pa.StructArray:
+    given: Mapping[str, int] = {array.type.field(i).name: i for i in range(array.type.num_fields)}
+    children = [
+        _shaped(array.field(given[m.name]), m.type, f"{path}.{m.name}")
+        if m.name in given
+        else pa.nulls(len(array), arrow_type(m.type))
+        for m in members
+    ]
+    fields = [pa.field(m.name, arrow_type(m.type), nullable=not m.required) for m in members]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+
+
+def _dense_offsets(array: pa.Array) -> pa.Array:
+    """Offsets into `array.flatten()`, which leaves out what lies under NULL lists."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+
+
+def _relabelled(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """The same buffers under a type that differs only in field names, metadata and the uuid extension."""
+    if array.type.equals(target, check_metadata=True):
+        return array
+    if isinstance(target, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(target, array)
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage
+    if pa.types.is_struct(target):
+        children = [_relabelled(array.field(i), target.field(i).type) for i in range(target.num_fields)]
+        fields = [target.field(i) for i in range(target.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_map(target):
+        keys, items = _relabelled(array.keys, target.key_type), _relabelled(array.items, target.item_type)
+        offsets = _zero_based(array.offsets)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=array.is_null())
+    if pa.types.is_list(target):
+        values = _relabelled(array.flatten(), target.value_type)
+        return pa.ListArray.from_arrays(_dense_offsets(array), values, type=target, mask=array.is_null())
+    return array
+
+
+def _zero_based(offsets: pa.Array) -> pa.Array:
+    return pc.subtract(offsets, offsets[0]) if len(offsets) and offsets[0].as_py() else offsets
+
+
+def check_order(rows: pa.Table, names: Sequence[str], schema: Schema) -> None:
+    """Refuse columns that do not exist, or that have no order.
+
+    Raises:
+        SchemaConflictError: names the columns that may be chosen.
+    """
+    for name in names:
+        if name not in rows.column_names or not isinstance(schema.find(name).type, PrimitiveType):
+            raise SchemaConflictError(
+                f"rows cannot be sorted by {name!r}: choose from the plain columns {', '.join(rows.column_names)}"
+            )
+
+
+def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows sorted by these columns."""
+    keys = rows.select(list(names))
+    if keys.num_columns == 1 and _is_ascending(keys.column(0)):
+        return rows
+    # By place: Arrow takes a name that begins with a point for a path.
+    plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
+    labels = [f"c{i}" for i in range(keys.num_columns)]
+    return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
+
+
+def _is_ascending(column: pa.ChunkedArray) -> bool:
+    """Whether integers come in order already, as keys that a source counts up do; False for all else."""
+    if column.null_count or not pa.types.is_integer(column.type):
+        return False
+    values = column.to_numpy()
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def _sortable(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+_WIDE = Context(prec=76)
+_LONGEST_FOLDER_NAME = 80
+"""Of one partition value; a longer one is cut, since folders mean nothing to Iceberg."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedRows:
+    """Rows of one partition. `values` are in the physical form of manifests; `folder` is for people."""
+
+    values: tuple[Any, ...]
+    folder: str
+    rows: pa.Table
+
+
+def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[PrimitiveType, ...]:
+    """Result types of the fields of a spec; `types` gives the type of each source column by field id."""
+    found = []
+    for f in spec.fields:
+        source = types.get(f.source_id, PrimitiveType("string"))  # a dropped source: only void is left of it
+        result = parse_transform(f.transform).result_type(source)
+        if not isinstance(result, PrimitiveType):
+            raise TypeError(f"partition field {f.name} of type {result}")
+        found.append(result)
+    return tuple(found)
+
+
+def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[PartitionedRows]:
+    """The rows of each partition of `spec`, in the order in which partitions occur first; row order is kept."""
+    if not spec.fields:
+        yield PartitionedRows((), "", rows)
+        return
+    columns = [_partition_column(rows, schema, f.source_id, f.transform) for f in spec.fields]
+    codes = _group(columns)
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(codes[order]) != 0])
+    ends = np.r_[starts[1:], len(order)]
+    one_group = len(starts) == 1
+    for start, end in zip(starts, ends, strict=True):
+        row = int(order[start])
+        values = tuple(_physical(c[row], c.type) for c in columns)
+        part = rows if one_group else rows.take(pa.array(order[start:end]))
+        names = (
+            f"{quote_plus(f.name)[:_LONGEST_FOLDER_NAME]}={_folder_name(c[row])}"
+            for f, c in zip(spec.fields, columns, strict=True)
+        )
+        yield PartitionedRows(values, "/".join(names), part)
+
+
+def _partition_column(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> pa.Array:
+    name = schema.field(source_id).name
+    column = rows.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return parse_transform(transform).apply(column, schema.field(source_id).type)
+
+
+def _group(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
+    """A number per row, equal for rows of one partition (NULL = NULL, floats by bits with one NaN)."""
+    parts = []
+    for column in columns:
+        encoded = _hashable(column).dictionary_encode(null_encoding="encode")
+        parts.append((encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)))
+    codes: npt.NDArray[np.int64] = reduce(_combine, parts)[0]
+    return codes
+
+
+def _combine(
+    left: tuple[npt.NDArray[np.int64], int], right: tuple[npt.NDArray[np.int64], int]
+) -> tuple[npt.NDArray[np.int64], int]:
+    codes = left[0] * right[1] + right[0]
+    _, dense = np.unique(codes, return_inverse=True)
+    return dense.astype(np.int64), int(dense.max(initial=-1)) + 1
+
+
+def _hashable(column: pa.Array) -> pa.Array:
+    if pa.types.is_floating(column.type):
+        nan = pa.scalar(float("nan"), column.type)
+        one_nan = pc.if_else(pc.is_nan(column), nan, column)
+        return one_nan.view(pa.int64() if column.type == pa.float64() else pa.int32())
+    return column
+
+
+def _physical(value: pa.Scalar, kind: pa.DataType) -> Any:
+    if not value.is_valid:
+        return None
+    if pa.types.is_date32(kind):
+        return value.value
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return value.value
+    if pa.types.is_decimal(kind):
+        return int(value.as_py().scaleb(kind.scale, _WIDE))
+    return value.as_py()
+
+
+def _folder_name(value: pa.Scalar) -> str:
+    if not value.is_valid:
+        return "null"
+    plain = value.as_py()
+    text = plain.hex() if isinstance(plain, bytes) else str(plain)
+    return quote_plus(text)[:_LONGEST_FOLDER_NAME]

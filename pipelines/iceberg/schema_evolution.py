@@ -1,0 +1,274 @@
+"""How the schema of a table follows its feed.
+
+Adds columns, widens types and makes columns optional; any other change is an error. Also writes a schema as the JSON
+of table metadata.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.errors import SchemaConflictError
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+
+
+def schema_document(schema: Schema) -> dict[str, Any]:
+    """The schema as a JSON object."""
+    return {
+        "type": "struct",
+        "schema-id": schema.schema_id,
+        "identifier-field-ids": list(schema.identifier_field_ids),
+        "fields": [_field_document(f) for f in schema.fields],
+    }
+
+
+def _field_document(f: NestedField) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": f.field_id,
+        "name": f.name,
+        "required": f.required,
+        "type": _type_document(f.type),
+    }
+    if f.doc is not None:
+        document["doc"] = f.doc
+    if f.initial_default is not None:
+        document["initial-default"] = f.initial_default
+    return document
+
+
+def _type_document(kind: Type) -> Any:
+    match kind:
+        case StructType(members):
+            return {"type": "struct", "fields": [_field_document(m) for m in members]}
+        case ListType(element):
+            return {
+                "type": "list",
+                "element-id": element.field_id,
+                "element": _type_document(element.type),
+                "element-required": element.required,
+            }
+        case MapType(key, value):
+            return {
+                "type": "map",
+                "key-id": key.field_id,
+                "key": _type_document(key.type),
+                "value-id": value.field_id,
+                "value": _type_document(value.type),
+                "value-required": value.required,
+            }
+        case PrimitiveType():
+            return str(kind)
+
+
+_INTEGER_DIGITS = {"int": 10, "long": 19}
+_PROMOTIONS = frozenset({("int", "long"), ("float", "double")})
+"""Of Iceberg v2, beside wider decimals."""
+_LOSSLESS = frozenset({("int", "double")}) | _PROMOTIONS
+"""Values of the first type that a column of the second takes as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A column whose values come in a type that its column cannot take or become."""
+
+    column: str
+    table_type: Type
+    feed_type: Type
+
+    def __str__(self) -> str:
+        return (
+            f"column {self.column!r} is {self.table_type} in the table but {self.feed_type} in the feed, and Iceberg has "
+            f"no such promotion; set types: {{{self.column}: {self.table_type}}} or on_conflict: new_column"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What a feed's columns ask of a table: its new schema (the old one if nothing changes), and what clashes."""
+
+    schema: Schema
+    changed: bool
+    clashes: tuple[Clash, ...]
+
+
+def evolve(current: Schema, wanted: Sequence[NestedField], last_column_id: int) -> Evolution:
+    """The least change of `current` that takes rows of the fields `wanted`.
+
+    Columns missing in `wanted` stay, and become optional if they were required, unless they are the
+    table's identifier. New fields get ids above `last_column_id`.
+    """
+    ids = count(last_column_id + 1)
+    clashes: list[Clash] = []
+    fields = _merged(current.fields, wanted, ids, "", clashes, identifiers=frozenset(current.identifier_field_ids))
+    return Evolution(replace(current, fields=fields), fields != current.fields, tuple(clashes))
+
+
+def iceberg_fields(struct: pa.StructType | pa.Schema) -> tuple[NestedField, ...]:
+    """Optional Iceberg fields of Arrow columns, with ids from 1; columns without any value so far are left out."""
+    ids = count(1)
+    columns = (struct.field(i) for i in range(_width(struct)))
+    return tuple(_field(c, ids) for c in columns if _has_values(c.type))
+
+
+def iceberg_type(kind: pa.DataType) -> Type:
+    """The Iceberg type that holds every value of an Arrow type.
+
+    Raises:
+        SchemaConflictError: there is none.
+    """
+    return _type(kind, count(1), "")
+
+
+def _has_values(kind: pa.DataType) -> bool:
+    """False for type null, and for lists, maps and structs of nothing else."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _has_values(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_has_values(kind.field(i).type) for i in range(kind.num_fields))
+    return not pa.types.is_null(kind)
+
+
+def _width(struct: pa.StructType | pa.Schema) -> int:
+    return int(struct.num_fields) if isinstance(struct, pa.StructType) else len(struct)
+
+
+# -- merging -------------------------------------------------------------------------------------------------------
+
+
+def _merged(
+    have: tuple[NestedField, ...],
+    wanted: Sequence[NestedField],
+    ids: Iterator[int],
+    path: str,
+    clashes: list[Clash],
+    *,
+    identifiers: frozenset[int] = frozenset(),
+) -> tuple[NestedField, ...]:
+    by_name = {f.name: f for f in wanted}
+    known = {f.name for f in have}
+    kept = []
+    for f in have:
+        feed = by_name.get(f.name)
+        kind = f.type if feed is None else _merged_type(f.type, feed.type, ids, path + f.name, clashes)
+        required = f.required and (f.field_id in identifiers or (feed is not None and feed.required))
+        kept.append(replace(f, type=kind, required=required))
+    added = [_renumbered(f, ids) for f in wanted if f.name not in known]
+    return (*kept, *added)
+
+
+def _merged_type(have: Type, feed: Type, ids: Iterator[int], path: str, clashes: list[Clash]) -> Type:
+    match have, feed:
+        case StructType(members), StructType(wanted):
+            return StructType(_merged(members, wanted, ids, f"{path}.", clashes))
+        case ListType(element), ListType(wanted_element):
+            merged = _merged_type(element.type, wanted_element.type, ids, f"{path}.element", clashes)
+            return ListType(replace(element, type=merged))
+        case MapType(key, value), MapType(wanted_key, wanted_value):
+            return MapType(
+                replace(key, type=_merged_type(key.type, wanted_key.type, ids, f"{path}.key", clashes)),
+                replace(value, type=_merged_type(value.type, wanted_value.type, ids, f"{path}.value", clashes)),
+            )
+        case PrimitiveType(), PrimitiveType():
+            return _wider(have, feed, path, clashes)
+        case _:
+            clashes.append(Clash(path, have, feed))
+            return have
+
+
+def _wider(have: PrimitiveType, feed: PrimitiveType, path: str, clashes: list[Clash]) -> Type:
+    if have == feed or takes(have, feed):
+        return have
+    if (have.name, feed.name) in _PROMOTIONS:
+        return feed
+    if have.name == feed.name == "decimal" and have.parameters[1] == feed.parameters[1]:
+        return feed
+    clashes.append(Clash(path, have, feed))
+    return have
+
+
+def takes(have: PrimitiveType, feed: PrimitiveType) -> bool:
+    """Whether a column of type `have` holds every value of type `feed` exactly."""
+    if (feed.name, have.name) in _LOSSLESS:
+        return True
+    if have.name == "decimal":
+        integer_digits = have.parameters[0] - have.parameters[1]
+        if feed.name == "decimal":
+            return (
+                feed.parameters[1] <= have.parameters[1] and feed.parameters[0] - feed.parameters[1] <= integer_digits
+            )
+        return _INTEGER_DIGITS.get(feed.name, integer_digits + 1) <= integer_digits
+    if feed.name == "uuid":  # how the engine holds 16 bytes of either type
+        return have in {PrimitiveType("fixed", (16,)), PrimitiveType("binary")}
+    return have.name == "binary" and feed.name == "fixed"
+
+
+def _renumbered(f: NestedField, ids: Iterator[int]) -> NestedField:
+    field_id = next(ids)
+    match f.type:
+        case StructType(members):
+            kind: Type = StructType(tuple(_renumbered(m, ids) for m in members))
+        case ListType(element):
+            kind = ListType(_renumbered(element, ids))
+        case MapType(key, value):
+            kind = MapType(_renumbered(key, ids), _renumbered(value, ids))
+        case PrimitiveType():
+            kind = f.type
+    return replace(f, field_id=field_id, type=kind)
+
+
+# -- Arrow to Iceberg ----------------------------------------------------------------------------------------------
+
+
+def _field(column: pa.Field, ids: Iterator[int], path: str = "") -> NestedField:
+    field_id = next(ids)
+    return NestedField(field_id, column.name, _type(column.type, ids, path + column.name))
+
+
+def _type(kind: pa.DataType, ids: Iterator[int], path: str) -> Type:
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name == "arrow.uuid":
+            return PrimitiveType("uuid")
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        members = (kind.field(i) for i in range(kind.num_fields))
+        return StructType(tuple(_field(m, ids, f"{path}.") for m in members if _has_values(m.type)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        field_id = next(ids)
+        return ListType(NestedField(field_id, "element", _type(kind.value_type, ids, f"{path}.element")))
+    if pa.types.is_map(kind):
+        key_id, value_id = next(ids), next(ids)
+        key = NestedField(key_id, "key", _type(kind.key_type, ids, f"{path}.key"), required=True)
+        return MapType(key, NestedField(value_id, "value", _type(kind.item_type, ids, f"{path}.value")))
+    return _primitive(kind, path)
+
+
+def _primitive(kind: pa.DataType, path: str) -> PrimitiveType:  # noqa: C901 - one case per Arrow type
+    types = pa.types
+    if types.is_boolean(kind):
+        return PrimitiveType("boolean")
+    if types.is_uint64(kind):
+        return PrimitiveType("decimal", (20, 0))
+    if types.is_integer(kind):
+        return PrimitiveType("long" if kind.bit_width == 64 or types.is_uint32(kind) else "int")
+    if types.is_floating(kind):
+        return PrimitiveType("double" if kind.bit_width == 64 else "float")
+    if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return PrimitiveType("decimal", (kind.precision, kind.scale))
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return PrimitiveType("string")
+    if types.is_fixed_size_binary(kind):
+        return PrimitiveType("uuid") if kind.byte_width == 16 else PrimitiveType("fixed", (kind.byte_width,))
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return PrimitiveType("binary")
+    if types.is_date(kind):
+        return PrimitiveType("date")
+    if types.is_time(kind):
+        return PrimitiveType("time")
+    if types.is_timestamp(kind):
+        return PrimitiveType("timestamp" if kind.tz is None else "timestamptz")
+    raise SchemaConflictError(f"column {path!r}: Arrow type {kind} has no Iceberg type")

@@ -1,0 +1,370 @@
+"""Writes Arrow tables to Parquet data files and delete files.
+
+Writes either all rows of a commit at once, or rows that arrive over time into files of a chosen size. The layout of
+a file is defined in `parquet_output.py`.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.errors import SchemaConflictError
+from pipelines.iceberg.file_metrics import FileContent, WrittenFile, nan_counts, parquet_metrics
+from pipelines.iceberg.parquet_output import (
+    ParquetOutput,
+    WriterOptions,
+    bloom_filters,
+    delta_encoding,
+    dictionary_columns,
+    number_encodings,
+    write_parquet,
+)
+from pipelines.iceberg.row_shape import (
+    PartitionedRows,
+    check_order,
+    conform,
+    in_order,
+    parquet_schema,
+    split_by_partition,
+)
+from pipelines.iceberg.storage import Storage
+from scan_core.model.schema import ListType, MapType, PrimitiveType, Schema, StructType
+from scan_core.model.snapshot import PartitionSpec
+
+_ILLEGAL_KEYS = frozenset({"float", "double"})
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """Where files go: the schema they have, the folder they lie in."""
+
+    schema: Schema
+    data_location: str
+    storage: Storage
+    options: WriterOptions = field(default_factory=WriterOptions)
+
+
+def check_key(schema: Schema, key: Sequence[str]) -> tuple[int, ...]:
+    """Field ids of the key columns, sorted.
+
+    Raises:
+        SchemaConflictError: a column that does not exist, or of a type that cannot identify a row (rule 25).
+    """
+    ids = []
+    for name in key:
+        if name not in schema.names:
+            raise SchemaConflictError(f"key column {name!r} is not in the table; it has {', '.join(schema.names)}")
+        column = schema.find(name)
+        match column.type:
+            case PrimitiveType(kind) if kind not in _ILLEGAL_KEYS:
+                ids.append(column.field_id)
+            case PrimitiveType() | ListType() | MapType() | StructType():
+                raise SchemaConflictError(
+                    f"key column {name!r} has type {column.type}: float, double, struct, list and map cannot be keys; "
+                    "choose another key or cast the column"
+                )
+    return tuple(sorted(ids))
+
+
+def write_rows(
+    rows: pa.Table, target: WriteTarget, spec: PartitionSpec, *, key_ids: Sequence[int] = ()
+) -> list[WrittenFile]:
+    """Data files of `rows`, per partition of `spec`. Columns are found by name; missing ones are NULL."""
+    if rows.num_rows == 0:
+        return []
+    table = conform(rows, target.schema)
+    return [
+        _write_data_file(piece, part, target, spec, frozenset(key_ids))
+        for part in split_by_partition(table, target.schema, spec)
+        for piece in _pieces(_sorted(part.rows, target), target.options)
+    ]
+
+
+def write_deletes(
+    keys: pa.Table, target: WriteTarget, spec: PartitionSpec, key_ids: Sequence[int], *, prefix: str = ""
+) -> list[WrittenFile]:
+    """Equality-delete files of `keys`: the key columns, plus the source columns of `spec` where it is partitioned.
+
+    Under an unpartitioned spec the deletes reach every file of the table (rule 4). File names begin with `prefix`.
+    """
+    if keys.num_rows == 0:
+        return []
+    key_schema = target.schema.select(tuple(sorted(key_ids)))
+    parts: Iterator[PartitionedRows]
+    if spec.is_unpartitioned:
+        parts = iter([PartitionedRows((None,) * len(spec.fields), "", conform(keys, key_schema))])
+    else:
+        sources = tuple(dict.fromkeys((*sorted(key_ids), *(f.source_id for f in spec.fields))))
+        wide = conform(keys, target.schema.select(sources))
+        parts = split_by_partition(wide, target.schema, spec)
+    return [_write_delete_file(part, target, spec, key_schema, prefix) for part in parts]
+
+
+def describe_parquet(
+    path: str,
+    size: int,
+    footer: pq.FileMetaData,
+    *,
+    target: WriteTarget,
+    spec: PartitionSpec,
+    partition: tuple[object, ...],
+    nans: Mapping[int, int] | None = None,
+) -> WrittenFile:
+    """The facts of a data file that somebody else wrote, with field ids, for a commit."""
+    return WrittenFile(
+        path=path,
+        content=FileContent.DATA,
+        spec_id=spec.spec_id,
+        partition=partition,
+        record_count=footer.num_rows,
+        file_size_bytes=size,
+        metrics=parquet_metrics(footer, target.schema, nan_counts=nans),
+        sort_order_id=0,
+    )
+
+
+def _pieces(rows: pa.Table, options: WriterOptions) -> Iterator[pa.Table]:
+    per_row = max(1, rows.nbytes // max(1, rows.num_rows))
+    step = max(1, options.file_bytes // per_row)
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
+
+
+def _write_data_file(
+    rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
+) -> WrittenFile:
+    path = _file_path(target, part.folder, "")
+    blooms = bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
+    dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
+    encodings = None
+    if target.options.encode_numbers and isinstance(dictionaries, list):
+        encodings = number_encodings(rows.schema, dictionaries)
+    footer, size = write_parquet(
+        rows,
+        path,
+        target.storage,
+        target.options,
+        use_dictionary=dictionaries,
+        column_encoding=encodings,
+        bloom_filter_options=blooms,
+    )
+    return WrittenFile(
+        path=path,
+        content=FileContent.DATA,
+        spec_id=spec.spec_id,
+        partition=part.values,
+        record_count=rows.num_rows,
+        file_size_bytes=size,
+        metrics=parquet_metrics(footer, target.schema, nan_counts=nan_counts(rows, target.schema), key_ids=key_ids),
+        sort_order_id=0,
+    )
+
+
+def _write_delete_file(
+    part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_schema: Schema, prefix: str
+) -> WrittenFile:
+    names = list(key_schema.names)
+    keys = in_order(part.rows.select(names), names)
+    path = _file_path(target, part.folder, "-eq-deletes", prefix and f"{prefix}-")
+    encodings = {f.name: delta_encoding(f.type) for f in key_schema.fields}  # type: ignore[arg-type] # keys are primitive
+    footer, size = write_parquet(
+        keys,
+        path,
+        target.storage,
+        target.options,
+        use_dictionary=False,
+        column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
+        bloom_filter_options=bloom_filters(key_schema.fields, keys.num_rows, target.options),
+    )
+    ids = tuple(f.field_id for f in key_schema.fields)
+    return WrittenFile(
+        path=path,
+        content=FileContent.EQUALITY_DELETES,
+        spec_id=spec.spec_id,
+        partition=part.values,
+        record_count=keys.num_rows,
+        file_size_bytes=size,
+        metrics=parquet_metrics(footer, target.schema, key_ids=frozenset(ids)),
+        equality_ids=ids,
+        sort_order_id=0,
+    )
+
+
+def _sorted(rows: pa.Table, target: WriteTarget) -> pa.Table:
+    """The rows of a data file as the options ask."""
+    names = target.options.sort_by
+    check_order(rows, names, target.schema)
+    return in_order(rows, names) if names else rows
+
+
+def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") -> str:
+    parts = [target.data_location, folder, f"{prefix}{uuid.uuid4().hex}{suffix}.parquet"]
+    return "/".join(p for p in parts if p)
+
+
+__all__ = [
+    "WriteTarget",
+    "WriterOptions",
+    "check_key",
+    "describe_parquet",
+    "parquet_schema",
+    "write_deletes",
+    "write_rows",
+]
+
+
+MOST_OPEN_FILES = 32
+"""Partitions that a task writes at a time; the one that waited longest is finished first."""
+_BLOOM_ERROR = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLayout:
+    """How files are laid out.
+
+    Attributes:
+        target_file_bytes: a file that has reached this size is finished.
+        row_group_bytes: Arrow bytes of the rows that are gathered for a row group.
+        row_group_rows: most rows of a row group.
+        page_rows: most rows of a page.
+        compression: Parquet codec.
+        bloom_filters: columns that get Bloom filters.
+    """
+
+    target_file_bytes: int
+    row_group_bytes: int
+    row_group_rows: int
+    page_rows: int
+    compression: str
+    bloom_filters: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A data file that may take more rows."""
+
+    path: str
+    partition: tuple[Any, ...]
+    output: ParquetOutput
+    num_rows: int = 0
+    nans: Counter[int] = field(default_factory=Counter)
+
+
+class RollingWriter:
+    """Data files of one task. Use it as a context manager: leaving by an exception removes all its files.
+
+    Args:
+        target: schema and place of the files.
+        spec: under which they are written.
+        layout: of the files.
+        prefix: of their names, by which all files of one run are known.
+        key_ids: columns whose bounds are kept long.
+    """
+
+    def __init__(
+        self, target: WriteTarget, spec: PartitionSpec, layout: FileLayout, prefix: str, key_ids: Sequence[int] = ()
+    ) -> None:
+        self._target = target
+        self._spec = spec
+        self._layout = layout
+        self._prefix = prefix
+        self._key_ids = frozenset(key_ids)
+        self._open: dict[tuple[Any, ...], _OpenFile] = {}
+        self._paths: list[str] = []
+        self.files: list[WrittenFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish the files, or remove them all if the task has failed."""
+        if kind is None:
+            for file in tuple(self._open.values()):
+                self._finish(file)
+            return
+        for file in self._open.values():
+            with suppress(OSError, pa.ArrowException):
+                file.output.abandon()
+        self._target.storage.remove(self._paths)
+
+    def write(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        """Write rows; columns are found by name, missing ones are NULL.
+
+        Raises:
+            SchemaConflictError: a value that does not fit its column.
+        """
+        for rows in self._groups(batches):
+            table = conform(rows, self._target.schema)
+            for part in split_by_partition(table, self._target.schema, self._spec):
+                self._add(part)
+
+    def _groups(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
+        """Batches gathered to row groups."""
+        held: list[pa.Table] = []
+        held_bytes = held_rows = 0
+        for batch in batches:
+            rows = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+            held.append(rows)
+            held_bytes += rows.nbytes
+            held_rows += rows.num_rows
+            if held_bytes >= self._layout.row_group_bytes or held_rows >= self._layout.row_group_rows:
+                yield pa.concat_tables(held)
+                held, held_bytes, held_rows = [], 0, 0
+        if held_rows:
+            yield pa.concat_tables(held)
+
+    def _add(self, part: PartitionedRows) -> None:
+        file = self._open.pop(part.values, None) or self._begin(part)
+        self._open[part.values] = file  # the newest last
+        file.output.write(part.rows, self._layout.row_group_rows)
+        file.num_rows += part.rows.num_rows
+        file.nans.update(nan_counts(part.rows, self._target.schema))
+        if file.output.num_bytes >= self._layout.target_file_bytes:
+            self._finish(file)
+
+    def _begin(self, part: PartitionedRows) -> _OpenFile:
+        if len(self._open) >= MOST_OPEN_FILES:
+            self._finish(next(iter(self._open.values())))
+        name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
+        path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
+        self._paths.append(path)
+        output = ParquetOutput(
+            self._target.storage.open_output(path),
+            part.rows.schema,
+            compression=self._layout.compression,
+            use_dictionary=True,
+            max_rows_per_page=self._layout.page_rows,
+            bloom_filter_options=self._bloom_filters(min(part.rows.num_rows, self._layout.row_group_rows)),
+        )
+        return _OpenFile(path, part.values, output)
+
+    def _bloom_filters(self, group_rows: int) -> dict[str, dict[str, float]] | None:
+        """Per row group; Parquet has none of booleans."""
+        boolean = PrimitiveType("boolean")
+        chosen = [n for n in self._layout.bloom_filters if self._target.schema.find(n).type != boolean]
+        return {name: {"ndv": group_rows, "fpp": _BLOOM_ERROR} for name in chosen} or None
+
+    def _finish(self, file: _OpenFile) -> None:
+        del self._open[file.partition]
+        footer, size = file.output.finish()
+        self.files.append(
+            WrittenFile(
+                path=file.path,
+                content=FileContent.DATA,
+                spec_id=self._spec.spec_id,
+                partition=file.partition,
+                record_count=file.num_rows,
+                file_size_bytes=size,
+                metrics=parquet_metrics(footer, self._target.schema, nan_counts=file.nans, key_ids=self._key_ids),
+                sort_order_id=0,
+            )
+        )

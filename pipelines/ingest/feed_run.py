@@ -1,0 +1,416 @@
+"""Runs the ingest: reads what is new in every source and writes it to change logs and mirrors.
+
+Runs once, or continuously as a service. The part of one table is in `table_ingest.py`.
+"""
+
+import atexit
+import gc
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+from pipelines.changes.change_run import BATCH_SHARE
+from pipelines.changes.quarantine import quarantine
+from pipelines.config.project import Config, TableConfig
+from pipelines.decode.batches import Rejected
+from pipelines.decode.feed import Decided
+from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
+from pipelines.formats.registry import DecodedFeed, decode, other_format
+from pipelines.iceberg.recovery import open_for_writing
+from pipelines.ingest.feeds import Feed, decided_in, feeds_of
+from pipelines.ingest.report import FAILED, IngestReport, TableReport
+from pipelines.ingest.table_ingest import Progress, TableIngest
+from pipelines.ingest.table_patterns import expanded
+from pipelines.sources.files import FileBatch
+from scan_core.io.private_files import remove_leftovers
+from scan_core.model.errors import ScanError
+
+RARELY = 1_000
+"""Collections of the middle generation before a full one comes by itself: some millions of new objects."""
+
+
+def settle() -> None:
+    """Leave what is there now out of all collections to come; for the owner of a process, after its imports."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, RARELY)
+
+
+def collect() -> None:
+    """Collect everything now, when nobody waits."""
+    gc.collect()
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class FeedRun:
+    """One run over all feeds: reports by table, and what is counted per run."""
+
+    catalog: Any
+    progress: Progress | None
+    _: KW_ONLY
+    log_only: bool
+    stopping: Callable[[], bool]
+    parallel_tables: int = 1
+    reports: dict[str, TableReport] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    unassigned: int = 0
+    untaken: set[str] = field(default_factory=set)
+
+    def read(self, feed: Feed) -> None:
+        """Bring the wanted tables of a feed up to date."""
+        started: list[TableIngest] = []
+        for name in feed.wanted:
+            if name not in feed.patterns:
+                started += self._started(name, feed.tables[name])
+        feed = feed.remembering(self.catalog, started)
+        groups = _by_position(started)
+        first = groups.pop(None, [])
+        late: list[TableIngest] = []
+        for position, together in groups.items():
+            feed, found = self._read_from(feed, position, together)
+            late += found
+        if first or late or (not groups and set(feed.wanted) & set(feed.patterns)):
+            self._read_from(feed, None, [*first, *late])
+
+    def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
+        table, self.reports[name] = start_table(
+            self.catalog, name, config, self.progress, log_only=self.log_only, source_table=source_table
+        )
+        return [] if table is None else [table]
+
+    def _read_from(
+        self, feed: Feed, position: str | None, tables: Sequence[TableIngest]
+    ) -> tuple[Feed, list[TableIngest]]:
+        """Read a source from a position to its end into these tables.
+
+        Returns:
+            The feed with the tables that were found, and those of them that are still to be read from its start: they
+            may have come before the position, when nobody asked for them.
+        """
+        reading = _Reading(feed, position, list(tables), decided_in(position))
+        stopped: Exception | None = None
+        try:
+            for batch in feed.batches(position, tables, self._left_out, reading.saw_transactions):
+                self._take(reading, batch)
+                if (not reading.running and not feed.patterns) or self.stopping():
+                    break
+        except Exception as error:  # noqa: BLE001 - this feed stops, others go on
+            stopped = error
+        try:
+            self._finish(reading.feed, reading.running, stopped)
+        finally:
+            for table in (*tables, *reading.running):
+                table.close()
+        return reading.feed, reading.late
+
+    def _take(self, reading: "_Reading", batch: FileBatch) -> None:
+        """Hand each table its share of a batch."""
+        decoded = reading.decoded(batch)
+        if found := reading.feed.found(decoded.untaken):
+            joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
+            reading.join(found, joining)
+            decoded = reading.decoded(batch)
+        reading.decided = decoded.decided
+        self.skipped.update(decoded.skipped)
+        self.untaken.update(decoded.untaken)
+        self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
+        decided = decoded.decided
+        reached = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings).to_json()
+
+        def add(table: TableIngest) -> None:
+            rejected = reading.feed.rejected_of(table.name, decoded.rejected)
+            if not batch.goes_on:
+                table.forget_open()
+            changes, is_atomic = decoded.tables[table.name], reading.is_transactional
+            if rejected.num_rows:
+                table.looks_like = other_format(batch.raw, reading.feed.source.format)
+            table.add(changes, rejected, reached, is_atomic=is_atomic, is_open=batch.is_open)
+
+        alive = self._survivors(reading.running, add)
+        reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
+
+    def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
+        """Commit what is gathered, and tell every table why its feed stopped."""
+        for table in self._survivors(running, TableIngest.flush):
+            table.tell_unmet_columns()
+            if stopped is not None:
+                _fail(table.report, stopped)
+        if stopped is not None and not running:
+            self._fail_patterns(feed, stopped)
+
+    def _survivors(self, tables: Sequence[TableIngest], step: Callable[[TableIngest], None]) -> list[TableIngest]:
+        """The tables of which a step succeeds, several at a time; the others are marked as failed."""
+        if self.parallel_tables == 1 or len(tables) == 1:
+            return [table for table in tables if _survives(table, step, table)]
+        with ThreadPoolExecutor(self.parallel_tables) as pool:
+            alive = pool.map(lambda table: _survives(table, step, table), tables)
+            return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
+
+    def _left_out(self, reason: str, count: int) -> None:
+        self.skipped[reason] += count
+
+    def _fail_patterns(self, feed: Feed, error: Exception) -> None:
+        """A source that cannot be read and has no table yet to say so."""
+        for name in feed.wanted:
+            if name in feed.patterns:
+                _fail(self.reports.setdefault(name, TableReport(name)), error)
+
+    def _keep_unassigned(self, feed: Feed, rejected: Rejected, num_events: int) -> None:
+        """Events that belong to none of several tables go to a quarantine of the feed."""
+        limit = max(settings.max_quarantine_ratio for settings in feed.settings)
+        if rejected.num_rows > limit * num_events:
+            first = rejected.table.column("reason")[0].as_py()
+            raise QuarantineLimitError(
+                f"{rejected.num_rows} of {num_events} events of the feed belong to no table, more than "
+                f"max_quarantine_ratio {limit:g} allows: {first}"
+            )
+        self.unassigned += quarantine(self.catalog, feed.quarantine, rejected)
+
+
+@dataclass
+class _Reading:
+    """A feed as far as it is read: who takes part, and what the decoder is to be told next."""
+
+    feed: Feed
+    position: str | None
+    running: list[TableIngest]
+    decided: Decided
+    late: list[TableIngest] = field(default_factory=list)
+    is_transactional: bool = False
+
+    def decoded(self, batch: FileBatch) -> DecodedFeed:
+        """The changes of a batch."""
+        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.decided))
+
+    def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
+        """Let tables take part that a pattern stands for and the feed has shown: from its start on."""
+        self.feed = self.feed.with_tables(found)
+        (self.running if self.position is None else self.late).extend(tables)
+
+    def saw_transactions(self) -> None:
+        """The feed marks its transactions, and every batch ends with one."""
+        self.is_transactional = True
+
+
+def start_table(
+    catalog: Any,
+    name: str,
+    config: TableConfig,
+    progress: Progress | None,
+    *,
+    log_only: bool = False,
+    source_table: str | None = None,
+) -> tuple[TableIngest | None, TableReport]:
+    """The table, brought up to its change log; None if that failed."""
+    report = TableReport(name)
+    try:
+        table = TableIngest(catalog, name, config, report, progress, log_only=log_only)
+        table.start(source_table)
+    except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
+        _fail(report, error)
+        return None, report
+    return table, report
+
+
+def _by_position(tables: Sequence[TableIngest]) -> dict[str | None, list[TableIngest]]:
+    """Tables that have read their source equally far, and so can be read together."""
+    groups: dict[str | None, list[TableIngest]] = {}
+    for table in tables:
+        groups.setdefault(table.position, []).append(table)
+    return groups
+
+
+def _within(tables: Sequence[TableIngest], limit_bytes: int) -> list[TableIngest]:
+    """Those of the tables that survive it when the largest spill until all together hold no more than a limit."""
+    alive = list(tables)
+    held = {id(table): table.held_bytes for table in alive}
+    for table in sorted(tables, key=lambda t: -held[id(t)]):
+        if sum(held.values()) <= limit_bytes:
+            break
+        held[id(table)] = 0
+        if not _survives(table, table.spill):
+            alive.remove(table)
+    return alive
+
+
+def _survives(table: TableIngest, step: Callable[..., None], *arguments: Any) -> bool:
+    """Whether a step of this table succeeds; if not, the table is marked as failed."""
+    try:
+        step(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever stops one table must not stop the others
+        _fail(table.report, error)
+        return False
+    return True
+
+
+def _fail(report: TableReport, error: Exception) -> None:
+    report.error = str(error) if isinstance(error, PipelineError | ScanError) else f"{type(error).__name__}: {error}"
+    report.exit_code = error.exit_code if isinstance(error, PipelineError) else FAILED
+    _log.warning("table %s stopped", report.table, exc_info=error)
+
+
+SHOWN_TABLES = 20
+"""A feed may carry thousands of tables that nobody asked for."""
+
+
+def run_once(
+    config: Config,
+    progress: Progress | None = None,
+    tables: Collection[str] | None = None,
+    *,
+    log_only: bool = False,
+    stopping: Callable[[], bool] = bool,
+) -> IngestReport:
+    """Apply everything that is new, once.
+
+    Args:
+        config: which tables, from where.
+        progress: told after each table's commit.
+        tables: only these; None for all.
+        log_only: fill change logs and leave the mirrors to `apply_logs`.
+        stopping: asked between batches; once it is true what was read is committed and the rest left to the next run.
+
+    Raises:
+        ConfigError: an unknown table, format or option, before anything is read.
+    """
+    began = time.monotonic()
+    for feed in feeds_of(config, [*config.tables, *config.patterns]):
+        feed.check()
+    if not config.patterns:
+        _chosen(config, tables)
+    remove_leftovers()
+    catalog = open_for_writing(config)
+    current = expanded(config, catalog)
+    chosen = _chosen(current, tables)
+    run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
+    for feed in feeds_of(current, chosen):
+        run.read(feed)
+    known = [name for name in current.tables if name in run.reports]
+    ordered = tuple(run.reports[name] for name in dict.fromkeys((*known, *run.reports)))
+    return IngestReport(
+        ordered,
+        dict(run.skipped),
+        time.monotonic() - began,
+        run.unassigned,
+        tuple(sorted(run.untaken)[:SHOWN_TABLES]),
+        tuple(p for p in chosen if p in config.patterns and not any(_covers([p], name) for name in run.reports)),
+    )
+
+
+def apply_logs(config: Config, progress: Progress | None = None, tables: Collection[str] | None = None) -> IngestReport:
+    """Bring mirrors up to their change logs, without a look at any source.
+
+    Raises:
+        ConfigError: an unknown table.
+    """
+    began = time.monotonic()
+    catalog = open_for_writing(config)
+    current = expanded(config, catalog)
+    reports = []
+    for name in _chosen(current, tables):
+        if name in current.patterns:
+            continue
+        table, report = start_table(catalog, name, current.tables[name], progress)
+        if table is not None and progress is not None and report.mirror_commits:
+            progress(report)
+        reports.append(report)
+    return IngestReport(tuple(reports), {}, time.monotonic() - began)
+
+
+def _threads(config: Config) -> int:
+    """How many tables may be committed at a time: each thread would see an SQLite database in memory of its own."""
+    catalog = config.catalog
+    return 1 if catalog.type == "in-memory" or ":memory:" in (catalog.uri or "") else config.parallel_tables
+
+
+def check_tables(config: Config) -> None:
+    """Refuse to ingest into no table at all.
+
+    Raises:
+        ConfigError: what to declare.
+    """
+    if not config.tables and not config.patterns:
+        raise ConfigError(
+            f"{config.path}: no table stands under tables, so there is nothing to ingest; declare one, such as "
+            "shop.orders: {source: {path: landing/orders/*.jsonl}, key: [id]}"
+        )
+
+
+def sources(config: Config) -> list[tuple[str, ...]]:
+    """The tables and patterns of each source, for whoever runs sources apart: a source is read once for all of them."""
+    return [feed.wanted for feed in feeds_of(config, [*config.tables, *config.patterns])]
+
+
+def _chosen(config: Config, tables: Collection[str] | None) -> list[str]:
+    """The tables and patterns asked for; of a pattern all tables that are known."""
+    entries = [*config.tables, *config.patterns]
+    if tables is None:
+        return entries
+    if unknown := sorted(set(tables) - set(entries)):
+        raise ConfigError(f"no table {', '.join(unknown)} in {config.path}; it has {', '.join(entries)}")
+    asked = {name for name in tables if name in config.patterns}
+    return [
+        name
+        for name in entries
+        if name in tables or (config.tables.get(name) in [config.patterns[p] for p in asked] and _covers(asked, name))
+    ]
+
+
+def _covers(patterns: Collection[str], name: str) -> bool:
+    return any(name.startswith(pattern.removesuffix("*")) for pattern in patterns)
+
+
+OnReport = Callable[[IngestReport], None]
+
+
+def run_continuously(
+    config: Config,
+    stop: threading.Event,
+    on_report: OnReport,
+    tables: Collection[str] | None = None,
+    interval_seconds: float | None = None,
+) -> int:
+    """Apply what is new until `stop` is set; what is being read then is still committed.
+
+    A table that fails is tried again in its next round: others go on meanwhile.
+
+    Args:
+        config: which tables, from where.
+        stop: set to end the run.
+        on_report: told after each round of a source.
+        tables: only these; None for all.
+        interval_seconds: instead of the tables' `commit_interval`; of tables that share a source the least counts.
+
+    Returns:
+        How many rounds were run.
+
+    Raises:
+        ConfigError: an unknown table, format or option, before anything is read.
+    """
+    for name in tables or ():
+        config.table(name)
+    groups = [wanted for group in sources(config) if (wanted := [n for n in group if tables is None or n in tables])]
+    due = [0.0] * len(groups)
+    rounds = 0
+    while groups and not stop.is_set():
+        turn = min(range(len(groups)), key=due.__getitem__)
+        if stop.wait(max(0.0, due[turn] - time.monotonic())):
+            break
+        began = time.monotonic()
+        on_report(run_once(config, tables=groups[turn], stopping=stop.is_set))
+        entries = {**config.tables, **config.patterns}
+        interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
+        due[turn] = began + interval
+        collect()
+        rounds += 1
+    return rounds

@@ -1,0 +1,319 @@
+"""A feed: a source together with all tables that it fills, so that it is read and decoded once.
+
+Also reads a full load of a source table, which replaces the rows of a mirror.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.config.project import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
+from pipelines.decode.batches import ChangeBatch, Complete, Rejected
+from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.registry import complete_events_of, decode, lookup, parse_options
+from pipelines.ingest.table_ingest import TableIngest
+from pipelines.ingest.table_patterns import discovered, found_source
+from pipelines.sources.file_listing import RemoteFiles
+from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
+from pipelines.sources.file_position import FilePosition
+from pipelines.sources.files import RE_DELIVERED, FileBatch, LeftOut, discover
+
+PATH_OPTIONS = ("schemas", "registry_ca")
+"""Options of formats that name files."""
+READ_SHARE = 16
+"""Raw events of a batch may take this part of the memory limit of the smallest table of their feed."""
+ORDER_SHARE = 8
+"""The same where a run's events must be put in order before any is applied."""
+MAX_ORDERED_ROWS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A source, all tables that the config fills from it, and those that this run is to bring up to date.
+
+    Attributes:
+        source: where the events are.
+        tables: by name, those that patterns stand for included as far as they are known.
+        wanted: names of tables, and of patterns whose tables this run is to find.
+        patterns: entries `namespace.*` of the config for this source.
+        properties: of the catalog's FileIO, by which remote files are reached.
+        found_for: by table that a pattern stands for, the table of the feed that it was found for.
+    """
+
+    source: FilesSource
+    tables: Mapping[str, TableConfig]
+    wanted: tuple[str, ...]
+    patterns: Mapping[str, TableConfig] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    found_for: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> list[TableConfig]:
+        """Of what is wanted."""
+        return [self.patterns[name] if name in self.patterns else self.tables[name] for name in self.wanted]
+
+    @property
+    def has_one_table(self) -> bool:
+        """Whether all events of the source can only be meant for one table."""
+        return len(self.tables) == 1 and not self.patterns
+
+    @property
+    def file_options(self) -> FileOptions:
+        """How files are read: no batch larger than the smallest table can take."""
+        options, _ = FileOptions.split(self.source.options)
+        if any(settings.order_by != POSITION for settings in self.settings):
+            # What is to be sorted is read at once, as far as memory allows.
+            most = min(self.memory_limit_bytes // ORDER_SHARE, MAX_BATCH_BYTES)
+            return replace(options, batch_rows=MAX_ORDERED_ROWS, batch_bytes=most)
+        return replace(options, batch_bytes=min(options.batch_bytes, self.memory_limit_bytes // READ_SHARE))
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """What the tables that are read together may hold in memory: the least that one of them allows."""
+        return min(settings.memory_limit_bytes for settings in self.settings)
+
+    @property
+    def format_options(self) -> dict[str, Any]:
+        """What the format is told."""
+        _, options = FileOptions.split(self.source.options)
+        return options
+
+    def check(self) -> None:
+        """Refuse unknown formats and options, and one table of the feed for two, before anything is read."""
+        taken: dict[str, str] = {}
+        for name, source in ((name, table.source_table) for name, table in self.tables.items()):
+            if source is not None and (first := taken.setdefault(source, name)) != name:
+                raise ConfigError(f"{first} and {name} both take source_table {source} of one source: leave one out")
+        try:
+            if self.source.format is not None:
+                parse_options(lookup(self.source.format), self.format_options)
+        except ConfigError as error:
+            raise ConfigError(f"source of {', '.join((*self.tables, *self.patterns))}: {error}") from error
+
+    @property
+    def quarantine(self) -> str:
+        """The table for rejected events that belong to none of several tables."""
+        first = next(iter((*self.tables, *self.patterns))).removesuffix(ALL_TABLES)
+        namespace, _, name = quarantine_name(first).partition(".")
+        return f"{namespace}.feed_of_{name}"
+
+    def config(self, running: Sequence[TableIngest], decided: Decided) -> FeedConfig:
+        """What the decoder is told: all tables of the feed, so that no table takes the events of another.
+
+        `decided` is that of the position that is read from, or of the batch before.
+        """
+        active = {table.name: table for table in running}
+        return FeedConfig(
+            format=self.source.format,
+            options=self.format_options,
+            claims=decided.claims,
+            tables=tuple(
+                _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
+                for name, table in self.tables.items()
+            ),
+            is_open=bool(self.patterns),
+        )
+
+    def found(self, untaken: Sequence[str]) -> dict[str, tuple[TableConfig, str]]:
+        """Settings, and name in the feed, of mirrors for tables of the feed that a wanted pattern stands for."""
+        patterns = {name: settings for name, settings in self.patterns.items() if name in self.wanted}
+        known = {name: table.source_table or self.found_for.get(name) for name, table in self.tables.items()}
+        return {
+            name: (patterns[pattern], source)
+            for name, (pattern, source) in discovered(untaken, patterns, known).items()
+        }
+
+    def with_tables(self, found: Mapping[str, tuple[TableConfig, str]]) -> "Feed":
+        """The feed with more tables, wanted ones, as `found` tells them."""
+        tables = {name: settings for name, (settings, _) in found.items()}
+        sources = {name: source for name, (_, source) in found.items()}
+        return replace(
+            self,
+            tables={**self.tables, **tables},
+            wanted=(*self.wanted, *tables),
+            found_for={**self.found_for, **sources},
+        )
+
+    def remembering(self, catalog: Any, started: Sequence[TableIngest] = ()) -> "Feed":
+        """The feed with what the change logs of its patterns' tables remember, those that this run leaves out included."""
+        settings = list(self.patterns.values())
+        known = {table.name: table.source_table for table in started}
+        found = {
+            name: known[name] if name in known else found_source(catalog, name)
+            for name, table in self.tables.items()
+            if table in settings
+        }
+        return replace(self, found_for={name: source for name, source in found.items() if source is not None})
+
+    def batches(
+        self,
+        position: str | None,
+        tables: Sequence[TableIngest],
+        left_out: LeftOut,
+        saw_transactions: Callable[[], None] = lambda: None,
+    ) -> Iterator[FileBatch]:
+        """What is new since a position that all of these tables have reached.
+
+        Args:
+            position: to read on from.
+            tables: whose change logs know how far files were read.
+            left_out: told what is not read, and how much.
+            saw_transactions: told before the first batch of a feed that marks its transactions.
+        """
+
+        def applied_lines(files: Sequence[str]) -> dict[str, int]:
+            logged = [table.lines_logged(files) for table in tables]
+            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
+
+        def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
+            found = None if whole is None else whole(events)
+            if found is not None and found.of_transactions:
+                saw_transactions()
+            return found
+
+        start = None if position is None else FilePosition.from_json(position)
+        whole = complete_events_of(self.source.format, self.format_options)
+        return discover(
+            self.source.path,
+            start,
+            self.file_options,
+            applied_lines=applied_lines,
+            complete=None if whole is None else complete,
+            left_out=left_out,
+            filesystem=RemoteFiles(self.properties) if self.properties else None,
+        )
+
+    def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
+        """The rejected events of a table; those of no known table belong to it if it is the only one."""
+        mine = pc.equal(rejected.table.column("table_name"), table)
+        return Rejected(rejected.table.filter(pc.fill_null(mine, self.has_one_table)))
+
+    def unassigned(self, rejected: Rejected) -> Rejected:
+        """The rejected events that belong to no table: none where there is only one table to belong to."""
+        if self.has_one_table:
+            return Rejected.none()
+        known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
+        return Rejected(rejected.table.filter(pc.invert(known)))
+
+
+def decided_in(position: str | None) -> Decided:
+    """What was decided up to a position."""
+    if position is None:
+        return Decided()
+    known = FilePosition.from_json(position)
+    return Decided(known.claims, known.encodings)
+
+
+def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
+    """The sources of these tables and patterns."""
+    entries = {**config.tables, **config.patterns}
+    sources: list[FilesSource] = []
+    for name in chosen:
+        if entries[name].source not in sources:
+            sources.append(entries[name].source)
+    feeds = []
+    for source in sources:
+        sharing = {name: table for name, table in config.tables.items() if table.source == source}
+        patterns = {name: table for name, table in config.patterns.items() if table.source == source}
+        wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
+        properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
+        feeds.append(Feed(_located(source, config.folder), sharing, wanted, patterns, properties))
+    return feeds
+
+
+def _located(source: FilesSource, folder: Path) -> FilesSource:
+    """The source with the paths among its options, like all paths of a config, relative to the config file."""
+    paths = {n: str(folder / str(source.options[n])) for n in PATH_OPTIONS if source.options.get(n) is not None}
+    return source.model_copy(update={"options": {**source.options, **paths}}) if paths else source
+
+
+def _table_feed(
+    name: str,
+    config: TableConfig,
+    table: TableIngest | None,
+    found_for: str | None,
+    encodings: Mapping[str, str],
+) -> TableFeed:
+    return TableFeed(
+        name=name,
+        source_table=config.source_table or found_for,
+        key=config.key if table is None else table.key,
+        known_key=() if table is None else table.known_key,
+        identity_full=config.identity == "full",
+        types=config.types,
+        encodings=config.encodings,
+        known_encodings=encodings,
+        known_types={} if table is None else table.known_types,
+        order_by=config.order_by,
+        include=config.include,
+        exclude=config.exclude,
+        rename=config.rename,
+        cast=config.cast,
+        on_conflict=config.on_conflict,
+        schema_version=0 if table is None else table.schema_version,
+    )
+
+
+ROWS_FORMAT = "rows"
+
+
+def snapshot_batches(
+    table: TableIngest, config: TableConfig, paths: tuple[str, ...], kind: str | None
+) -> Iterator[ChangeBatch]:
+    """The rows of a full load, as snapshot reads.
+
+    Args:
+        table: whose state it is.
+        config: of the table.
+        paths: files or patterns.
+        kind: format of them; None is that of the table's feed.
+
+    Raises:
+        SourceError: no files, an event that cannot be decoded, or one that is no row.
+    """
+    source = config.source if kind is None else FilesSource(path=paths, format=kind)
+    options = dict(source.options)
+    if source.format is not None and lookup(source.format) is lookup(ROWS_FORMAT):
+        options.setdefault("no_op", "r")
+    own = config.model_copy(update={"order_by": "position", "source_table": config.source_table or table.source_table})
+    source = source.model_copy(update={"path": paths, "options": options})
+    feed = Feed(source, {table.name: own}, (table.name,))
+    feed.check()
+    decided = Decided()
+    types = table.known_types
+    for files in feed.batches(None, [], _refuse_gaps):
+        told = feed.config([table], decided)
+        decoded = decode(files.raw, replace(told, tables=(replace(told.tables[0], known_types=types),)))
+        decided = decoded.decided
+        if decoded.rejected.num_rows:
+            first = decoded.rejected.table.slice(0, 1).to_pylist()[0]
+            raise SourceError(
+                f"{first['source_file']}:{first['source_offset']}: {first['reason']}; a full load with a gap would delete "
+                "the rows it lacks, so nothing of it was taken"
+            )
+        batch = decoded.tables[table.name]
+        types |= {c.name: c.type for c in batch.row_type if not pa.types.is_null(c.type)}
+        if batch.num_rows:
+            yield _reads(batch)
+
+
+def _refuse_gaps(reason: str, count: int) -> None:
+    if reason != RE_DELIVERED:
+        raise SourceError(f"left out: {count:,} {reason}; a full load with a gap would delete the rows it lacks")
+
+
+def _reads(batch: ChangeBatch) -> ChangeBatch:
+    ops = batch.table.column("op")
+    removing = pc.is_in(ops, value_set=pa.array(["d", "t"]))
+    if pc.any(removing).as_py():
+        row = batch.table.filter(removing).slice(0, 1).to_pylist()[0]
+        raise SourceError(
+            f"{row['source_file']}:{row['source_offset']}: a {'delete' if row['op'] == 'd' else 'truncate'} in a full load"
+        )
+    reads = pa.repeat(pa.scalar("r"), batch.num_rows)
+    return replace(batch, table=batch.table.set_column(batch.table.schema.get_field_index("op"), "op", reads))

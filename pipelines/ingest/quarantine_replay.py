@@ -1,0 +1,328 @@
+"""Decodes the events of a quarantine again, after a config, type or key was corrected.
+
+Events that can be decoded now are logged and applied.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.changes.change_log import ChangeLog
+from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
+from pipelines.changes.keys import KeySet, keys_touched
+from pipelines.changes.late_changes import followed, order_text
+from pipelines.changes.quarantine import QUARANTINED_AT
+from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
+from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, RawEvents
+from pipelines.decode.column_types import widened
+from pipelines.decode.events import rows_of, schema_of
+from pipelines.decode.feed import FeedConfig
+from pipelines.errors import CommitConflictError, SourceError
+from pipelines.formats.registry import decode
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
+from pipelines.iceberg.loaded_table import open_current, refresh
+from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feeds import decided_in, feeds_of
+from pipelines.ingest.report import TableReport
+from pipelines.ingest.table_ingest import TableIngest
+from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
+from pipelines.sources.file_documents import split_keys
+from pipelines.sources.file_options import FileOptions, Layout
+from scan_core import col
+
+_Schema = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Events of one shape, from event `first` of the quarantine on; each has its number in the run for a place."""
+
+    first: int
+    raw: RawEvents
+
+
+def in_runs(events: pa.Table, options: FileOptions) -> Iterator[Run]:
+    """The events, as many at a time as are of one shape.
+
+    Args:
+        events: of a quarantine, in order.
+        options: of the source: they tell the columns of CSV without a header.
+    """
+    documents = events.column("raw").to_pylist()
+    shapes: list[tuple[_Schema | None, pa.Table | None]] = [_shape(document, options) for document in documents]
+    first = 0
+    for end in range(1, len(shapes) + 1):
+        if end < len(shapes) and _is_same(shapes[first], shapes[end]):
+            continue
+        schema, record = shapes[first]
+        if record is not None:
+            yield Run(first, _raw(pa.concat_tables([table for _, table in shapes[first:end] if table is not None])))
+        elif schema is not None:
+            yield Run(first, _raw(rows_of(documents[first:end], schema)))
+        else:
+            yield Run(first, _messages(pa.array(documents[first:end], pa.binary()), options))
+        first = end
+
+
+def _messages(documents: pa.BinaryArray, options: FileOptions) -> RawEvents:
+    """Documents; whole lines among them, which lacked their separator when they were read, with their keys."""
+    raw = _raw(documents)
+    if options.layout != Layout.KEYED_LINES.value:
+        return raw
+    values, keys, none = split_keys(pc.fill_null(documents, b""), options.separator)
+    is_document = pa.array(none)
+    nothing = pa.scalar(None, pa.binary())
+    return replace(
+        raw, documents=pc.if_else(is_document, documents, values), keys=pc.if_else(is_document, nothing, keys)
+    )
+
+
+def _shape(document: bytes | None, options: FileOptions) -> tuple[_Schema | None, pa.Table | None]:
+    """The schema of a row; or the row of a CSV record, where the config tells its columns and it has as many."""
+    schema = schema_of(document)
+    if schema is not None or not document or not options.columns or document.lstrip()[:1] in {b"{", b"["}:
+        return schema, None
+    names = [options.columns, *([options.columns[1:]] if options.columns[0] in LOAD_WITHOUT else [])]
+    for columns in names:
+        dialect = Dialect(tuple(columns), options.delimiter or ",", 0, options.null_value)
+        found = read_records(pa.py_buffer(document), dialect, 1, 2, is_all=True)
+        if (found.count, found.rows.num_rows) == (1, 1):
+            return None, found.rows
+    return None, None
+
+
+def _is_same(one: tuple[_Schema | None, pa.Table | None], other: tuple[_Schema | None, pa.Table | None]) -> bool:
+    if one[1] is None or other[1] is None:
+        return one == other
+    return bool(one[1].schema.equals(other[1].schema))
+
+
+def _raw(events: pa.Table | pa.BinaryArray) -> RawEvents:
+    count = len(events)
+    is_rows = isinstance(events, pa.Table)
+    return RawEvents(
+        # Two events may come from one place, if a file was replaced: for now each has its number for a place.
+        source_file=pa.repeat("", count).dictionary_encode(),
+        source_offset=pa.array(np.arange(count)),
+        documents=None if is_rows else events,
+        rows=events if is_rows else None,
+    )
+
+
+Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
+Places = npt.NDArray[np.float64]
+
+PLACE = ["source_file", "source_offset"]
+_CONTENT = ("op", "key", "after")
+_REJECTED, _SUPERSEDED, _APPLIED, _KNOWN, _NUM_OUTCOMES = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineReplayed:
+    """What became of the events of a quarantine.
+
+    Attributes:
+        table: the mirror.
+        applied: now in log and mirror.
+        known: were in the log already, from an earlier replay; only taken out of quarantine.
+        superseded: stay, because their key has changed since.
+        rejected: stay, because they cannot be decoded or applied yet.
+        snapshot_id: of the mirror afterwards.
+    """
+
+    table: str
+    applied: int
+    known: int
+    superseded: int
+    rejected: int
+    snapshot_id: int | None
+
+
+def replay_quarantine(catalog: Any, config: Config, name: str) -> QuarantineReplayed:
+    """Try the events in the quarantine of a table again.
+
+    Raises:
+        ConfigError: an unknown table.
+        SourceError: the table has no quarantine, or nothing was ingested yet.
+    """
+    config.table(name)
+    held = find_table(catalog, quarantine_name(name))
+    if held is None:
+        raise SourceError(f"{name} has no quarantine: no event of it was ever rejected")
+    events = open_current(held).scan().select(*REJECTED_SCHEMA.names, QUARANTINED_AT).to_table()
+    events = events.sort_by([(column, "ascending") for column in PLACE])
+    log = ChangeLog(catalog, change_log_name(name))
+    if log.position is None:
+        raise SourceError(f"{name} has no change log yet; ingest first")
+    settings, report = config.tables[name], TableReport(name)
+    tried = events.filter(pa.array(~_is_own_rejection(log, events)))
+    outcome = np.full(tried.num_rows, _REJECTED)
+    (feed,) = feeds_of(config, [name])
+    for run in in_runs(tried, feed.file_options):
+        end = run.first + run.raw.num_events
+        part = tried.slice(run.first, end - run.first)
+        table = TableIngest(catalog, name, settings, report)
+        told = feed.remembering(catalog).config([table], decided_in(log.position))
+        outcome[run.first : end] = _replayed(log, settings, part, *_decoded(run.raw, told, part, name), report=report)
+    TableIngest(catalog, name, settings, report).start()
+    done = tried.filter(pa.array((outcome == _APPLIED) | (outcome == _KNOWN)))
+    retry_conflicts(lambda: _take_out(held, done))
+    counts = np.bincount(outcome, minlength=_NUM_OUTCOMES)
+    return QuarantineReplayed(
+        name,
+        applied=int(counts[_APPLIED]),
+        known=int(counts[_KNOWN]),
+        superseded=int(counts[_SUPERSEDED]),
+        rejected=int(counts[_REJECTED]) + events.num_rows - tried.num_rows,
+        snapshot_id=report.snapshot_id,
+    )
+
+
+def _replayed(
+    log: ChangeLog, settings: TableConfig, tried: pa.Table, batch: ChangeBatch, event_of: Rows, *, report: TableReport
+) -> Rows:
+    """What becomes of some events, whose changes `batch` are logged where they may be."""
+    known = _is_logged(log, batch)
+    ordered = order_text(settings) is not None
+    old = (
+        np.zeros(batch.num_rows, np.bool_)
+        if ordered
+        else ~known & _superseded(log, batch, tried.column(QUARANTINED_AT).take(pa.array(event_of)))
+    )
+    chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
+    if chosen.num_rows and log.position is not None:
+        limit = settings.memory_limit_bytes // BATCH_SHARE
+        tables = followed(log, chosen, chosen.key, limit, report.add_superseded) if ordered else chosen.tables()
+        with closing(ChangeRun.of(tables, limit)) as changes:
+            log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
+    return _outcome(event_of, known, old, tried.num_rows)
+
+
+def _outcome(event_of: Rows, known: Mask, old: Mask, num_events: int) -> Rows:
+    """What becomes of each event: the least that becomes of one of its changes."""
+    outcome = np.full(num_events, _KNOWN, np.int64)
+    outcome[np.setdiff1d(np.arange(num_events), event_of)] = _REJECTED
+    np.minimum.at(outcome, event_of, np.where(old, _SUPERSEDED, np.where(known, _KNOWN, _APPLIED)))
+    return outcome
+
+
+def _is_own_rejection(log: ChangeLog, events: pa.Table) -> Mask:
+    """Which were decoded and logged, but the mirror could not take: their bytes are the change, not the event."""
+    looks_so = np.asarray(pc.match_substring_regex(events.column("raw"), r'^\{"op":"[rcudt]","key":'), np.bool_)
+    logged = KeySet(_logged(log, events, PLACE).columns).find(events.select(PLACE).columns) >= 0
+    return looks_so & logged
+
+
+def _is_logged(log: ChangeLog, batch: ChangeBatch) -> Mask:
+    """Which changes the log has, from the same place: an earlier replay ended before it took them out of quarantine.
+
+    A place alone says nothing: a file may have been replaced by another of its name.
+    """
+    columns = [*PLACE, *_CONTENT]
+    if batch.num_rows == 0 or not set(columns) <= set(log.schema.names if log.schema else ()):
+        return np.zeros(batch.num_rows, np.bool_)
+    logged = without_extensions(_logged(log, batch.table, columns))
+    kind = logged.schema.field("after").type
+    row_type = widened(batch.row_type, pa.struct(list(kind)))
+    if row_type is None:
+        return np.zeros(batch.num_rows, np.bool_)
+    known = KeySet([*logged.select(PLACE).columns, _written(logged, row_type)])
+    return known.find([*batch.table.select(PLACE).columns, _written(batch.table, row_type)]) >= 0
+
+
+def _written(changes: pa.Table, row_type: pa.StructType) -> pa.Array:
+    """What each change says, as JSON with all columns of the rows."""
+    names = [row_type.field(i).name for i in range(row_type.num_fields)]
+    documents = []
+    for row in changes.select(list(_CONTENT)).to_pylist():
+        after = row["after"]
+        after = None if after is None else {name: after.get(name) for name in names}
+        documents.append(orjson.dumps([row["op"], row["key"], after], default=str, option=orjson.OPT_SORT_KEYS))
+    return pa.array(documents, pa.binary())
+
+
+def _logged(log: ChangeLog, events: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """What the log has from the files of these events."""
+    files = pc.unique(events.column("source_file")).drop_null().to_pylist()
+    return open_current(log.table).scan().select(*columns).where(col("source_file").is_in(files)).to_table()
+
+
+def _decoded(raw: RawEvents, feed: FeedConfig, events: pa.Table, name: str) -> tuple[ChangeBatch, Rows]:
+    """What decodes now, and of which event each change is."""
+    batch = decode(raw, feed).tables[name]
+    changes, number = batch.table, batch.table.column("source_offset")
+    for column in PLACE:
+        index = changes.schema.get_field_index(column)
+        changes = changes.set_column(index, changes.schema.field(index), events.column(column).take(number))
+    return replace(batch, table=changes), np.asarray(number).astype(np.int64)
+
+
+def _superseded(log: ChangeLog, batch: ChangeBatch, since: pa.ChunkedArray) -> Mask:
+    """Which changes have a later one of the same key, or a later truncate, in the log.
+
+    Later is what stands behind them in the source, and what was read after they were quarantined (`since`): files that
+    come late or take the place of others of their name are applied when they come.
+    """
+    key = batch.key
+    if batch.num_rows == 0 or log.last_ordinal == 0 or "key" not in (log.schema.names if log.schema else ()):
+        return np.zeros(batch.num_rows, np.bool_)
+    known = without_extensions(
+        open_current(log.table).scan().select("op", "key", "after", "ingested_at", *PLACE).to_table()
+    )
+    places, own = _ranked(known, batch.table)
+    read, quarantined = _microseconds(known.column("ingested_at")), _microseconds(since)
+    wanted = keys_touched(batch.table, key)
+    keys = KeySet(wanted.columns)
+    found, asked = keys.find(keys_touched(known, key).columns), keys.find(wanted.columns)
+    truncates = np.asarray(pc.equal(known.column("op"), "t"))
+
+    def latest(of_known: Places) -> Places:
+        per_key = np.full(wanted.num_rows, -1.0)
+        np.maximum.at(per_key, found[found >= 0], np.tile(of_known, 2)[found >= 0])
+        newest: Places = np.maximum(per_key[asked].reshape(2, -1).max(axis=0), of_known[truncates].max(initial=-1.0))
+        return newest
+
+    return np.asarray((latest(places) > own) | (latest(read) > quarantined))
+
+
+def _microseconds(times: pa.ChunkedArray) -> Places:
+    found: Places = np.asarray(pc.fill_null(times.cast(TIMESTAMP).cast(pa.int64()), 0)).astype(np.float64)
+    return found
+
+
+def _ranked(known: pa.Table, changes: pa.Table) -> tuple[Places, Places]:
+    """The place of each row in source order, as comparable numbers."""
+    both = pa.concat_tables([known.select(PLACE), changes.select(PLACE)], promote_options="permissive")
+    rank = np.empty(both.num_rows, np.float64)
+    order = pc.sort_indices(both, [(column, "ascending") for column in PLACE])
+    rank[np.asarray(order)] = np.arange(both.num_rows)
+    return rank[: known.num_rows], rank[known.num_rows :]
+
+
+def _take_out(held: Any, done: pa.Table) -> None:
+    """Remove events from a quarantine, in one snapshot."""
+    if done.num_rows == 0:
+        return
+    refresh(held)
+    rows = without_extensions(open_current(held).scan().to_table())
+    identity = [*PLACE, "raw"]
+    leaving = KeySet(done.select(identity).columns).find(rows.select(identity).columns) >= 0
+    if not leaving.any():
+        return
+    delta = RowDelta(held)
+    files = write_rows(rows.filter(pa.array(~leaving)), delta.target, delta.default_spec)
+    try:
+        delta.commit(files, {}, remove=everything, operation="overwrite")
+    except CommitConflictError:
+        delta.discard(files)
+        raise

@@ -1,0 +1,192 @@
+"""The report of an ingest run: what it did for each table, and its exit code.
+
+Also warns about columns that the config names and neither the events nor the mirror have.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from pipelines.changes.change_log import Appended
+from pipelines.config.project import TableConfig
+from pipelines.iceberg.file_metrics import FileContent
+from pipelines.mirrors.mirror import Applied
+
+_OPTIONS = ("types", "encodings", "cast", "include", "exclude", "rename")
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetColumn:
+    """What was named where, and what may have been meant.
+
+    Attributes:
+        option: of the table's config.
+        column: as it stands there.
+        nearest: column of the events or the mirror, None if none is like it.
+    """
+
+    option: str
+    column: str
+    nearest: str | None
+
+    def __str__(self) -> str:
+        hint = "" if self.nearest is None else f"; did you mean {self.nearest}?"
+        return f"{self.option} names {self.column}, which no event of this run and no column of the table has{hint}"
+
+
+def unmet_columns(config: TableConfig, sent: Collection[str], columns: Collection[str]) -> Iterator[UnmetColumn]:
+    """What config names and nothing has.
+
+    Args:
+        config: of the table.
+        sent: columns of the events, by their names in the feed.
+        columns: of the mirror.
+    """
+    # a column that an earlier run renamed is in the mirror by its new name
+    before = {source for source, target in config.rename.items() if target in columns and target not in sent}
+    known = {*sent, *(config.rename.get(column, column) for column in sent), *columns, *before}
+    for option in _OPTIONS:
+        for column in getattr(config, option):
+            if column not in known and not _is_inside(column, known):
+                near = get_close_matches(column, sorted(known), n=1)
+                yield UnmetColumn(option, column, near[0] if near else None)
+
+
+def _is_inside(path: str, columns: Collection[str]) -> bool:
+    """Whether a path such as `address.zip` begins with a column."""
+    steps = path.split(".")
+    return any(".".join(steps[:count]) in columns for count in range(1, len(steps)))
+
+
+DONE, FAILED, WRONG_CONFIG, QUARANTINED = 0, 1, 2, 3
+
+
+@dataclass(slots=True)
+class TableReport:
+    """One table's part of a run; grows while it runs.
+
+    Attributes:
+        table: name of the mirror.
+        events: changes logged, by op.
+        quarantined: events newly rejected.
+        rejected: events rejected, those already in quarantine included.
+        superseded: changes left out because they are older than a truncate that was applied.
+        missed_removals: deletes, and updates that move a row, whose old row was not in the mirror: all of them with `identity:
+            full`, otherwise as far as known without reading the table for it.
+        log_commits: snapshots of the change log.
+        mirror_commits: snapshots of the mirror.
+        log_snapshot_id: of the change log after the run.
+        snapshot_id: of the mirror after the run.
+        data_files: written to the mirror.
+        data_rows: in them.
+        delete_files: equality-delete files written.
+        delete_rows: in them.
+        written_bytes: of data and delete files.
+        position: of the source, in its own text.
+        unmet_columns: that config names and neither the events of the run nor the mirror have.
+        error: why the table stopped, None if it did not.
+        exit_code: what that means for the command.
+    """
+
+    table: str
+    events: Counter[str] = field(default_factory=Counter)
+    quarantined: int = 0
+    rejected: int = 0
+    superseded: int = 0
+    missed_removals: int = 0
+    log_commits: int = 0
+    mirror_commits: int = 0
+    log_snapshot_id: int | None = None
+    snapshot_id: int | None = None
+    data_files: int = 0
+    data_rows: int = 0
+    delete_files: int = 0
+    delete_rows: int = 0
+    written_bytes: int = 0
+    position: str | None = None
+    unmet_columns: tuple[UnmetColumn, ...] = ()
+    error: str | None = None
+    exit_code: int = DONE
+
+    @property
+    def status(self) -> str:
+        """`failed`, `applied` or `nothing new`."""
+        if self.error is not None:
+            return "failed"
+        return "applied" if self.mirror_commits or self.events or self.quarantined else "nothing new"
+
+    def add_superseded(self, count: int) -> None:
+        """Count changes that came too late to mean anything."""
+        self.superseded += count
+
+    def add_appended(self, appended: Appended, events: Mapping[str, int]) -> None:
+        """Count a commit of the change log."""
+        self.events.update(events)
+        self.log_commits += 1
+        self.log_snapshot_id = appended.committed.snapshot_id
+
+    def add_applied(self, applied: Applied) -> None:
+        """Count a commit of the mirror."""
+        self.mirror_commits += 1
+        self.missed_removals += applied.num_missed
+        self.snapshot_id = applied.committed.snapshot_id
+        for file in applied.files:
+            self.written_bytes += file.file_size_bytes
+            if file.content is FileContent.DATA:
+                self.data_files += 1
+                self.data_rows += file.record_count
+            else:
+                self.delete_files += 1
+                self.delete_rows += file.record_count
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything by name, for JSON."""
+        return {**asdict(self), "events": dict(self.events), "status": self.status}
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """A whole run.
+
+    Attributes:
+        tables: in the order of the config.
+        skipped: events left out on purpose, by reason.
+        seconds: wall time.
+        unassigned: events newly quarantined that belong to none of the tables of their feed.
+        untaken_tables: of the feeds, that carried changes and no table or pattern takes; the first ones.
+        unmatched_patterns: of the config, that stand for no table yet.
+    """
+
+    tables: tuple[TableReport, ...]
+    skipped: Mapping[str, int]
+    seconds: float
+    unassigned: int = 0
+    untaken_tables: tuple[str, ...] = ()
+    unmatched_patterns: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all applied, 3 applied but something is quarantined, 1 a table failed, 2 its config is wrong."""
+        failed = [t.exit_code for t in self.tables if t.exit_code]
+        if failed:
+            return FAILED if FAILED in failed else max(failed)
+        return QUARANTINED if self.unassigned or any(t.quarantined for t in self.tables) else DONE
+
+    @property
+    def found_nothing_new(self) -> bool:
+        """No table had anything to do."""
+        return all(t.status == "nothing new" for t in self.tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything by name, for JSON."""
+        return {
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 3),
+            "skipped": dict(self.skipped),
+            "unassigned": self.unassigned,
+            "untaken_tables": list(self.untaken_tables),
+            "unmatched_patterns": list(self.unmatched_patterns),
+            "tables": [t.as_dict() for t in self.tables],
+        }

@@ -1,0 +1,1 @@
+"""Scanning of JSON documents with compiled kernels: where values are, not what they mean."""

@@ -1,0 +1,346 @@
+"""Finds the members of many JSON documents by name.
+
+These functions call the kernels and remember the member names of a feed while they scan. Which members a format
+needs is decided in `formats/`.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipelines.errors import SourceError
+from pipelines.jsonscan import document_kernels, event_kernels, object_kernels
+from pipelines.jsonscan import value_kernels as kernels
+from pipelines.jsonscan.spans import (
+    Bytes,
+    Documents,
+    Elements,
+    Kinds,
+    Mask,
+    Members,
+    Nested,
+    Numbers,
+    Places,
+    SpanColumn,
+)
+
+_PADDING = 8
+"""Bytes behind the names: kernels compare eight at a time."""
+
+_MAX_ODD_NAMES = 100
+_SEARCHED_BYTES = 1024 * 1024
+"""At once: what is made while looking for escapes stays in the processor's cache."""
+_ESCAPED_NAME = r'\\u[0-9A-Fa-f]{4}(?:[^"\\]|\\.)*"\s*:'
+_STRING = re.compile(rb'"((?:[^"\\\n]|\\.)*)"(\s*:)?', re.DOTALL)
+_PLAIN = re.compile(r"[A-Za-z0-9_$.@-]+")
+"""Names that need no escape in any spelling: all that formats give a meaning to are such."""
+
+
+def with_plain_names(documents: pa.BinaryArray) -> pa.BinaryArray:
+    r"""The documents with names as `"\u006fp"` written as `"op"`: kernels know names by their bytes.
+
+    Both mean the same wherever a string stands, so that nothing else changes.
+
+    Raises:
+        SourceError: very many names are written so, which no serializer does.
+    """
+    if not _has_escapes(documents):
+        return documents
+    suspects = documents.filter(pc.fill_null(pc.match_substring_regex(documents, _ESCAPED_NAME), False))
+    if not len(suspects):
+        return documents
+    found = {s[1] for s in _STRING.finditer(b"\n".join(suspects.to_pylist())) if s[2] and b"\\u" in s[1]}
+    plain: dict[bytes, bytes] = {}
+    for raw in found:
+        try:
+            name = json.loads(b'"' + raw + b'"')
+        except (ValueError, UnicodeError):
+            continue  # no JSON: decoding refuses its event
+        if _PLAIN.fullmatch(name):
+            plain[b'"' + raw + b'"'] = b'"' + name.encode() + b'"'
+    if len(plain) > _MAX_ODD_NAMES:
+        raise SourceError(f"more than {_MAX_ODD_NAMES} names of members are written with escapes that they do not need")
+    for raw, replacement in plain.items():
+        documents = pc.replace_substring(documents, raw, replacement)
+    return documents
+
+
+def _has_escapes(documents: pa.BinaryArray) -> bool:
+    data = documents.buffers()[2]
+    view = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    for first in range(0, len(view), _SEARCHED_BYTES):
+        part = view[first : first + _SEARCHED_BYTES + 1]
+        if ((part[:-1] == ord("\\")) & (part[1:] == ord("u"))).any():
+            return True
+    return False
+
+
+class MemberNames:
+    """The member names known so far: raw bytes in a joined table for the kernel, and the column of each."""
+
+    def __init__(self, names: Sequence[str], limit: int) -> None:
+        self._limit = limit
+        self._columns: dict[str, int] = {}
+        self._raw: list[bytes] = []
+        self._slots: list[int] = []
+        for name in names:
+            self._columns.setdefault(name, len(self._columns))
+            for raw in _spellings(name):
+                self._add(raw, name)
+
+    def __len__(self) -> int:
+        """Columns."""
+        return len(self._columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns, unescaped."""
+        return tuple(self._columns)
+
+    def learn(self, raw: bytes) -> bool:
+        """Know `raw` from now on; False if it is no text or one too many."""
+        try:
+            name = json.loads(b'"' + raw + b'"')
+            name.encode()
+        except (ValueError, UnicodeError):
+            return False
+        if name not in self._columns and len(self._columns) >= self._limit:
+            return False
+        self._add(raw, name)
+        return True
+
+    def learn_members(self, value: Any) -> None:
+        """Know the names of a whole object at once, where it is one: the next unknown name costs another call."""
+        for name in value if isinstance(value, dict) else ():
+            if name not in self._columns and len(self._columns) < self._limit and name.isprintable():
+                self._add(json.dumps(name, ensure_ascii=False).encode()[1:-1], name)
+
+    def _add(self, raw: bytes, name: str) -> None:
+        self._raw.append(raw)
+        self._slots.append(self._columns.setdefault(name, len(self._columns)))
+
+    def tables(self) -> tuple[Bytes, Places, Places]:
+        """For a kernel: raw names joined, their offsets, the column of each."""
+        lengths = np.array([0, *(len(raw) for raw in self._raw)], np.int32)
+        joined = np.frombuffer(b"".join([*self._raw, bytes(_PADDING)]), np.uint8)
+        return joined, np.cumsum(lengths, dtype=np.int32), np.array(self._slots, np.int32)
+
+
+def _spellings(name: str) -> list[bytes]:
+    """The ways in which serializers write a name: as it is, in ASCII with small or large digits, with escaped slashes.
+
+    Names that are learned are known in every spelling that occurs; those that are looked for only in these.
+    """
+    plain = json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogatepass")[1:-1]
+    if name.isalnum() and name.isascii():
+        return [plain]
+    escaped = json.dumps(name)[1:-1].encode()
+    large = re.sub(rb"\\u[0-9a-f]{4}", lambda found: b"\\u" + found[0][2:].upper(), escaped)
+    spelled = (plain, escaped, large)
+    return list(dict.fromkeys((*spelled, *(raw.replace(b"/", b"\\/") for raw in spelled))))
+
+
+MAX_COLUMNS = 2_000
+"""A feed with more distinct member names has data in its names; the events with still more are rejected."""
+LEAST_CELLS = 2**22
+"""Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
+
+
+def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool = True) -> Members:
+    """The members of each document that is an object.
+
+    Args:
+        documents: one per row.
+        names: members to look for, in their usual order.
+        learn: also find members with other names; their columns follow those of `names`.
+    """
+    count = len(documents)
+    known = MemberNames(names, _column_limit(documents, len(names)))
+    capacity = max(len(names) + (16 if learn else 0), 1)
+    start = np.empty((capacity, count), np.int32)
+    end = np.empty((capacity, count), np.int32)
+    kind = np.zeros((capacity, count), np.int8)
+    numbers = Numbers.zeros(capacity, count)
+    status = np.full(count, kernels.ABSENT, np.int8)
+    row = 0
+    while row < count:
+        row, name_start, name_end = object_kernels.scan_members(
+            documents.data,
+            documents.start,
+            documents.end,
+            row,
+            *known.tables(),
+            learn,
+            start,
+            end,
+            kind,
+            numbers.bits,
+            numbers.odd,
+            status,
+            _scratch(),
+        )
+        if row < count:
+            if known.learn(documents.data[name_start:name_end].tobytes()):
+                known.learn_members(_loaded(documents, row))
+            else:
+                status[row] = kernels.TOO_MANY
+                row += 1
+        if len(known) > capacity:  # by any number: all names of an object are learned at once
+            capacity = max(len(known), 2 * capacity)
+            start, end, kind = (_grown(array, capacity) for array in (start, end, kind))
+            numbers = Numbers(_grown(numbers.bits, capacity), _grown(numbers.odd, capacity))
+    used = len(known)
+    found = numbers.of_columns(slice(used))
+    return Members(documents.data, known.names, start[:used], end[:used], kind[:used], status, found)
+
+
+def scan_nested(
+    documents: Documents,
+    names: Sequence[str],
+    row_images: Sequence[str],
+    origin: tuple[str, Sequence[str]],
+) -> Nested | None:
+    """Documents and their row images (members with names to be learned) and origin, in one pass.
+
+    None if the images have so many distinct members that their columns would take more memory than the bytes.
+    """
+    count = len(documents)
+    known = MemberNames((), _column_limit(documents))
+    top, inner = MemberNames(names, len(names)), MemberNames(origin[1], len(origin[1]))
+    capacity = 16
+    fixed = len(names) + len(origin[1])
+    while True:
+        columns = fixed + capacity * len(row_images)
+        start, end = np.empty((columns, count), np.int32), np.empty((columns, count), np.int32)
+        kind, status = np.zeros((columns, count), np.int8), np.full(count, kernels.ABSENT, np.int8)
+        numbers = Numbers.zeros(columns, count)
+        bases = np.zeros(len(names), np.int32)
+        bases[names.index(origin[0])] = len(names)
+        for number, name in enumerate(row_images):
+            bases[names.index(name)] = fixed + capacity * number
+        row = 0
+        while row < count and len(known) <= capacity:
+            row, name_start, name_end = event_kernels.scan_nested(
+                documents.data,
+                documents.start,
+                documents.end,
+                row,
+                *top.tables(),
+                bases,
+                *known.tables(),
+                len(names),
+                *inner.tables(),
+                start,
+                end,
+                kind,
+                numbers.bits,
+                numbers.odd,
+                status,
+                _scratch(),
+            )
+            if row < count:
+                if not known.learn(documents.data[name_start:name_end].tobytes()):
+                    return None
+                event = _loaded(documents, row)
+                for name in row_images if isinstance(event, dict) else ():
+                    known.learn_members(event.get(name))
+        if len(known) <= capacity:
+            break
+        capacity = max(len(known), 2 * capacity)
+    data = documents.data
+
+    def part(first: int, own: tuple[str, ...], state: Kinds) -> Members:
+        of = slice(first, first + len(own))
+        return Members(data, own, start[of], end[of], kind[of], state, numbers.of_columns(of) if first else None)
+
+    whole = part(0, top.names, status)
+    return Nested(
+        whole,
+        tuple(part(int(bases[names.index(n)]), known.names, _object_status(whole, n)) for n in row_images),
+        part(len(names), inner.names, _object_status(whole, origin[0])),
+    )
+
+
+def _object_status(whole: Members, name: str) -> Kinds:
+    found = whole.is_object & (whole.column(name).kind == kernels.OBJECT)
+    return np.where(found, np.int8(kernels.OK), np.int8(kernels.ABSENT))
+
+
+def _column_limit(documents: Documents, at_least: int = 0) -> int:
+    cells = max(LEAST_CELLS, len(documents.data))
+    return min(MAX_COLUMNS, max(cells // max(len(documents), 1), at_least))
+
+
+def scan_arrays(documents: Documents) -> Elements:
+    """The elements of each document that is an array; other rows have none."""
+    count = len(documents)
+    lengths = np.zeros(count, np.int32)
+    status = np.full(count, kernels.ABSENT, np.int8)
+    offsets = np.zeros(count + 1, np.int32)
+    nothing = np.zeros(0, np.int32)
+    document_kernels.scan_elements(
+        documents.data,
+        documents.start,
+        documents.end,
+        lengths,
+        offsets,
+        nothing,
+        nothing,
+        np.zeros(0, np.int8),
+        status,
+        False,
+        _scratch(),
+    )
+    np.cumsum(lengths, out=offsets[1:])
+    total = int(offsets[-1])
+    values = SpanColumn(documents.data, np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int8))
+    broken = status != kernels.OK
+    usable = documents.where(~broken)
+    scratch = np.full(count, kernels.ABSENT, np.int8)
+    document_kernels.scan_elements(
+        usable.data,
+        usable.start,
+        usable.end,
+        lengths,
+        offsets,
+        values.start,
+        values.end,
+        values.kind,
+        scratch,
+        True,
+        _scratch(),
+    )
+    return Elements(values, offsets, status)
+
+
+def first_member_is(documents: Documents, *names: str) -> Mask:
+    """Rows whose document is an object that begins with a member of one of these names."""
+    found = np.zeros(len(documents), np.bool_)
+    joined, offsets, _ = MemberNames(names, len(names)).tables()
+    object_kernels.begin_with(documents.data, documents.start, documents.end, joined, offsets, found)
+    return found
+
+
+def _loaded(documents: Documents, row: int) -> Any:
+    """One document, None if it is broken: what stands in it is told by the kernels."""
+    try:
+        return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _scratch() -> Bytes:
+    return np.empty(kernels.MAX_DEPTH, np.uint8)
+
+
+def _grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
+    """The array with zeros behind its columns, so that it has `capacity` of them."""
+    grown = np.zeros((capacity, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

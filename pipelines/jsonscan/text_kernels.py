@@ -1,0 +1,250 @@
+"""Compiled kernels that turn spans of bytes into contiguous text and integers."""
+
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, FBT001 - one compiled loop per kernel; Numba inlines no generators
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.jsonscan.value_kernels import EIGHT, ESCAPED, ONE, Bytes, Kinds, Places, put_word, require, word_at
+from scan_core.native.machine_code import callee, inlined, kernel
+
+Mask = NDArray[np.bool_]
+
+
+@callee
+def _hex4(data: Bytes, p: int) -> int:
+    value = 0
+    for k in range(4):
+        c = np.int64(data[p + k])
+        digit = c - 0x30 if c <= 0x39 else (c | 0x20) - 0x57
+        value = value * 16 + digit
+    return value
+
+
+@callee
+def _unescape(data: Bytes, p: int, end: int, out: Bytes, at: int) -> int:
+    """Write the string data[p:end] without its escapes at out[at:]; returns the end, or -1 for a lone surrogate.
+
+    It never gets longer. A broken escape, which scanning refuses, is -1 as well.
+    """
+    while p < end:
+        c = data[p]
+        if c != 0x5C:
+            out[at] = c
+            at += 1
+            p += 1
+            continue
+        if p + 2 > end:
+            return -1
+        e = data[p + 1]
+        p += 2
+        if e != 0x75:
+            if e == 0x62:
+                e = np.uint8(0x08)
+            elif e == 0x66:
+                e = np.uint8(0x0C)
+            elif e == 0x6E:
+                e = np.uint8(0x0A)
+            elif e == 0x72:
+                e = np.uint8(0x0D)
+            elif e == 0x74:
+                e = np.uint8(0x09)
+            out[at] = e
+            at += 1
+            continue
+        if p + 4 > end:
+            return -1
+        point = _hex4(data, p)
+        p += 4
+        if 0xD800 <= point <= 0xDBFF:
+            if p + 6 > end or data[p] != 0x5C or data[p + 1] != 0x75:
+                return -1
+            low = _hex4(data, p + 2)
+            if low < 0xDC00 or low > 0xDFFF:
+                return -1
+            point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00)
+            p += 6
+        elif 0xDC00 <= point <= 0xDFFF:
+            return -1
+        if point < 0x80:
+            out[at] = point
+            at += 1
+        elif point < 0x800:
+            out[at] = 0xC0 | (point >> 6)
+            out[at + 1] = 0x80 | (point & 0x3F)
+            at += 2
+        elif point < 0x10000:
+            out[at] = 0xE0 | (point >> 12)
+            out[at + 1] = 0x80 | ((point >> 6) & 0x3F)
+            out[at + 2] = 0x80 | (point & 0x3F)
+            at += 3
+        else:
+            out[at] = 0xF0 | (point >> 18)
+            out[at + 1] = 0x80 | ((point >> 12) & 0x3F)
+            out[at + 2] = 0x80 | ((point >> 6) & 0x3F)
+            out[at + 3] = 0x80 | (point & 0x3F)
+            at += 4
+    return at
+
+
+@inlined
+def copy_text(data: Bytes, p: int, q: int, escaped: bool, out: Bytes, at: int) -> int:
+    """Write data[p:q], unescaped if it is `escaped`, at out[at:]; returns the end, or -1 for a lone surrogate.
+
+    Up to 8 bytes behind it may be overwritten.
+    """
+    require(p >= 0 and p <= q <= len(data) and at >= 0 and q - p <= len(out) - at)
+    if escaped:
+        return _unescape(data, p, q, out, at)
+    first, to = np.uint64(p), np.uint64(at)
+    length = np.uint64(q - p)
+    done = np.uint64(0)
+    # eight bytes at a time, beyond the end as well: what follows in `out` is written later, or padding
+    if first + length + EIGHT <= np.uint64(len(data)) and to + length + EIGHT <= np.uint64(len(out)):
+        while done < length:
+            put_word(out, to + done, word_at(data, first + done))
+            done += EIGHT
+    while done < length:
+        out[to + done] = data[first + done]
+        done += ONE
+    return at + q - p
+
+
+@kernel("u8[] i32[] i32[] i8[] bool[] i32[]= u8[]= bool[]=")
+def gather_text(
+    data: Bytes, start: Places, end: Places, kind: Kinds, wanted: Mask, offsets: Places, out: Bytes, bad: Mask
+) -> int:
+    """Copy the wanted spans one after the other, unescaping those of kind ESCAPED; marks lone surrogates in `bad`."""
+    count = len(start)
+    require(len(end) >= count and len(kind) >= count and len(wanted) >= count and len(offsets) > count)
+    require(len(bad) >= count and len(out) < 2**31)
+    at = np.int64(0)
+    offsets[0] = 0
+    for row in range(count):
+        if wanted[row]:
+            after = copy_text(data, np.int64(start[row]), np.int64(end[row]), kind[row] == ESCAPED, out, at)
+            if after < 0:
+                bad[row] = True
+            else:
+                at = after
+        offsets[row + 1] = at
+    return at
+
+
+_TEN = np.uint64(10)
+_ZERO = np.uint64(0x30)
+_LONGEST = np.uint64(19)
+_MAX = np.uint64(2**63 - 1)
+
+
+@inlined
+def integer_of(data: Bytes, p: int, q: int) -> tuple[int, bool]:
+    """(the decimal integer data[p:q], whether there is one that fits 64 bits)."""
+    negative = p < q and data[p] == 0x2D
+    if negative or (p < q and data[p] == 0x2B):
+        p += ONE
+    if p >= q or q - p > _LONGEST:
+        return np.int64(0), False
+    value = np.uint64(0)
+    while p < q:
+        digit = np.uint64(data[p]) - _ZERO
+        if digit > np.uint64(9):
+            return np.int64(0), False
+        value = value * _TEN + digit
+        p += ONE
+    if negative:
+        return np.int64(np.uint64(0) - value), value <= _MAX + ONE
+    return np.int64(value), value <= _MAX
+
+
+@kernel("u8[] i32[] i32[] bool[] i64[]= bool[]=")
+def parse_integers(data: Bytes, start: Places, end: Places, wanted: Mask, out: NDArray[np.int64], bad: Mask) -> None:
+    """Decimal integers of the wanted spans; `bad` where there is none or it does not fit 64 bits."""
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count and len(out) >= count and len(bad) >= count)
+    for row in range(count):
+        out[row] = 0
+        if wanted[row]:
+            require(end[row] >= 0 and end[row] <= len(data))
+            value, fits = integer_of(data, np.uint64(start[row]), np.uint64(end[row]))
+            out[row] = value if fits else np.int64(0)
+            bad[row] |= not fits
+
+
+@kernel("u8[] i32[] i32[] bool[] u8[] bool[]=")
+def match_bytes(data: Bytes, start: Places, end: Places, wanted: Mask, pattern: Bytes, out: Mask) -> None:
+    """Mark the wanted spans that equal `pattern`."""
+    length = len(pattern)
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count and len(out) >= count)
+    for row in range(count):
+        if not wanted[row] or np.int64(end[row]) - start[row] != length:
+            continue
+        p = np.int64(start[row])
+        require(p >= 0 and end[row] <= len(data))
+        same = True
+        for k in range(length):
+            if data[p + k] != pattern[k]:
+                same = False
+                break
+        if same:
+            out[row] = True
+
+
+_BLOCK = np.uint64(256)
+
+
+@callee
+def _differ(data: Bytes, p: int, pattern: Bytes, first: int, last: int) -> bool:
+    """Whether data[p + first : p + last] differs from pattern[first : last]; without a branch, so that it is SIMD."""
+    difference = np.uint8(0)
+    for k in range(first, last):
+        difference |= data[p + k] ^ pattern[k]
+    return difference != 0
+
+
+@callee
+def _begins_with(data: Bytes, p: int, pattern: Bytes) -> bool:
+    length = np.uint64(len(pattern))
+    first = np.uint64(0)
+    while first < length:
+        last = min(first + _BLOCK, length)
+        if _differ(data, p, pattern, first, last):
+            return False
+        first = last
+    return True
+
+
+@kernel("u8[] i32[] i32[] bool[] u8[] u8[] i32[]= i32[]= bool[]=")
+def match_affixes(
+    data: Bytes,
+    start: Places,
+    end: Places,
+    wanted: Mask,
+    prefix: Bytes,
+    suffix: Bytes,
+    out_start: Places,
+    out_end: Places,
+    out: Mask,
+) -> None:
+    """Mark the wanted spans that begin with `prefix` and, white space apart, end with `suffix`; write what is between."""
+    a = np.uint64(len(prefix))
+    b = np.uint64(len(suffix))
+    count = len(start)
+    require(len(end) >= count and len(wanted) >= count)
+    require(len(out_start) >= count and len(out_end) >= count and len(out) >= count)
+    for row in range(count):
+        if not wanted[row]:
+            continue
+        require(start[row] >= 0 and start[row] <= end[row] and end[row] <= len(data))
+        p = np.uint64(start[row])
+        q = np.uint64(end[row])
+        while q > p and (
+            data[q - ONE] == 0x20 or data[q - ONE] == 0x0A or data[q - ONE] == 0x0D or data[q - ONE] == 0x09
+        ):
+            q -= ONE
+        if q - p >= a + b and _begins_with(data, p, prefix) and _begins_with(data, q - b, suffix):
+            out[row] = True
+            out_start[row] = p + a
+            out_end[row] = q - b

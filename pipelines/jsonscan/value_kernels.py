@@ -1,0 +1,466 @@
+"""Compiled functions that walk over JSON values: the building blocks of the other kernels.
+
+Contains the kinds of values, operations on words of eight bytes, and the names of members. General JSON readers
+round decimals and cannot distinguish a missing member from null, so they are not used. The kernels that Python calls
+are in modules of their own, because each module is compiled as one unit.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scan_core.native.machine_code import callee, inlined, intrinsic
+
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+# ruff: noqa: C901, PLR0912, PLR1714, SIM110, FBT001 - one compiled loop per kernel; Numba inlines no generators
+
+
+MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
+"""Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
+
+OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY, REPEATED = range(8)
+"""Status of a document: ABSENT has no span, EMPTY holds only white space, BROKEN is no JSON, REPEATED gives a member twice."""
+
+MAX_DEPTH = 256
+"""Deeper nesting is refused: no feed has it, and hostile input must end."""
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int32]
+Kinds = NDArray[np.int8]
+
+_ENDS_RUN = np.zeros(256, np.bool_)
+"""Bytes at which a run of plain characters of a string ends: quote, backslash, control characters."""
+_ENDS_RUN[:0x20] = True
+_ENDS_RUN[[0x22, 0x5C]] = True
+
+# Positions are unsigned: Numba checks signed indexes for negative ones at every access, which doubles the time.
+ONE = np.uint64(1)
+_3, _4, _5, _8 = np.uint64(3), np.uint64(4), np.uint64(5), np.uint64(8)
+BAD = np.uint64(2**64 - 1)
+"""In place of a position: the value there is broken."""
+
+
+@inlined
+def require(holds: bool) -> None:
+    """Refuse arrays that do not hold what a kernel reads and writes in them.
+
+    Kernels index without checks. So those that Python calls prove first, once per call or row, that every index lies
+    inside; checks at every access take 25 to 50 % more time.
+
+    Raises:
+        IndexError: they do not.
+    """
+    if not holds:
+        raise IndexError("an array given to a compiled kernel is too short or points outside of another")
+
+
+@inlined
+def skip_space(data: Bytes, p: int, end: int) -> int:
+    """Position of the next byte that is no white space."""
+    while p < end and data[p] <= 0x20 and (data[p] == 0x20 or data[p] == 0x0A or data[p] == 0x0D or data[p] == 0x09):
+        p += ONE
+    return p
+
+
+@inlined
+def _is_hex(c: int) -> bool:
+    return (0x30 <= c <= 0x39) or (0x41 <= c <= 0x46) or (0x61 <= c <= 0x66)
+
+
+@callee
+def _skip_escape(data: Bytes, p: int, end: int) -> int:
+    """Position after the escape whose backslash is at p."""
+    p += ONE
+    if p >= end:
+        return BAD
+    e = data[p]
+    if e == 0x75:
+        if p + _4 >= end:
+            return BAD
+        for k in range(ONE, _5):
+            if not _is_hex(data[p + k]):
+                return BAD
+        return p + _5
+    if e == 0x22 or e == 0x5C or e == 0x2F or e == 0x62 or e == 0x66 or e == 0x6E or e == 0x72 or e == 0x74:
+        return p + ONE
+    return BAD
+
+
+@inlined
+def skip_string(data: Bytes, p: int, end: int) -> tuple[int, bool]:
+    """(position after the closing quote, whether a backslash occurs); p is after the opening quote."""
+    escaped = False
+    while True:
+        while p < end and not _ENDS_RUN[data[p]]:
+            p += ONE
+        if p >= end or data[p] < 0x20:
+            return BAD, escaped
+        if data[p] == 0x22:
+            return p + ONE, escaped
+        escaped = True
+        p = _skip_escape(data, p, end)
+        if p == BAD:
+            return BAD, escaped
+
+
+@inlined
+def _matches(data: Bytes, p: int, end: int, word: Bytes) -> bool:
+    length = np.uint64(len(word))
+    if p + length > end:
+        return False
+    for k in range(length):
+        if data[p + k] != word[k]:
+            return False
+    return True
+
+
+_TRUE = np.frombuffer(b"true", np.uint8)
+_FALSE = np.frombuffer(b"false", np.uint8)
+_NULL = np.frombuffer(b"null", np.uint8)
+_NAN = np.frombuffer(b"NaN", np.uint8)
+_INFINITY = np.frombuffer(b"Infinity", np.uint8)
+
+
+@inlined
+def _skip_digits(data: Bytes, p: int, end: int) -> int:
+    while p < end and 0x30 <= data[p] <= 0x39:
+        p += ONE
+    return p
+
+
+@inlined
+def _skip_number(data: Bytes, p: int, end: int) -> tuple[int, int]:
+    """(position after the number without its sign, INT or FLOAT)."""
+    if p >= end or not 0x30 <= data[p] <= 0x39:
+        return BAD, INT
+    p = p + ONE if data[p] == 0x30 else _skip_digits(data, p, end)
+    kind = INT
+    if p < end and data[p] == 0x2E:
+        kind = FLOAT
+        first = p + ONE
+        p = _skip_digits(data, first, end)
+        if p == first:
+            return BAD, kind
+    if p < end and (data[p] == 0x65 or data[p] == 0x45):
+        kind = FLOAT
+        first = p + ONE
+        if first < end and (data[first] == 0x2B or data[first] == 0x2D):
+            first += ONE
+        p = _skip_digits(data, first, end)
+        if p == first:
+            return BAD, kind
+    return p, kind
+
+
+@callee
+def _skip_scalar(data: Bytes, p: int, end: int) -> tuple[int, int]:
+    """(position after a literal or number, its kind)."""
+    c = data[p]
+    if c == 0x74:
+        return (p + _4 if _matches(data, p, end, _TRUE) else BAD), TRUE
+    if c == 0x66:
+        return (p + _5 if _matches(data, p, end, _FALSE) else BAD), FALSE
+    if c == 0x6E:
+        return (p + _4 if _matches(data, p, end, _NULL) else BAD), NULL
+    if c == 0x4E:
+        return (p + _3 if _matches(data, p, end, _NAN) else BAD), FLOAT
+    if c == 0x2D:
+        p += ONE
+    if p < end and data[p] == 0x49:
+        return (p + _8 if _matches(data, p, end, _INFINITY) else BAD), FLOAT
+    return _skip_number(data, p, end)
+
+
+@inlined
+def _skip_key(data: Bytes, p: int, end: int) -> int:
+    """Position of the value of the member whose name begins at p."""
+    if p >= end or data[p] != 0x22:
+        return BAD
+    p, _ = skip_string(data, p + ONE, end)
+    if p == BAD:
+        return BAD
+    p = skip_space(data, p, end)
+    if p >= end or data[p] != 0x3A:
+        return BAD
+    return skip_space(data, p + ONE, end)
+
+
+@callee
+def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
+    """(position after the value at p, its kind). `stack` has MAX_DEPTH bytes."""
+    if p >= end:
+        return BAD, MISSING
+    c = data[p]
+    if c == 0x22:
+        q, escaped = skip_string(data, p + ONE, end)
+        return q, (ESCAPED if escaped else STRING)
+    if c != 0x7B and c != 0x5B:
+        return _skip_scalar(data, p, end)
+    kind = OBJECT if c == 0x7B else ARRAY
+    depth = -1
+    while True:
+        # At the begin of a value.
+        if p >= end:
+            return BAD, kind
+        c = data[p]
+        if c == 0x7B or c == 0x5B:
+            depth += 1
+            if depth >= MAX_DEPTH:
+                return BAD, kind
+            stack[depth] = c + 2  # the bracket that closes it
+            p = skip_space(data, p + ONE, end)
+            if p >= end:
+                return BAD, kind
+            if data[p] != stack[depth]:
+                if c == 0x7B:
+                    p = _skip_key(data, p, end)
+                continue
+        elif c == 0x22:
+            p, _ = skip_string(data, p + ONE, end)
+        else:
+            p, _ = _skip_scalar(data, p, end)
+        # Behind a value, or before the bracket of an empty container.
+        while True:
+            if p >= end:
+                return BAD, kind
+            p = skip_space(data, p, end)
+            if p >= end:
+                return BAD, kind
+            if data[p] == 0x2C:
+                p = skip_space(data, p + ONE, end)
+                if stack[depth] == 0x7D:
+                    p = _skip_key(data, p, end)
+                break
+            if data[p] != stack[depth]:
+                return BAD, kind
+            p += ONE
+            depth -= 1
+            if depth < 0:
+                return p, kind
+
+
+@callee
+def status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
+    """Status of a document that does not begin as an object."""
+    if p >= end:
+        return EMPTY
+    q, kind = skip_value(data, p, end, stack)
+    if q > end or skip_space(data, q, end) != end:
+        return BROKEN
+    return IS_NULL if kind == NULL else NOT_CONTAINER
+
+
+# ruff: noqa: PLR0917 - kernels take arrays one by one
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+
+
+_u = np.uint64
+EIGHT = _u(8)
+_BITS = _u(3)
+"""A shift by these turns bytes into bits."""
+_TENS = np.array([10**n for n in range(9)], np.uint64)
+_QUOTES, _BACKSLASHES = _u(0x2222222222222222), _u(0x5C5C5C5C5C5C5C5C)
+_ONES, _BLANKS, _HIGH_BITS = _u(0x0101010101010101), _u(0x2020202020202020), _u(0x8080808080808080)
+
+
+@intrinsic
+def high_product(_context: Any, _a: Any, _b: Any) -> Any:
+    """The upper half of a product of two numbers of 64 bits."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@intrinsic
+def leading_zeros(_context: Any, _word: Any) -> Any:
+    """How many of the upper bits are zero."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def trailing_zeros(_context: Any, _word: Any) -> Any:
+    """How many of the lower bits are zero."""
+    from llvmlite import ir
+    from numba import types
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@inlined
+def word_at(data: Bytes, p: int) -> int:
+    """Eight bytes, little-endian; one load, as LLVM knows this form."""
+    low = _u(data[p]) | (_u(data[p + _u(1)]) << _u(8))
+    low |= (_u(data[p + _u(2)]) << _u(16)) | (_u(data[p + _u(3)]) << _u(24))
+    high = _u(data[p + _u(4)]) | (_u(data[p + _u(5)]) << _u(8))
+    high |= (_u(data[p + _u(6)]) << _u(16)) | (_u(data[p + _u(7)]) << _u(24))
+    return low | (high << _u(32))
+
+
+@inlined
+def put_word(out: Bytes, p: int, word: int) -> None:
+    """Write eight bytes, little-endian; one store."""
+    for k in range(EIGHT):
+        out[p + k] = np.uint8((word >> (k << _BITS)) & _u(0xFF))
+
+
+@inlined
+def _number_of(word: int) -> int:
+    """The number that eight digits are; zero bytes count as zeros."""
+    word = (word & _u(0x0F0F0F0F0F0F0F0F)) * _u(2561) >> _u(8)
+    word = (word & _u(0x00FF00FF00FF00FF)) * _u(6553601) >> _u(16)
+    return (word & _u(0x0000FFFF0000FFFF)) * _u(42949672960001) >> _u(32)
+
+
+@inlined
+def _first_other(word: int) -> int:
+    """A word whose lowest bit stands in the first byte that is no digit; 0 if all are."""
+    offset = word ^ _u(0x3030303030303030)
+    return ((offset + _u(0x7676767676767676)) | offset) & _HIGH_BITS
+
+
+@inlined
+def run_of_digits(data: Bytes, p: int, end: int, value: int) -> tuple[int, int]:
+    """(position after the digits from p on, `value` followed by these digits, modulo 2**64)."""
+    while p + EIGHT <= end:
+        word = word_at(data, p)
+        other = _first_other(word)
+        if other == _u(0):
+            value = value * _u(100_000_000) + _number_of(word)
+            p += EIGHT
+            continue
+        count = trailing_zeros(other) >> _BITS
+        if count:
+            value = value * _TENS[count] + _number_of(word << ((EIGHT - count) << _BITS))
+        return p + count, value
+    while p < end:
+        digit = _u(data[p]) - _u(0x30)
+        if digit > _u(9):
+            break
+        value = value * _u(10) + digit
+        p += ONE
+    return p, value
+
+
+@inlined
+def end_of_plain_run(data: Bytes, p: int, end: int) -> int:
+    """Position of the first quote, backslash or control character from p on, or of the last bytes before `end`."""
+    while p + EIGHT <= end:
+        word = word_at(data, p)
+        quote, backslash = word ^ _QUOTES, word ^ _BACKSLASHES
+        found = ((quote - _ONES) & ~quote) | ((backslash - _ONES) & ~backslash) | ((word - _BLANKS) & ~word)
+        found &= _HIGH_BITS
+        if found:
+            return p + (trailing_zeros(found) >> _BITS)
+        p += EIGHT
+    return p
+
+
+@inlined
+def same_bytes(data: Bytes, p: int, end: int, pattern: Bytes, first: int, length: int) -> bool:
+    """Whether data[p : p + length] is pattern[first : first + length]; both end before `end` and 8 bytes of padding."""
+    done = _u(0)
+    while done + EIGHT <= length:
+        if word_at(data, p + done) != word_at(pattern, first + done):
+            return False
+        done += EIGHT
+    if done == length:
+        return True
+    if p + done + EIGHT <= end:
+        other = word_at(data, p + done) ^ word_at(pattern, first + done)
+        return other << ((EIGHT - (length - done)) << _BITS) == _u(0)
+    while done < length:
+        if data[p + done] != pattern[first + done]:
+            return False
+        done += ONE
+    return True
+
+
+# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
+# ruff: noqa: PLR0917 - kernels take arrays one by one
+
+
+@callee
+def require_names(names: Bytes, name_offsets: Places) -> None:
+    """Refuse names that do not lie, with 8 bytes of padding behind them, where their offsets say."""
+    require(len(name_offsets) > 0 and name_offsets[0] >= 0)
+    for k in range(1, len(name_offsets)):
+        require(name_offsets[k - 1] <= name_offsets[k])
+    require(np.int64(name_offsets[len(name_offsets) - 1]) + 8 <= len(names))
+
+
+@callee
+def require_columns(name_offsets: Places, slots: Places, base: int, columns: int) -> None:
+    """Refuse names one of which has no column, or one beyond `columns`."""
+    require(len(slots) == len(name_offsets) - 1 and base >= 0)
+    for k in range(len(slots)):
+        require(slots[k] >= 0 and base + np.int64(slots[k]) < columns)
+
+
+@inlined
+def expected_name(data: Bytes, first: int, end: int, names: Bytes, name_offsets: Places, expected: int) -> int:
+    """Length of name `expected` plus 1 if that is the name that begins at `first`, quote included; else 0."""
+    if expected >= len(name_offsets) - 1:
+        return np.uint64(0)
+    offset = np.uint64(name_offsets[expected])
+    length = np.uint64(name_offsets[expected + 1]) - offset
+    if first + length >= end or data[first + length] != 0x22:
+        return np.uint64(0)
+    return length + ONE if same_bytes(data, first, end, names, offset, length) else np.uint64(0)
+
+
+@callee
+def _find_name(data: Bytes, first: int, last: int, names: Bytes, name_offsets: Places, expected: int) -> int:
+    """Index of the name data[first:last], searched from `expected` on and around; -1 if unknown."""
+    count = len(name_offsets) - 1
+    length = last - first
+    for step in range(count):
+        k = expected + step
+        if k >= count:
+            k -= count
+        offset = np.uint64(name_offsets[k])
+        if np.uint64(name_offsets[k + 1]) - offset == length and same_bytes(data, first, last, names, offset, length):
+            return k
+    return -1
+
+
+@inlined
+def next_member(
+    data: Bytes, p: int, end: int, names: Bytes, name_offsets: Places, expected: int
+) -> tuple[int, int, int, int]:
+    """(position of the value, index of the name, begin and end of the name) of the member that begins at p.
+
+    The index is -1 for an unknown name.
+    """
+    if data[p] != 0x22:
+        return BAD, -1, p, p
+    first = p + ONE
+    found = expected
+    length = expected_name(data, first, end, names, name_offsets, expected)
+    if length:
+        p = first + length
+    else:
+        p, _ = skip_string(data, first, end)
+        if p == BAD:
+            return BAD, -1, first, first
+        found = _find_name(data, first, p - ONE, names, name_offsets, expected)
+    last = p - ONE
+    p = skip_space(data, p, end)
+    if p >= end or data[p] != 0x3A:
+        return BAD, found, first, last
+    return skip_space(data, p + ONE, end), found, first, last

@@ -1,0 +1,1 @@
+"""Operations on existing tables: indexes, adoption, replay, resync and status."""

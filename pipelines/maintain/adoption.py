@@ -1,0 +1,152 @@
+"""A table that others made becomes a mirror: checked first, then told from which change of its log on it is kept.
+
+Its rows, ids, specs and sort orders stay as they are. From then on it is written like any other mirror.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from pipelines.changes.change_log import ChangeLog
+from pipelines.config.project import Config, TableConfig, change_log_name
+from pipelines.errors import ConfigError, SourceError
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import TABLE_PROPERTIES, find_table
+from pipelines.iceberg.commit import RowDelta, retry_conflicts
+from pipelines.iceberg.loaded_table import current_schema, open_current, upgrade
+from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.table_writer import check_key
+from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, partition_text, shape_properties
+
+SHOWN_KEYS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A table that is a mirror now.
+
+    Attributes:
+        table: its name.
+        num_rows: it had.
+        key: columns that identify a row.
+        applied_ordinal: of the change log; later changes will be applied.
+        snapshot_id: that tells it.
+    """
+
+    table: str
+    num_rows: int
+    key: tuple[str, ...]
+    applied_ordinal: int
+    snapshot_id: int
+
+
+def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, upgrade_format: bool = False) -> Adopted:
+    """Make an existing table a mirror.
+
+    Args:
+        catalog: with the table.
+        config: of the project.
+        name: of the table, and of its entry in the config.
+        skip_log: its rows hold all that the change log has by now, so only later changes are applied.
+        upgrade_format: bring a table of format version 1 to version 2.
+
+    Raises:
+        ConfigError: no such entry, or its key or partitioning is not the table's.
+        SourceError: there is no such table, it is a mirror already, of a version that is not written, its key is not
+            unique, or without a key its rows may hold changes of the log.
+    """
+    settings = config.table(name)
+    table = find_table(catalog, name)
+    if table is None:
+        raise SourceError(f"the catalog has no table {name} to adopt; nevermore ingest makes one")
+    if positions.newest_property(table, positions.LOG_ORDINAL) is not None:
+        raise SourceError(f"{name} is a mirror already: {change_log_name(name)} is applied to it")
+    _check_version(table, name, upgrade_format=upgrade_format)
+    key = _key(table, name, settings)
+    _check_partitioning(table, name, settings)
+    num_rows = _check_rows(table, name, key)
+    log = ChangeLog(catalog, change_log_name(name))
+    ordinal = log.last_ordinal if skip_log else 0
+    if settings.identity == "full" and log.last_ordinal > ordinal:
+        raise SourceError(
+            f"{name} has no key, so a change that its rows hold already would count once more: {log.name} has "
+            f"{log.last_ordinal:,}; if the rows hold them all, adopt it with --skip-log"
+        )
+    if table.format_version == 1:
+        upgrade(table, 2)
+    with table.transaction() as change:
+        change.set_properties(
+            {k: v for k, v in TABLE_PROPERTIES.items() if k != "format-version"}
+            | {**shape_properties(key, settings), ADOPTED: "true"}
+        )
+
+    def attempt() -> int:
+        table.refresh()
+        reached = {positions.LOG_ORDINAL: str(ordinal)}
+        if log.snapshot_id is not None:
+            reached[positions.LOG_SNAPSHOT] = str(log.snapshot_id)
+        delta = RowDelta(table)
+        # with the commit that follows it, so that it is the snapshot whose rows the first change meets
+        adopted = str(table.metadata.current_snapshot_id or "")
+        delta.set_properties({ADOPTED_SNAPSHOT: adopted, ADOPTED_ORDINAL: str(ordinal)})
+        return delta.commit([], reached, operation="append").snapshot_id
+
+    return Adopted(name, num_rows, key, ordinal, retry_conflicts(attempt))
+
+
+def _check_version(table: Any, name: str, *, upgrade_format: bool) -> None:
+    if table.format_version == 1 and not upgrade_format:
+        raise SourceError(
+            f"{name} has format version 1, which has no delete files; --upgrade makes it version 2, which readers of "
+            "version 1 alone cannot read"
+        )
+    if table.format_version > 2:
+        raise SourceError(f"{name} has format version {table.format_version}; only version 2 is written")
+
+
+def _key(table: Any, name: str, settings: TableConfig) -> tuple[str, ...]:
+    if settings.identity == "full":
+        return ()
+    schema = current_schema(table)
+    declared = [f.name for f in schema.fields if f.field_id in schema.identifier_field_ids]
+    key = settings.key or tuple(declared)
+    if not key:
+        raise ConfigError(f"{name}: neither config nor table tells what identifies a row; declare it: key: [...]")
+    check_key(schema, key)
+    return tuple(key)
+
+
+def _check_partitioning(table: Any, name: str, settings: TableConfig) -> None:
+    schema = table.schema()
+    fields = [f"{f.transform}({schema.find_column_name(f.source_id)})" for f in table.spec().fields]
+    own = ", ".join(text for text in fields if not text.startswith("void("))
+    if settings.partition_by and partition_text(settings) != own:
+        raise ConfigError(
+            f"{name} is partitioned by [{own}] and config says partition_by [{partition_text(settings)}]; an adopted "
+            "table keeps its own: write it so, or leave partition_by out"
+        )
+
+
+def _check_rows(table: Any, name: str, key: Sequence[str]) -> int:
+    """How many rows there are; a key that several of them share would lose all but one with its next change."""
+    scan = open_current(table).scan()
+    if not key:
+        return int(scan.count())
+    keys = without_extensions(scan.select(*key).to_table())
+    labels = [f"c{i}" for i in range(len(key))]  # Arrow takes a name that begins with a point for a path
+    counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
+    shared = counted.filter(pc.greater(counted.column("count_all"), 1))
+    if shared.num_rows:
+        shown = ", ".join(_shown(row) for row in shared.select(labels).slice(0, SHOWN_KEYS).to_pylist())
+        raise SourceError(
+            f"{name} has {shared.num_rows:,} keys ({', '.join(key)}) with several rows, so they identify no row; "
+            f"declare another key, or identity: full. Keys: {shown}"
+        )
+    return int(keys.num_rows)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    values = [str(value) for value in row.values()]
+    return values[0] if len(values) == 1 else f"({', '.join(values)})"

@@ -1,0 +1,506 @@
+"""Builds bitmap indexes of the data files of a table.
+
+The indexes are written to one Puffin file, which is registered as the statistics of a snapshot. They are read in
+`scan_core/bitmaps/`.
+"""
+
+import struct
+import uuid
+from array import array as typed_array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap
+
+from pipelines.errors import CommitConflictError, ConfigError, SourceError
+from pipelines.iceberg.commit import retry_conflicts
+from pipelines.iceberg.storage import Storage
+from pipelines.maintain.statistics_target import StatisticsTarget
+from scan_core.bitmaps.find import FILE_SUFFIX, cached_footer, describes, statistics_paths
+from scan_core.bitmaps.layout import (
+    BLOB_TYPE,
+    COLUMN_TYPE,
+    DATA_FILE,
+    DIRECTORY_BYTES,
+    FILE_BYTES,
+    IS_LIST,
+    RECORD_COUNT,
+    encode_directory,
+    is_indexable,
+)
+from scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
+from scan_core.io.files import exists, read_bytes
+from scan_core.io.location import FileIOConfig
+from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType, arrow_type
+from scan_core.model.snapshot import DataFile, Snapshot
+from scan_core.read.column_batches import column_batches
+from scan_core.scan import Table
+from scan_core.split.tasks import FileScanTask, ScanContext
+
+
+def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bool) -> dict[str, NestedField]:
+    """The columns by the names asked for.
+
+    Raises:
+        ConfigError: a column whose type cannot be indexed, or no column.
+    """
+    if not columns:
+        raise ConfigError("name the columns to index with --columns")
+    found: dict[str, NestedField] = {}
+    for name in columns:
+        column = schema.find(name, case_sensitive=case_sensitive)
+        path = schema.path(column.field_id)
+        if not all(isinstance(f.type, StructType) for f in path[:-1]):
+            raise ConfigError(f"column {name!r} lies inside a list or map: index the list itself")
+        element = column.type.element.type if isinstance(column.type, ListType) else column.type
+        if not is_indexable(element):
+            raise ConfigError(
+                f"column {name!r} of type {column.type} cannot have a bitmap index; "
+                "strings, integers, booleans, dates, times, uuids, bytes and lists of them can"
+            )
+        found[name] = column
+    return found
+
+
+def value_type_of(column: NestedField) -> PrimitiveType:
+    """The type of the values that an index has bitmaps of: those of a list, one by one."""
+    found = column.type.element.type if isinstance(column.type, ListType) else column.type
+    assert isinstance(found, PrimitiveType)  # noqa: S101 - checked before anything was read
+    return found
+
+
+_COPIED_BYTES = 8 * 1024**2
+"""Read at a time when a blob is copied."""
+
+
+class PuffinWriter:
+    """A new Puffin file; `close` makes it complete, leaving it otherwise removes it."""
+
+    def __init__(self, path: str, storage: Storage) -> None:
+        self.path = path
+        self.blobs: list[PuffinBlob] = []
+        self.footer_size_bytes = 0
+        self._storage = storage
+        self._sink = storage.open_output(path)
+        self._sink.write(MAGIC)
+        self._offset = len(MAGIC)
+        self._is_complete = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Written so far."""
+        return self._offset
+
+    def write_blob(self, described: PuffinBlob, parts: Iterable[bytes]) -> None:
+        """Append a blob; offset and length of `described` are replaced."""
+        begin = self._offset
+        for part in parts:
+            self._sink.write(part)
+            self._offset += len(part)
+        self.blobs.append(replace(described, offset=begin, length=self._offset - begin))
+
+    def copy_blob(self, blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
+        """Append a blob of another Puffin file as it is."""
+        ends = range(blob.offset, blob.offset + blob.length, _COPIED_BYTES)
+        stop = blob.offset + blob.length
+        self.write_blob(blob, (read_bytes(path, io, at, min(_COPIED_BYTES, stop - at)) for at in ends))
+
+    def close(self, properties: Mapping[str, str]) -> None:
+        """Write the footer."""
+        footer = footer_bytes(self.blobs, properties)
+        self._sink.write(footer)
+        self._sink.close()
+        self.footer_size_bytes = len(footer)
+        self._offset += len(footer)
+        self._is_complete = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_complete:
+            self._sink.close()
+            self._storage.remove([self.path])
+
+
+Place = tuple[str, int]
+"""Path of a data file and id of a column."""
+
+
+@dataclass(slots=True)
+class KnownBlobs:
+    """Blobs that exist: ours by data file and column, others of the snapshot's statistics file."""
+
+    indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
+    others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
+    own_path: str | None = None
+
+
+def find_known(
+    table: Table, snapshot: Snapshot, tasks: Sequence[FileScanTask], leftover: Sequence[str], io: FileIOConfig
+) -> KnownBlobs:
+    """The blobs that need not be made.
+
+    Args:
+        table: as loaded.
+        snapshot: to index.
+        tasks: its data files.
+        leftover: files of attempts before, which hold indexes and are named nowhere.
+        io: of the table.
+    """
+    metadata = table.metadata
+    entry = next((s for s in metadata.statistics if s.get("snapshot-id") == snapshot.snapshot_id), None)
+    known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
+    data_files = {task.data_file.path: task.data_file for task in tasks}
+    paths = [*leftover, *statistics_paths(metadata, snapshot)]
+    for path in paths:
+        try:
+            blobs = cached_footer(path, io).blobs
+        except (MalformedTableError, MissingFileError):
+            continue  # damaged or gone: built anew
+        for blob in blobs:
+            data_file = data_files.get(blob.properties.get(DATA_FILE, ""))
+            if blob.type == BLOB_TYPE and data_file is not None and describes(blob, data_file):
+                known.indexes.setdefault((data_file.path, blob.fields[0]), (path, blob))
+    if known.own_path is not None and exists(known.own_path, io):
+        known.others = [(known.own_path, blob) for blob in _foreign_blobs(known.own_path, io)]
+    return known
+
+
+def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
+    """What other engines keep in a statistics file; a damaged file of ours holds nothing worth keeping.
+
+    Raises:
+        MalformedTableError: the file is another engine's and cannot be carried over.
+    """
+    try:
+        footer = read_footer(path, io)
+    except MalformedTableError:
+        if path.endswith(FILE_SUFFIX):
+            return []
+        raise
+    return [blob for blob in footer.blobs if blob.type != BLOB_TYPE]
+
+
+MOST_VALUES = 10_000
+"""Distinct values of a column in one file: beyond, the directory costs more than most filters save."""
+MOST_VALUE_BYTES = 16 * 1024**2
+"""Of all distinct values together."""
+MOST_ROWS = 2**32
+"""Of one file, as 32-bit bitmaps number them."""
+
+Rows = npt.NDArray[np.int64]
+
+
+class UnsuitableColumnError(Exception):
+    """A column that cannot have a bitmap index in this file; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedIndex:
+    """The bytes of an index: its directory, then the bitmaps in that order."""
+
+    directory: bytes
+    bitmaps: Sequence[bytes]
+    num_values: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the blob."""
+        return len(self.directory) + sum(map(len, self.bitmaps))
+
+
+class BitmapIndexBuilder:
+    """Collects the rows of every value.
+
+    Args:
+        value_type: of the column, or of the elements of its lists.
+        is_list: rows have lists of values.
+        most_values: distinct values, beyond which the file is left without index.
+        memory_limit_bytes: what the bitmaps may hold.
+    """
+
+    def __init__(self, value_type: PrimitiveType, *, is_list: bool, most_values: int, memory_limit_bytes: int) -> None:
+        self._type = value_type
+        self._is_list = is_list
+        self._most_values = most_values
+        self._memory_limit_bytes = memory_limit_bytes
+        self._values: pa.Array = pa.array([], arrow_type(value_type))
+        self._bitmaps: list[BitMap] = []
+        self._nulls, self._null_elements = BitMap(), BitMap()
+
+    def add(self, column: pa.Array, rows: Rows) -> None:
+        """The values of some rows, in the type of the table, perhaps dictionary-encoded.
+
+        Raises:
+            UnsuitableColumnError: too many values, or too many bytes of them or of bitmaps.
+        """
+        if len(rows) and int(rows[-1]) >= MOST_ROWS:
+            raise UnsuitableColumnError(f"more than {MOST_ROWS} rows")
+        if not self._is_list:
+            self._add_values(column, rows, self._nulls)
+            return
+        self._nulls |= _bitmap(rows[np.asarray(pc.is_null(column))])
+        elements, parents = pc.list_flatten(column), np.asarray(pc.list_parent_indices(column))
+        self._add_values(elements, rows[parents], self._null_elements)
+
+    def finish(self, num_rows: int) -> EncodedIndex:
+        """The index of a file of `num_rows` rows, all of which were added."""
+        order = np.asarray(pc.array_sort_indices(self._values)) if len(self._values) else np.zeros(0, np.int64)
+        values = self._values.take(pa.array(order))
+        bitmaps = [*(self._bitmaps[i] for i in order), self._nulls, self._null_elements]
+        stored = []
+        for bitmap in bitmaps:
+            bitmap.run_optimize()
+            stored.append((len(bitmap), _serialized(bitmap)))
+        directory = encode_directory(values, self._type, stored, num_rows)
+        return EncodedIndex(directory, [data for _, data in stored], len(values))
+
+    def _add_values(self, column: pa.Array, rows: Rows, nulls: BitMap) -> None:
+        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+        if encoded.dictionary.null_count:
+            encoded = encoded.dictionary_decode().dictionary_encode()
+        indices = encoded.indices
+        if indices.null_count:
+            null = np.asarray(indices.is_null())
+            nulls |= _bitmap(rows[null])
+            rows, indices = rows[~null], indices.drop_null()
+        if len(indices) == 0:
+            return
+        codes = np.asarray(indices)
+        used = np.flatnonzero(np.bincount(codes, minlength=len(encoded.dictionary)))
+        entry_of_code = np.zeros(len(encoded.dictionary), np.int32)
+        entry_of_code[used] = self._entries(encoded.dictionary.take(pa.array(used)))
+        entries = entry_of_code[codes].astype(np.uint16 if len(self._values) <= 1 << 16 else np.int32)
+        order = np.argsort(entries, kind="stable")
+        ordered, sorted_rows = entries[order], rows[order]
+        begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(ordered)], strict=True):
+            self._bitmaps[ordered[begin]] |= _bitmap(sorted_rows[begin:end])
+        self._check_memory(int(rows[-1]) + 1)
+
+    def _entries(self, values: pa.Array) -> npt.NDArray[np.int32]:
+        """The places of distinct values, which are added if they are new."""
+        if values.type != self._values.type:
+            values = values.cast(self._values.type)
+        new = values.filter(pc.invert(pc.is_in(values, value_set=self._values))).unique()
+        if len(new):
+            if len(self._values) + len(new) > self._most_values:
+                raise UnsuitableColumnError(f"more than {self._most_values} distinct values")
+            self._values = pa.concat_arrays([self._values, new])
+            if self._values.nbytes > MOST_VALUE_BYTES:
+                raise UnsuitableColumnError(f"distinct values of more than {MOST_VALUE_BYTES} bytes")
+            self._bitmaps.extend(BitMap() for _ in range(len(new)))
+        found: npt.NDArray[np.int32] = np.asarray(pc.index_in(values, value_set=self._values))
+        return found
+
+    def _check_memory(self, num_rows: int) -> None:
+        """Two bytes a row at most, and what bitmaps of few rows hold for themselves."""
+        if 2 * num_rows + 200 * len(self._bitmaps) > self._memory_limit_bytes:
+            raise UnsuitableColumnError(f"bitmaps would hold more than {self._memory_limit_bytes} bytes")
+
+
+def _bitmap(rows: Rows) -> BitMap:
+    """Of rows below 2**32. A list may name a row twice."""
+    return BitMap(typed_array("I", rows.astype(np.uint32).tobytes()))
+
+
+def _serialized(bitmap: BitMap) -> bytes:
+    """As a 64-bit bitmap; nothing for no rows."""
+    return struct.pack("<QI", 1, 0) + bitmap.serialize() if len(bitmap) else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A column that has no index in one data file, and why."""
+
+    data_file: str
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """What a run did. `path` is None where there was nothing to do."""
+
+    snapshot_id: int
+    columns: tuple[str, ...]
+    data_files: int
+    path: str | None
+    built: int
+    kept: int
+    skipped: tuple[Skipped, ...]
+    size_bytes: int
+
+
+def build_indexes(
+    target: StatisticsTarget,
+    columns: Sequence[str],
+    *,
+    snapshot_id: int | None = None,
+    most_values: int = MOST_VALUES,
+    options: ScanOptions | None = None,
+) -> IndexReport:
+    """Give every data file of a snapshot a bitmap index on each of the columns, where it has none.
+
+    Args:
+        target: the table.
+        columns: names; members of structs as `struct.member`.
+        snapshot_id: None is the current snapshot.
+        most_values: distinct values of a column in a file, beyond which that file is left without.
+        options: limits; the cap of memory is that of one column of one file.
+
+    Raises:
+        ConfigError: a column whose type cannot be indexed, or no column.
+        SourceError: the table has no snapshot.
+        CommitConflictError: other writers changed the statistics again and again.
+    """
+    leftover: list[str] = []
+
+    def attempt() -> IndexReport:
+        return _Run(target, columns, snapshot_id, most_values, options or ScanOptions()).run(leftover)
+
+    try:
+        report = retry_conflicts(attempt)
+    except CommitConflictError:
+        target.storage.remove(leftover)
+        raise
+    target.storage.remove(path for path in leftover if path != report.path)
+    return report
+
+
+class _Run:
+    """One attempt, at the table as it is now."""
+
+    def __init__(
+        self,
+        target: StatisticsTarget,
+        columns: Sequence[str],
+        snapshot_id: int | None,
+        most_values: int,
+        options: ScanOptions,
+    ) -> None:
+        self._target = target
+        self._table: Table = target.load()
+        scan = self._table.scan().with_options(replace(options, parallelism=1))
+        scan = scan if snapshot_id is None else scan.as_of_snapshot(snapshot_id)
+        if scan.snapshot is None:
+            raise SourceError(f"{self._table.location} has no snapshot to index")
+        self._snapshot: Snapshot = scan.snapshot
+        self._fields = indexed_fields(self._table.metadata.schema, columns, case_sensitive=options.case_sensitive)
+        plan = scan.select().plan()
+        self._context: ScanContext = plan.context
+        self._tasks = [_without_deletes(task) for task in plan.tasks]
+        self._most_values = most_values
+        self._skipped: list[Skipped] = []
+
+    def run(self, leftover: list[str]) -> IndexReport:
+        """Write what is missing, and register it. `leftover` are files of attempts before, which hold indexes."""
+        known = find_known(self._table, self._snapshot, self._tasks, leftover, self._context.io)
+        missing = [
+            (task, name, column)
+            for task in self._tasks
+            for name, column in self._fields.items()
+            if (task.data_file.path, column.field_id) not in known.indexes
+        ]
+        elsewhere = [path for path, _ in known.indexes.values() if path != known.own_path]
+        encoded_any = False
+        path = f"{self._target.folder}/{uuid.uuid4()}{FILE_SUFFIX}"
+        with PuffinWriter(path, self._target.storage) as writer:
+            for source, blob in [*known.others, *known.indexes.values()]:
+                writer.copy_blob(blob, source, self._context.io)
+            for task, name, column in missing:
+                encoded_any |= self._write(writer, task, name, column)
+            if not encoded_any and not elsewhere:
+                return self._report(None, 0, len(known.indexes), 0)
+            writer.close({"created-by": "nevermore"})
+        leftover.append(path)
+        built = len(writer.blobs) - len(known.others) - len(known.indexes)
+        self._target.set_statistics(self._table, self._entry(writer, known))
+        return self._report(path, built, len(known.indexes), writer.size_bytes)
+
+    def _write(self, writer: PuffinWriter, task: FileScanTask, name: str, column: NestedField) -> bool:
+        data_file = task.data_file
+        try:
+            encoded = self._encode(task, column)
+        except (UnsuitableColumnError, UnsupportedError) as error:
+            self._skipped.append(Skipped(data_file.path, name, str(error)))
+            return False
+        if encoded is None:
+            self._skipped.append(Skipped(data_file.path, name, "the file does not have the column"))
+            return False
+        writer.write_blob(self._described(data_file, column, encoded), [encoded.directory, *encoded.bitmaps])
+        return True
+
+    def _encode(self, task: FileScanTask, column: NestedField) -> EncodedIndex | None:
+        value_type = value_type_of(column)
+        builder = BitmapIndexBuilder(
+            value_type,
+            is_list=isinstance(column.type, ListType),
+            most_values=self._most_values,
+            memory_limit_bytes=self._context.options.memory_limit_bytes,
+        )
+        num_rows = 0
+        batches = column_batches(task, column, self._context)
+        if batches is None:
+            return None
+        for array, rows in batches:
+            builder.add(array, rows)
+            num_rows += len(rows)
+        if num_rows != task.data_file.record_count:
+            stated = task.data_file.record_count
+            raise UnsuitableColumnError(f"the file has {num_rows} rows, but its manifest states {stated}")
+        return builder.finish(num_rows)
+
+    def _described(self, data_file: DataFile, column: NestedField, encoded: EncodedIndex) -> PuffinBlob:
+        properties = {
+            DATA_FILE: data_file.path,
+            RECORD_COUNT: str(data_file.record_count),
+            FILE_BYTES: str(data_file.file_size_bytes),
+            COLUMN_TYPE: str(value_type_of(column)),
+            DIRECTORY_BYTES: str(len(encoded.directory)),
+            "distinct-values": str(encoded.num_values),
+        }
+        if isinstance(column.type, ListType):
+            properties[IS_LIST] = "true"
+        number = self._snapshot.sequence_number
+        return PuffinBlob(BLOB_TYPE, (column.field_id,), self._snapshot.snapshot_id, number, 0, 0, None, properties)
+
+    def _entry(self, writer: PuffinWriter, known: KnownBlobs) -> dict[str, Any]:
+        listed = [
+            {
+                "type": blob.type,
+                "snapshot-id": blob.snapshot_id,
+                "sequence-number": blob.sequence_number,
+                "fields": list(blob.fields),
+                **({"properties": dict(blob.properties)} if blob.properties else {}),
+            }
+            for _, blob in known.others
+        ]
+        return {
+            "snapshot-id": self._snapshot.snapshot_id,
+            "statistics-path": writer.path,
+            "file-size-in-bytes": writer.size_bytes,
+            "file-footer-size-in-bytes": writer.footer_size_bytes,
+            "blob-metadata": listed,
+        }
+
+    def _report(self, path: str | None, built: int, kept: int, size_bytes: int) -> IndexReport:
+        names = tuple(self._fields)
+        skipped = tuple(self._skipped)
+        return IndexReport(self._snapshot.snapshot_id, names, len(self._tasks), path, built, kept, skipped, size_bytes)
+
+
+def _without_deletes(task: FileScanTask) -> FileScanTask:
+    """Positions are those of the file, so that an index stays right under any later delete."""
+    return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)

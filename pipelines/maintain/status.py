@@ -1,0 +1,231 @@
+"""How far each table is: of mirrors the position, the log and the deletes they carry, of published tables their sources.
+
+All of it comes from table metadata; no data file is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pipelines.config.project import Config, change_log_name, quarantine_name
+from pipelines.errors import ConfigError, PositionLostError
+from pipelines.iceberg import positions
+from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.loaded_table import storage_of
+from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
+
+SHOWN_COMMITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """One snapshot of a table."""
+
+    snapshot_id: int
+    committed_at: datetime
+    operation: str
+    added_rows: int
+    added_deletes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A table of the config.
+
+    Attributes:
+        table: the mirror.
+        position: how far its change log holds the source.
+        logged: changes in the log, ever.
+        applied: the last of them that the mirror has; None if the mirror does not tell.
+        log_committed_at: when the log was last written.
+        rows_written: in data files, dead ones included.
+        data_files: of the mirror.
+        delete_files: of the mirror.
+        delete_rows: in its equality-delete files.
+        quarantined: events in quarantine.
+        commits: the mirror's last ones, newest first.
+    """
+
+    table: str
+    position: str | None
+    logged: int
+    applied: int | None
+    log_committed_at: datetime | None
+    rows_written: int
+    data_files: int
+    delete_files: int
+    delete_rows: int
+    quarantined: int
+    commits: tuple[CommitFacts, ...]
+
+    @property
+    def place(self) -> str | None:
+        """The position in words."""
+        return None if self.position is None else describe_position(self.position)
+
+    @property
+    def waiting(self) -> int | None:
+        """Changes in the log and not in the mirror."""
+        return None if self.applied is None else self.logged - self.applied
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """By how much the mirror's last commit is older than the log's; 0 when nothing waits, None if unknown."""
+        if self.waiting == 0:
+            return 0.0
+        if self.log_committed_at is None or not self.commits:
+            return None
+        return max(0.0, (self.log_committed_at - self.commits[0].committed_at).total_seconds())
+
+    @property
+    def delete_debt(self) -> float:
+        """Delete rows per row in data files, both as the last snapshot counts them."""
+        return self.delete_rows / self.rows_written if self.rows_written else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedStatus:
+    """A published table of the config.
+
+    Attributes:
+        table: its name.
+        rows: in its data files.
+        data_files: of its current snapshot.
+        behind: mirrors that have been committed to since all rows of the table were made from them; None if the table's
+            snapshots do not say what it was made from.
+        commits: its last ones, newest first; none if it was never published.
+        error: why its entry in the config cannot be used.
+    """
+
+    table: str
+    rows: int
+    data_files: int
+    behind: tuple[str, ...] | None
+    commits: tuple[CommitFacts, ...]
+    error: str | None = None
+
+
+def published_status(catalog: Any | None, config: Config, names: Sequence[str] | None = None) -> list[PublishedStatus]:
+    """The status of the published tables of a config, in its order; None for a catalog that is not there yet."""
+    return [_published_status(catalog, config, name) for name in config.published if names is None or name in names]
+
+
+def _published_status(catalog: Any | None, config: Config, name: str) -> PublishedStatus:
+    from pipelines.publish.query import tables_read
+    from pipelines.publish.state import provenance_of
+
+    error = None
+    try:
+        sources = tables_read(config, name)
+    except ConfigError as wrong_sql:
+        sources, error = (), str(wrong_sql)
+    table = None if catalog is None else find_table(catalog, name)
+    if catalog is None or table is None:
+        return PublishedStatus(name, 0, 0, None, (), error)
+    provenance = provenance_of(table)
+    origins = [*provenance.made.values(), *([] if provenance.rest is None else [provenance.rest])]
+    summary = _summary(table)
+    return PublishedStatus(
+        table=name,
+        rows=int(summary.get("total-records", 0)),
+        data_files=int(summary.get("total-data-files", 0)),
+        behind=tuple(
+            source
+            for source in sources
+            if (snapshot := positions.current_snapshot(find_table(catalog, source))) is not None
+            and any(origin.snapshots.get(source) != snapshot.snapshot_id for origin in origins)
+        )
+        if origins and error is None
+        else None,
+        commits=_commits(table),
+        error=error,
+    )
+
+
+def status(catalog: Any | None, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
+    """The status of the tables of a config, in its order; None for a catalog that is not there yet.
+
+    Raises:
+        ConfigError: an unknown table.
+    """
+    for name in tables or ():
+        config.table(name)
+    return [_status(catalog, name) for name in config.tables if not tables or name in tables]
+
+
+def describe_position(text: str) -> str:
+    """A position in words; one of a source that is not known here as it is."""
+    try:
+        position = FilePosition.from_json(text)
+    except PositionLostError:
+        return text
+    if not position.named:
+        return "no file yet"
+    last = position.named[-1]
+    files = len(position.named) + len(position.fingerprints)
+    unit = "line" if last.lines == 1 else "lines"
+    words = f"{last.name}, {last.lines:,} {unit}" + ("" if last.finished else ", not to its end yet")
+    if files > 1:
+        at_least = "at least " if len(position.fingerprints) >= MAX_FINGERPRINTS else ""
+        words += f"; {at_least}{files:,} files in all"
+    if position.settled_ns >= 0:
+        words += f"; all that landed by {datetime.fromtimestamp(position.settled_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return words
+
+
+def _status(catalog: Any | None, name: str) -> TableStatus:
+    log, mirror, held = (
+        None if catalog is None else find_table(catalog, table)
+        for table in (change_log_name(name), name, quarantine_name(name))
+    )
+    summary = _summary(mirror)
+    applied = None if mirror is None else positions.newest_property(mirror, positions.LOG_ORDINAL)
+    commits = _commits(mirror)
+    return TableStatus(
+        table=name,
+        position=_position(log),
+        logged=0 if log is None else int(positions.newest_property(log, positions.LAST_ORDINAL) or 0),
+        applied=int(applied) if applied is not None else 0 if not commits else None,
+        log_committed_at=next((c.committed_at for c in _commits(log)), None),
+        rows_written=int(summary.get("total-records", 0)),
+        data_files=int(summary.get("total-data-files", 0)),
+        delete_files=int(summary.get("total-delete-files", 0)),
+        delete_rows=int(summary.get("total-equality-deletes", 0)),
+        quarantined=int(_summary(held).get("total-records", 0)),
+        commits=commits,
+    )
+
+
+def _position(log: Any | None) -> str | None:
+    if log is None:
+        return None
+    storage = storage_of(log)
+    for snapshot in positions.ancestors(log):
+        found = positions.position_in(snapshot.summary.additional_properties, storage)
+        if found is not None:
+            return found
+    return None
+
+
+def _summary(table: Any | None) -> Mapping[str, str]:
+    snapshot = None if table is None else positions.current_snapshot(table)
+    return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _commits(table: Any | None) -> tuple[CommitFacts, ...]:
+    if table is None:
+        return ()
+    newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(SHOWN_COMMITS), strict=False)]
+    return tuple(_facts(snapshot) for snapshot in newest)
+
+
+def _facts(snapshot: Any) -> CommitFacts:
+    counts = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return CommitFacts(
+        snapshot.snapshot_id,
+        datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+        "" if snapshot.summary is None else snapshot.summary.operation.value,
+        int(counts.get("added-records", 0)),
+        int(counts.get("added-equality-deletes", 0)),
+    )

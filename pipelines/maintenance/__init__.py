@@ -1,1 +1,0 @@
-"""Keeping tables small and fast without changing what they say."""

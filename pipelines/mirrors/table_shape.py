@@ -1,0 +1,183 @@
+"""Checks whether a mirror can be created as the config asks.
+
+Key and partition columns must be known and have types that Iceberg allows there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.config.project import TableConfig, partition_field
+from pipelines.errors import ConfigError
+from pipelines.iceberg.loaded_table import current_schema
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import check_key
+from scan_core.model.errors import ScanError
+from scan_core.model.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
+from scan_core.model.transforms import parse_transform
+
+RESERVED_NAMES = frozenset(
+    {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
+)
+"""Of metadata columns; `_deleted` is none of them here, as sources often flag their rows by it."""
+_OF_TIMES = frozenset({"year", "month", "day", "hour"})
+PARTITION_BY = "nevermore.partition_by"
+"""Table property: what config said when the table was made."""
+KEY = "nevermore.key"
+"""Table property: the columns that identify a row."""
+IDENTITY = "nevermore.identity"
+"""Table property: what config said of `identity` when the table was made."""
+SOFT_DELETE = "nevermore.soft_delete"
+"""Table property: whether deleted rows stay in the table."""
+ADOPTED = "nevermore.adopted"
+"""Table property: others made the table, so its own types count where the feed does not tell."""
+ADOPTED_SNAPSHOT = "nevermore.adopted-snapshot"
+"""Table property: the snapshot whose rows are in no change log; empty where all rows are from the log."""
+ADOPTED_ORDINAL = "nevermore.adopted-ordinal"
+"""Table property: the last ordinal of the change log that the adopted rows hold already."""
+
+
+def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: Mapping[str, pa.DataType]) -> None:
+    """Refuse a table that could not be made.
+
+    Args:
+        name: of the mirror.
+        config: of it.
+        key: columns that identify a row; not used with `identity: full`.
+        row_types: Arrow type of every column of its rows; type null where all values so far are NULL.
+
+    Raises:
+        ConfigError: a column whose name is reserved, empty or holds NUL, a key or partition column without a known type, or a transform that is not for its type.
+        SchemaConflictError: a key of a type that cannot identify a row.
+    """
+    _check_names(name, row_types)
+    fields = iceberg_fields(pa.schema(list(row_types.items())))
+    schema = Schema(0, with_declared(fields, config))
+    partition_by = [partition_field(text) for text in config.partition_by]
+    keyless = config.identity == "full"
+    for column in [*(() if keyless else key), *(source for _, source in partition_by)]:
+        if column not in schema.names:
+            raise ConfigError(
+                f"{name}: the type of column {column!r} is unknown: all values so far are NULL, or it never came; give "
+                f"it under types, e.g. types: {{{column}: string}}"
+            )
+    check_key(schema, [f.name for f in fields] if keyless else key)
+    for transform, column in partition_by:
+        kind = schema.find(column).type
+        try:
+            parse_transform(transform).apply(pa.nulls(0, arrow_type(kind)), kind)
+        except ScanError as error:
+            raise ConfigError(
+                f"{name}: partition_by {column!r}: {error}{_type_hint(config, transform, column)}"
+            ) from error
+
+
+def _check_names(table: str, row_types: Mapping[str, pa.DataType]) -> None:
+    """Refuse names that tables, files or other engines cannot have."""
+    for column, kind in row_types.items():
+        reason = next(filter(None, (why_no_name(column), *map(_why_no_member_name, _member_names(kind)))), None)
+        if reason is None:
+            continue
+        raise ConfigError(
+            f"{table}: column {column!r} cannot be in a table: {reason}; give it another name under rename, or leave it "
+            "out with exclude"
+        )
+
+
+def why_no_name(column: str) -> str | None:
+    """Why no column of a table can have a name; None if one can."""
+    return "Iceberg has a metadata column of that name" if column in RESERVED_NAMES else _why_no_member_name(column)
+
+
+def _why_no_member_name(name: str) -> str | None:
+    return "a name is empty or holds a NUL character" if not name or "\0" in name else None
+
+
+def _member_names(kind: pa.DataType) -> Iterator[str]:
+    """The names of struct members at any depth."""
+    for i in range(kind.num_fields):
+        child = kind.field(i)
+        if pa.types.is_struct(kind):
+            yield child.name
+        yield from _member_names(child.type)
+
+
+def _type_hint(config: TableConfig, transform: str, column: str) -> str:
+    """What to declare where only a time can be cut into days and the feed does not say that the column is one."""
+    source = next((was for was, now in config.rename.items() if now == column), column)
+    if transform not in _OF_TIMES or not {source, column}.isdisjoint(config.types):
+        return ""
+    return f"; if it holds times, say so under types: {{{source}: timestamptz}}, or date, or timestamp without a zone"
+
+
+def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[NestedField, ...]:
+    """The columns, and those of `partition_by` that have no value yet, as config declares them under `types`."""
+    known = {f.name for f in fields}
+    sources = dict.fromkeys(partition_field(text)[1] for text in config.partition_by)
+    declared = [c for c in sources if c not in known and c in config.types]
+    first = max(Schema(0, tuple(fields)).field_ids, default=0) + 1
+    return (*fields, *(NestedField(first + i, c, parse_type(config.types[c])) for i, c in enumerate(declared)))
+
+
+def shape_properties(key: Sequence[str], config: TableConfig) -> dict[str, str]:
+    """What a table remembers of the config that it was made by."""
+    return {KEY: ",".join(key), PARTITION_BY: partition_text(config), IDENTITY: config.identity} | soft_delete_property(
+        config
+    )
+
+
+def soft_delete_property(config: TableConfig) -> dict[str, str]:
+    """The part of it that a table made anew from its log may change."""
+    return {SOFT_DELETE: str(config.soft_delete).lower()}
+
+
+def check_unchanged(
+    name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: Any | None
+) -> None:
+    """Refuse a config that does not fit what is there already: before an event comes that would show it.
+
+    Raises:
+        ConfigError: what to do about it.
+    """
+    if config.key and logged_key and set(config.key) != set(logged_key):
+        raise ConfigError(
+            f"{name}: its key was ({', '.join(logged_key)}) and is now ({', '.join(config.key)}); {log_name} cannot be "
+            f"read by another key: put the old one back, or drop {log_name} and {name} and ingest anew"
+        )
+    if table is None:
+        return
+    made_by = table.metadata.properties
+    made = made_by.get(PARTITION_BY)
+    # the log of an adopted table does not have the rows that it began with
+    anew = f", or drop {name} (not {log_name}) and make it anew with `nevermore resync {name}`"
+    if made is not None and made != partition_text(config):
+        raise ConfigError(
+            f"{name}: partition_by was [{made}] when the table was made and is now [{partition_text(config)}]; put the "
+            "old one back" + ("" if ADOPTED in made_by else anew)
+        )
+    if (identity := made_by.get(IDENTITY, config.identity)) != config.identity:
+        raise ConfigError(
+            f"{name}: identity was {identity} when the table was made and is now {config.identity}; put the old one back, "
+            f"or drop {log_name} and {name} and ingest anew"
+        )
+    wanted = soft_delete_property(config)[SOFT_DELETE]
+    if (flagged := made_by.get(SOFT_DELETE, wanted)) != wanted:
+        raise ConfigError(
+            f"{name}: soft_delete was {flagged} when the table was made and is now {wanted}; put the old one back, or make "
+            f"the table anew from its log: nevermore resync {name}"
+        )
+    _check_sort(name, config, current_schema(table))
+
+
+def _check_sort(name: str, config: TableConfig, schema: Schema) -> None:
+    plain = [f.name for f in schema.fields if isinstance(f.type, PrimitiveType)]
+    if unknown := [column for column in config.sort_by if column not in plain]:
+        raise ConfigError(
+            f"{name}: sort_by: {unknown[0]} is no plain column of the table; choose from {', '.join(plain)}"
+        )
+
+
+def partition_text(config: TableConfig) -> str:
+    """`partition_by` in one spelling."""
+    return ", ".join(f"{transform}({column})" for transform, column in map(partition_field, config.partition_by))

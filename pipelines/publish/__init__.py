@@ -1,0 +1,1 @@
+"""Published tables: SQL over mirrors, and their rows written by Spark."""

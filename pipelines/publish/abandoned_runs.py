@@ -1,0 +1,260 @@
+"""Removes the files of runs that were killed while they wrote.
+
+Every run leaves a record beside the table, by which a later run finds its files.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from pipelines.errors import PublishError
+from pipelines.iceberg.loaded_table import data_location, metadata_location, source_types, specs_of, storage_of
+from pipelines.iceberg.manifests import PartitionLayout, read_manifest, read_manifest_list
+from pipelines.iceberg.row_shape import partition_types
+from pipelines.iceberg.storage import Storage
+
+
+def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:
+    """Remove the files of `run` in `folders` that no report names; how many there were."""
+    left = [
+        path
+        for folder in sorted(set(folders))
+        for path in storage.files_in(folder)
+        if path.rpartition("/")[2].startswith(f"{run}-") and path not in reported
+    ]
+    storage.remove(left)
+    return len(left)
+
+
+def remove_all(storage: Storage, folder: str, run: str, named: Collection[str] = ()) -> int:
+    """Remove the files of `run` in a folder and those in it, but for `named` ones; how many there were."""
+    kept = {path.rpartition("/")[2] for path in named}  # no two files of a run are called alike
+    found = {path: path.rpartition("/")[2] for path in storage.files_below(folder)}
+    left = [path for path, name in found.items() if name.startswith(f"{run}-") and name not in kept]
+    storage.remove(left)
+    return len(left)
+
+
+STAGED_PREFIX = "nevermore-staged-"
+"""Begins the names of branches with rows that are not published yet, or never were."""
+RUN = "nevermore.run"
+"""Of a staged snapshot's summary: begins the names of its files."""
+FOLDER = "nevermore-runs"
+"""Beside manifests."""
+_CONDEMNED = "condemned-"
+"""Begins the names of records of runs that may not commit any more."""
+_REFUSED = "refused-"
+"""Begins the names of records of runs whose rows failed a check, and lie on a branch for a look."""
+REFUSED_KEPT_SECONDS = 7 * 24 * 3600.0
+"""From then on rows that failed a check are removed by the next run."""
+ABANDONED_AFTER_SECONDS = 48 * 3600.0
+"""From then on a run on another machine counts as dead. One on this machine does as soon as its process is gone."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """That a run writes files, which begin with its name.
+
+    Attributes:
+        path: of the record.
+        run: begins the names of all its files.
+        machine: with its process ids; empty where it does not tell.
+        process: its id there.
+        began: when that process did, as the machine counts: ids are used again.
+        started: seconds since 1970.
+    """
+
+    path: str
+    run: str
+    machine: str
+    process: int
+    began: str
+    started: float
+
+    @classmethod
+    def begin(cls, table: Any, run: str) -> Self:
+        """Tell that this process writes files of `run`."""
+        process = os.getpid()
+        record = cls(f"{_folder(table)}/{run}.json", run, _machine(), process, _began(process), time.time())
+        storage_of(table).write(record.path, json.dumps(asdict(record)).encode())
+        return record
+
+    def check(self, storage: Storage) -> None:
+        """Refuse to commit where another run has taken this one for dead; call it once the table is loaded.
+
+        Raises:
+            PublishError: it has, and removes the files.
+        """
+        if self.path not in storage.files_in(self.path.rpartition("/")[0]):
+            hours = round(ABANDONED_AFTER_SECONDS / 3600)
+            raise PublishError(
+                f"run {self.run} took more than {hours} hours, and another one has taken its files away: publish fewer "
+                "partitions at a time"
+            )
+
+    def end(self, storage: Storage) -> None:
+        """Its files are named by a snapshot, or gone."""
+        storage.remove([self.path])
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nobody is going to commit its files."""
+        if self._has(_REFUSED):
+            return time.time() - self.started > REFUSED_KEPT_SECONDS
+        if time.time() - self.started > ABANDONED_AFTER_SECONDS:
+            return True
+        if not self.machine or self.machine != _machine():
+            return False
+        began = _began(self.process)
+        return began != self.began if began else not _exists(self.process)
+
+    @property
+    def is_condemned(self) -> bool:
+        """Whether its run may not commit any more."""
+        return self._has(_CONDEMNED)
+
+    def condemned(self, storage: Storage) -> Self:
+        """The record that tells so, in the place of this one."""
+        return self._marked(_CONDEMNED, storage)
+
+    def refused(self, storage: Storage) -> Self:
+        """The record of a run whose rows failed a check and are kept for a look, in the place of this one."""
+        return self._marked(_REFUSED, storage)
+
+    def _has(self, mark: str) -> bool:
+        return self.path.rpartition("/")[2].startswith(mark)
+
+    def _marked(self, mark: str, storage: Storage) -> Self:
+        found = replace(self, path=f"{self.path.rpartition('/')[0]}/{mark}{self.run}.json")
+        storage.write(found.path, json.dumps(asdict(found)).encode())
+        self.end(storage)
+        return found
+
+
+def is_written(table: Any) -> bool:
+    """Whether a run writes files of a table, or was killed while it did."""
+    return bool(storage_of(table).files_in(_folder(table)))
+
+
+def condemn_abandoned(table: Any | None) -> tuple[RunRecord, ...]:
+    """Let dead runs commit no more; the runs whose files can be removed after the next commit.
+
+    Args:
+        table: to be committed to; None if it does not exist yet.
+    """
+    if table is None:
+        return ()
+    try:
+        storage = storage_of(table)
+        records = tuple(_records(table, storage))
+        dead = [record.condemned(storage) for record in records if not record.is_condemned and record.is_dead]
+        return (*(record for record in records if record.is_condemned), *dead)
+    except OSError as error:
+        _log.warning("%s: dead runs were not looked for: %s", ".".join(table.name()), error)
+        return ()
+
+
+def branches_of(table: Any, condemned: Collection[RunRecord]) -> list[str]:
+    """The branches with rows that dead runs have staged, or that failed a check and were there for a look long enough."""
+    runs = {record.run for record in condemned}
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    found = []
+    for name, ref in table.metadata.refs.items():
+        summary = snapshots[ref.snapshot_id].summary if name.startswith(STAGED_PREFIX) else None
+        if summary is not None and summary.additional_properties.get(RUN) in runs:
+            found.append(name)
+    return found
+
+
+def remove_abandoned(table: Any, condemned: Collection[RunRecord]) -> int:
+    """Remove the files of dead runs; how many there were. What cannot be reached now is left to a later run.
+
+    Args:
+        table: as the catalog has it now.
+        condemned: runs that were, before the last commit to the table.
+    """
+    if not condemned:
+        return 0
+    try:
+        return _remove_abandoned(table, condemned, storage_of(table))
+    except Exception as error:  # noqa: BLE001 - the rows are published, whatever lies around or cannot be read
+        _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
+        return 0
+
+
+def _remove_abandoned(table: Any, condemned: Collection[RunRecord], storage: Storage) -> int:
+    named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in condemned)))
+    removed = 0
+    for record in condemned:
+        count = remove_all(storage, data_location(table), record.run, named)
+        record.end(storage)
+        _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
+        removed += count
+    return removed
+
+
+def _folder(table: Any) -> str:
+    return f"{metadata_location(table)}/{FOLDER}"
+
+
+def _records(table: Any, storage: Storage) -> Iterator[RunRecord]:
+    for path in storage.files_in(_folder(table)):
+        try:
+            told = json.loads(storage.read(path))
+            run = path.rpartition("/")[2].removeprefix(_CONDEMNED).removeprefix(_REFUSED).removesuffix(".json")
+            yield RunRecord(
+                path, run, str(told["machine"]), int(told["process"]), str(told["began"]), float(told["started"])
+            )
+        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+            _log.warning("%s is no record of a run, or was removed meanwhile: %s", path, error)
+
+
+def _named_files(table: Any, storage: Storage, prefixes: tuple[str, ...]) -> Iterator[str]:
+    """Paths of all files of some runs that any snapshot names."""
+    types = source_types(table)
+    specs = specs_of(table)
+    seen: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        for manifest in read_manifest_list(storage.read(snapshot.manifest_list), snapshot.manifest_list):
+            if manifest["manifest_path"] in seen:
+                continue
+            seen.add(manifest["manifest_path"])
+            spec = specs[manifest["partition_spec_id"]]
+            layout = PartitionLayout(spec, partition_types(spec, types))
+            for entry in read_manifest(storage.read(manifest["manifest_path"]), manifest, layout):
+                if entry.path.rpartition("/")[2].startswith(prefixes):
+                    yield entry.path
+
+
+def _machine() -> str:
+    """What two processes have in common that see each other under the same ids; empty where that cannot be told."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _began(process: int) -> str:
+    """When a process of this machine began; empty if it has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _exists(process: int) -> bool:
+    """Whether there is such a process on this machine, even if it is another user's and hidden."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,151 @@
+"""What a publication asks for before rows become current: whether the mirrors are right that it reads, and what it made.
+
+Who answers is handed in, for checks lie above the pipelines. What was answered is told by the snapshot and by the report.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pipelines.config.project import Config
+from pipelines.errors import PublishError
+from pipelines.iceberg.file_metrics import FileContent
+from pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
+from pipelines.publish.publish_commit import StagedSnapshot
+from scan_core.scan import Scan
+
+CHECKS = "nevermore.checks"
+"""Of a summary: the checks that the mirrors read and the rows have passed, as JSON; or `unchecked`."""
+UNCHECKED = "unchecked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one check said.
+
+    Attributes:
+        table: that it looked at.
+        check: its name.
+        passed: whether the table is as it should be.
+        text: what was compared, and what is wrong.
+        compared: what was counted, by a short name.
+        offending_keys: some keys or rows that are wrong.
+    """
+
+    table: str
+    check: str
+    passed: bool
+    text: str
+    compared: Mapping[str, int] = field(default_factory=dict)
+    offending_keys: Sequence[Mapping[str, Any]] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "table": self.table,
+            "check": self.check,
+            "passed": self.passed,
+            "text": self.text,
+            "compared": dict(self.compared),
+            "offending_keys": list(self.offending_keys),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Rows that a run has made, on a branch of the published table.
+
+    Attributes:
+        name: the published table.
+        mode: what becomes of rows that are there.
+        staged: the snapshot on the branch.
+        keys: of the partitions that were made; None for all of the table.
+        values: the same as values of the Iceberg partition field.
+        query: hash of the SQL and of all in the config that decides its result.
+        sources: the snapshots of the mirrors that were read.
+    """
+
+    name: str
+    mode: Literal["replace", "append", "upsert"]
+    staged: StagedSnapshot
+    keys: tuple[str, ...] | None
+    values: frozenset[Any] | None
+    query: str
+    sources: Mapping[str, int]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The data files that were staged."""
+        return frozenset(file.path for file in self.staged.files if file.content is FileContent.DATA)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the tasks have written."""
+        return sum(file.record_count for file in self.staged.files if file.content is FileContent.DATA)
+
+
+class Auditor(Protocol):
+    """Answers what a publication asks."""
+
+    def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
+        """The checks of exactly the rows that a run has staged."""
+
+    def mirrors(self, config: Config, scans: Mapping[str, Scan]) -> Sequence[Verdict]:
+        """The checks of the snapshots that are read, by mirror: known results, else found out now."""
+
+
+class CheckFailedError(PublishError):
+    """A check failed, so that nothing was published. `verdicts` has all of them."""
+
+    def __init__(self, message: str, verdicts: Sequence[Verdict]) -> None:
+        super().__init__(message)
+        self.verdicts = tuple(verdicts)
+
+
+def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
+    """Refuse to read what is known to be wrong.
+
+    Raises:
+        CheckFailedError: names the mirrors, what is wrong with them and what to do.
+    """
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    if not failed:
+        return
+    wrong = "; ".join(f"{verdict.table} fails {verdict.check}: {verdict.text}" for verdict in failed)
+    tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
+    raise CheckFailedError(
+        f"published {name} reads what is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
+        f"rows, `nevermore resync` makes a mirror anew from its log; --unchecked publishes all the same",
+        verdicts,
+    )
+
+
+def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
+    """Refuse to publish rows that failed a check.
+
+    Raises:
+        CheckFailedError: says what is wrong, and where the rows are.
+    """
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    if not failed:
+        return
+    wrong = "; ".join(f"{verdict.check}: {verdict.text}" for verdict in failed)
+    snapshot_id, branch = staged.staged.committed.snapshot_id, staged.staged.branch
+    days = round(REFUSED_KEPT_SECONDS / 24 / 3600)
+    raise CheckFailedError(
+        f"published {staged.name}: the rows that were made fail their checks, so nothing is published: {wrong}. For {days} "
+        f"days they are on branch {branch} of the table: `nevermore scan {staged.name} --snapshot {snapshot_id}`; "
+        "--unchecked publishes all the same",
+        verdicts,
+    )
+
+
+def told_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
+    """What a snapshot tells of its checks; None for none."""
+    if verdicts is None:
+        return {CHECKS: UNCHECKED}
+    by_table: dict[str, dict[str, str]] = {}
+    for verdict in verdicts:
+        by_table.setdefault(verdict.table, {})[verdict.check] = verdict.text
+    return {CHECKS: json.dumps(by_table, sort_keys=True)}

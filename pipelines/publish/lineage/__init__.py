@@ -1,0 +1,1 @@
+"""Which partitions of a published table depend on which rows of its mirrors."""

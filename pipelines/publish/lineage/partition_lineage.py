@@ -1,0 +1,492 @@
+"""Determines from the SQL alone which partitions of a result the changed rows of its tables can reach.
+
+Builds the queries over changed rows, and the conditions that limit a scan to the rows of some partitions. The rules
+for one SELECT are in `query_shape.py`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlglot import exp
+
+from pipelines.config.publish_partition import Period, PublishedPartition
+from pipelines.publish.lineage.query_shape import (
+    Path,
+    SelectShape,
+    bound_by_parameters,
+    correlations,
+    full_join_keys,
+    is_plain,
+    owner,
+    path_between,
+    why_not_sliced,
+)
+from pipelines.publish.lineage.query_tree import DIALECT
+from pipelines.publish.lineage.sql_functions import is_row_wise
+from scan_core.model.schema import NestedField, PrimitiveType, Schema
+
+OF_CHANGED = "_changed"
+"""Ends the name under which the queries here read changed rows, after the name of their table."""
+
+Expressions = tuple[exp.Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How changed rows of a table reach the result, by one of the places where the query names the table.
+
+    Attributes:
+        table: as the tree names it.
+        values: selects a superset of the values of `k0` whose slices changed rows can touch; None if that may be any.
+        expression: the value of a row as an expression of its own columns, if it is one.
+        final: whether the values are partitions of the result, not keys on the way there.
+        reason: why there are no values.
+    """
+
+    table: str
+    values: exp.Select | None
+    expression: exp.Expression | None = None
+    final: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Expressions of one source of a SELECT that decide to which slice a row of its result belongs.
+
+    Attributes:
+        source: of the rows.
+        expressions: of its columns.
+        final: whether slices are partitions of the result.
+        apart: another source whose rows may be in the result without any of this one: no way to it leads through those.
+    """
+
+    source: str
+    expressions: Expressions
+    final: bool
+    apart: str | None = None
+
+
+def of_changed_rows(
+    shape: SelectShape, alias: str, table: exp.Table, expressions: Expressions, *, final: bool
+) -> Reach:
+    """What rows of `table` that changed are part of, told by expressions of its columns."""
+    select = exp.Select(distinct=exp.Distinct()).from_(
+        exp.alias_(exp.to_table(f"{table.name}{OF_CHANGED}"), alias, table=True), copy=False
+    )
+    select = select.select(*_named(expressions), copy=False)
+    for condition in shape.conditions_of(alias):
+        if owner(condition) == alias and is_row_wise(condition) and condition.find(exp.Placeholder) is None:
+            select = select.where(condition.copy(), copy=False)
+    return Reach(table.name, select, expressions[0] if final else None, final)
+
+
+def through(
+    shape: SelectShape,
+    path: Path,
+    anchor: Anchor,
+    reach: Reach,
+) -> Reach:
+    """The slices of the anchor that rows with the keys of `reach` meet, hop by hop."""
+    if reach.values is None:
+        return reach
+    values = reach.values
+    for number, (alias, links) in enumerate(path):
+        outgoing = anchor.expressions if alias == anchor.source else tuple(a for a, _ in path[number + 1][1])
+        keys = exp.Subquery(this=values, alias=exp.TableAlias(this=exp.to_identifier("_keys")))
+        meets = exp.and_(
+            *(
+                exp.EQ(this=theirs.copy(), expression=exp.column(f"k{n}", table="_keys"))
+                for n, (_, theirs) in enumerate(links)
+            )
+        )
+        values = (
+            exp.Select(distinct=exp.Distinct())
+            .from_(shape.sources[alias].node.copy(), copy=False)
+            .join(keys, on=meets, copy=False)
+            .select(*_named(outgoing), copy=False)
+        )
+    return Reach(reach.table, values, None, anchor.final)
+
+
+def _named(expressions: Expressions) -> list[exp.Expression]:
+    return [exp.alias_(e.copy(), f"k{n}") for n, e in enumerate(expressions)]
+
+
+_OUT = "_out"
+"""Qualifies columns of a query's result in expressions about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What an outer query wants to know of an inner one: expressions of its result, or why none would help."""
+
+    expressions: Expressions | None
+    final: bool = True
+    reason: str = ""
+
+    def without(self, reason: str) -> "_Wanted":
+        return _Wanted(None, reason=self.reason or reason)
+
+
+def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tuple[Reach, ...]:
+    """One for every place where the tree names a table.
+
+    Args:
+        tree: as `traceable` gives it.
+        partition: the column of the result that names the partition, in lower case.
+        partition_type: sqlglot's name of its type, which parameters have too.
+    """
+    column = exp.column(partition, table=_OUT)
+    names = [select.alias_or_name.lower() for select in tree.selects]
+    if names.count(partition) != 1:
+        wanted = _Wanted(None, reason=f"the result has no certain column {partition}")
+    else:
+        wanted = _Wanted((column,))
+    found = tuple(_Tracer(partition_type).of_query(tree, wanted))
+    # one at least for each place: a change that no reach tells of would be lost
+    named, told = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
+    missed = sorted(table for table, count in named.items() if told[table] < count)
+    return (
+        *found,
+        *(Reach(table, None, reason="a place where the SQL names it is not understood") for table in missed),
+    )
+
+
+class _Tracer:
+    """Walks from the result down to the tables."""
+
+    def __init__(self, partition_type: str) -> None:
+        self._partition_type = partition_type
+
+    def of_query(self, query: exp.Expression, wanted: _Wanted) -> Iterator[Reach]:
+        if isinstance(query, exp.Subquery):
+            limited = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
+            columns = query.args.get("alias") is not None and query.args["alias"].columns
+            yield from self.of_query(query.this, wanted.without("a limit") if limited or columns else wanted)
+        elif isinstance(query, exp.SetOperation):
+            yield from self._of_set_operation(query, wanted)
+        elif isinstance(query, exp.Select):
+            yield from self._of_select(query, wanted)
+        else:
+            yield from _unreachable(query, wanted.reason or f"{query.key} is not understood")
+
+    def _of_set_operation(self, query: exp.SetOperation, wanted: _Wanted) -> Iterator[Reach]:
+        outputs = [select.alias_or_name.lower() for select in query.selects]
+        if query.args.get("limit") or query.args.get("offset"):
+            wanted = wanted.without("a limit")
+        if query.args.get("by_name") or query.args.get("on"):
+            wanted = wanted.without("a union by name")
+        left, right = query.left.unnest(), query.right.unnest()
+        kinds = [[select.type for select in side.selects] for side in (left, right) if isinstance(side, exp.Query)]
+        if len(kinds) != 2 or len(kinds[0]) != len(kinds[1]) or len(set(outputs)) != len(outputs):
+            wanted = wanted.without("the sides of a union are not alike")
+        for side in (query.left, query.right):
+            inner = wanted
+            if wanted.expressions is not None:
+                named = {n: s.alias_or_name for n, s in zip(outputs, side.unnest().selects, strict=True)}
+                used = {c.name.lower() for e in wanted.expressions for c in e.find_all(exp.Column)}
+                typed = dict(zip(outputs, zip(*kinds, strict=True), strict=True))
+                if any(not _same_type(*typed[name]) for name in used if name in typed):
+                    inner = wanted.without("the sides of a union have other types")
+                else:
+                    renamed = {n: exp.column(to, table=_OUT) for n, to in named.items()}
+                    inner = replace(wanted, expressions=_substituted(wanted.expressions, renamed))
+            yield from self.of_query(side, inner)
+
+    def _of_select(self, select: exp.Select, wanted: _Wanted) -> Iterator[Reach]:
+        shape = SelectShape(select)
+        anchors = list(self._by_parameter(shape))
+        reason = wanted.reason
+        if wanted.expressions is not None:
+            names = Counter(e.alias_or_name.lower() for e in select.expressions)
+            projected = {e.alias_or_name.lower(): e.unalias() for e in select.expressions}
+            expressions = _substituted(wanted.expressions, projected)
+            if any(names[c.name.lower()] != 1 for e in wanted.expressions for c in e.find_all(exp.Column)):
+                problem: str | None = "two columns of a sub-query have one name"
+            else:
+                problem = why_not_sliced(shape, expressions)
+            if problem is None:
+                anchors.append(Anchor(str(owner(expressions[0])), expressions, wanted.final))
+            elif keys := full_join_keys(shape, expressions):
+                problem = None
+                anchors += [
+                    Anchor(source, (key,), wanted.final, apart=next(other for other in keys if other != source))
+                    for source, key in keys.items()
+                ]
+            reason = problem or ""
+        for alias in shape.sources:
+            yield from self._of_source(shape, alias, anchors, reason)
+        for subquery in shape.subqueries:
+            yield from self._of_subquery(shape, subquery, anchors, reason)
+
+    def _of_source(self, shape: SelectShape, alias: str, anchors: Sequence[Anchor], reason: str) -> Iterator[Reach]:
+        for anchor in sorted(anchors, key=lambda a: a.source != alias):
+            found = list(self._from_anchor(shape, alias, anchor))
+            if found and all(reach.values is not None for reach in found):
+                yield from found
+                return
+            reason = reason or next((reach.reason for reach in found), "")
+        yield from self._within(shape, alias, _Wanted(None, reason=reason or f"{alias} is joined without an equality"))
+
+    def _from_anchor(self, shape: SelectShape, alias: str, anchor: Anchor) -> Iterator[Reach]:
+        if alias == anchor.source:
+            yield from self._within(shape, alias, _Wanted(anchor.expressions, anchor.final))
+            return
+        if len(anchor.expressions) == 1:
+            for a, b, (ours, theirs) in shape.links():
+                if (
+                    (a, b) == (alias, anchor.source)
+                    and theirs == anchor.expressions[0]
+                    and _same_type(ours.type, theirs.type)
+                ):
+                    yield from self._within(shape, alias, _Wanted((ours,), anchor.final))
+                    return
+        path = path_between(shape, alias, anchor.source, without=anchor.apart)
+        if path is None:
+            return
+        keys = tuple(ours for ours, _ in path[0][1])
+        for reach in self._within(shape, alias, _Wanted(keys, final=False)):
+            yield reach if reach.final else through(shape, path, anchor, reach)
+
+    def _within(self, shape: SelectShape, alias: str, wanted: _Wanted) -> Iterator[Reach]:
+        """Down into a source, whose slices are told by expressions of its own columns."""
+        node = shape.sources[alias].node
+        if isinstance(node, exp.Table):
+            if wanted.expressions is None:
+                yield Reach(node.name, None, reason=wanted.reason)
+            else:
+                yield of_changed_rows(shape, alias, node, wanted.expressions, final=wanted.final)
+            return
+        if wanted.expressions is not None:
+            outside = {
+                c.name.lower(): exp.column(c.name, table=_OUT)
+                for e in wanted.expressions
+                for c in e.find_all(exp.Column)
+            }
+            wanted = replace(wanted, expressions=_substituted(wanted.expressions, outside))
+        yield from self.of_query(node, wanted)
+
+    def _of_subquery(
+        self, shape: SelectShape, query: exp.Query, anchors: Sequence[Anchor], reason: str
+    ) -> Iterator[Reach]:
+        """A query among the expressions: reached by what correlates it with a source outside."""
+        inner = query.unnest()
+        inner_shape = SelectShape(inner) if isinstance(inner, exp.Select) else None
+        why = reason or "a sub-query is not tied to the partition"
+        # elsewhere, names may be those of the result's columns
+        place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
+        if inner_shape is not None and isinstance(place, exp.Select):
+            for outer, theirs, alias, ours in correlations(shape, inner_shape, query):
+                found = list(self._correlated(shape, inner_shape, (outer, theirs), (alias, ours), anchors))
+                if found and all(reach.values is not None for reach in found):
+                    yield from found
+                    return
+        yield from self.of_query(query, _Wanted(None, reason=why))
+
+    def _correlated(
+        self,
+        shape: SelectShape,
+        inner: SelectShape,
+        outside: tuple[str, exp.Expression],
+        inside: tuple[str, exp.Expression],
+        anchors: Sequence[Anchor],
+    ) -> Iterator[Reach]:
+        keyed = Anchor(inside[0], (inside[1],), final=False)
+        for anchor in anchors:
+            link = [(inside[1], outside[1])]
+            at_anchor = outside[0] == anchor.source
+            on = [] if at_anchor else path_between(shape, outside[0], anchor.source, without=anchor.apart)
+            if on is None or (outside[0] in shape.nullable and not is_plain(outside[1])):
+                continue
+            for alias in inner.sources:
+                for reach in self._of_source(inner, alias, [keyed, *self._by_parameter(inner)], ""):
+                    yield reach if reach.final else through(shape, [(outside[0], link), *on], anchor, reach)
+            for nested in inner.subqueries:
+                yield from self._of_subquery(inner, nested, [], "a sub-query is not tied to the partition")
+            return
+
+    def _by_parameter(self, shape: SelectShape) -> Iterator[Anchor]:
+        """Sources of which every row that matters is bound to the partition by a parameter."""
+        for alias in shape.sources:
+            conditions = shape.conditions_of(alias)
+            bound = next((e for e in bound_by_parameters(conditions, self._partition_type) if owner(e) == alias), None)
+            if bound is not None and alias not in shape.nullable:
+                yield Anchor(alias, (bound,), final=True)
+
+
+def _unreachable(node: exp.Expression, reason: str) -> Iterator[Reach]:
+    for table in node.find_all(exp.Table):
+        yield Reach(table.name, None, reason=reason)
+
+
+def _substituted(expressions: Expressions, by_name: Mapping[str, exp.Expression]) -> Expressions:
+    """The expressions with columns replaced by what they stand for."""
+
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column) and node.name.lower() in by_name:
+            return by_name[node.name.lower()].copy()
+        return node
+
+    return tuple(e.copy().transform(put) for e in expressions)
+
+
+def _same_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
+    """Both known, and one."""
+    return left is not None and right is not None and left == right and not left.is_type("unknown")
+
+
+MOST_RANGES = 20
+"""Beyond so many stretches of time, or values, one that covers them all is quicker to judge."""
+_ZONE_MARGIN = timedelta(days=1)
+"""No time zone is further from UTC, whatever its rules were at the time."""
+_DAY = timedelta(days=1)
+_NEXT: dict[str, timedelta] = {
+    "YEAR": timedelta(days=366),
+    "QUARTER": timedelta(days=92),
+    "MONTH": timedelta(days=31),
+    "WEEK": timedelta(days=7),
+    "DAY": _DAY,
+    "HOUR": timedelta(hours=1),
+    "MINUTE": timedelta(minutes=1),
+    "SECOND": timedelta(seconds=1),
+}
+_UNITS = {"YYYY": "YEAR", "YY": "YEAR", "MON": "MONTH", "MM": "MONTH", "DD": "DAY", "Q": "QUARTER"}
+_FIRST, _LAST = datetime(1, 1, 8, tzinfo=UTC), datetime(9998, 12, 1, tzinfo=UTC)
+"""Beyond, a margin has no date."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCondition:
+    """What rows must fulfil to matter, in the language of scans. `is_exact`: those that do are all of the partitions."""
+
+    sql: str
+    is_exact: bool = False
+
+
+def scan_condition(
+    expression: exp.Expression, schema: Schema, partition: PublishedPartition, values: Collection[Any]
+) -> ScanCondition | None:
+    """The condition on rows of a table whose partition is told by `expression`, for some partitions.
+
+    Args:
+        expression: over columns of the table alone; its value is that of the partition column.
+        schema: of the table.
+        partition: how the result is partitioned.
+        values: of the Iceberg partition field.
+    """
+    column = expression.find(exp.Column)
+    field = None if column is None else _field(schema, column)
+    if field is None or not isinstance(field.type, PrimitiveType) or None in values or not values:
+        return None
+    name = "`" + field.name.replace("`", "``") + "`"
+    if not partition.is_time:
+        return _of_values(name, field.type, values) if isinstance(expression, exp.Column) else None
+    is_day = _is_day_of_column(expression)
+    periods = partition.periods(values)
+    found = []
+    for period in _few(periods):
+        if not _FIRST < period.start <= period.end < _LAST:
+            return None
+        widened = _before(expression, period)
+        if widened is None:
+            return None
+        text = _range(name, field.type.name, widened)
+        if text is None:
+            return None
+        found.append(text)
+    is_column = isinstance(expression, exp.Column) and len(periods) <= MOST_RANGES
+    exact = is_column or (is_day and partition.transform == "identity" and len(values) == 1)
+    return ScanCondition(found[0] if len(found) == 1 else " or ".join(f"({text})" for text in found), exact)
+
+
+def _field(schema: Schema, column: exp.Column) -> NestedField | None:
+    found = [f for f in schema.fields if f.name.lower() == column.name.lower()]
+    return found[0] if len(found) == 1 and isinstance(column.this, exp.Identifier) else None
+
+
+def _few(periods: Sequence[Period]) -> Sequence[Period]:
+    return periods if len(periods) <= MOST_RANGES else [Period(periods[0].start, periods[-1].end)]
+
+
+def _is_day_of_column(expression: exp.Expression) -> bool:
+    if _is_cast_to_date(expression):
+        expression = expression.this
+    return isinstance(expression, exp.Column)
+
+
+def _is_cast_to_date(expression: exp.Expression) -> bool:
+    if expression.args.get("format"):
+        return False
+    return isinstance(expression, exp.TsOrDsToDate) or (isinstance(expression, exp.Cast) and expression.is_type("date"))
+
+
+def _before(expression: exp.Expression, period: Period) -> Period | None:
+    """The times of the innermost column for which the expression can lie in the period."""
+    match expression:
+        case exp.Column():
+            return period
+        case exp.Paren():
+            return _before(expression.this, period)
+        case _ if _is_cast_to_date(expression):
+            return _before(expression.this, Period(_floor(period.start), _ceiling(period.end, "DAY")))
+        case exp.Cast() if expression.is_type("timestamp", "timestampntz", "timestamptz", "timestampltz"):
+            return _before(expression.this, period)
+        case exp.TimestampTrunc() | exp.DateTrunc():
+            named = expression.args.get("unit")
+            unit = "" if named is None else str(named.name).upper()
+            unit = _UNITS.get(unit, unit)
+            if unit not in _NEXT:
+                return None
+            return _before(expression.this, Period(period.start, _ceiling(period.end, unit)))
+        case exp.AtTimeZone() | exp.FromTimeZone():
+            return _before(expression.this, Period(period.start - _ZONE_MARGIN, period.end + _ZONE_MARGIN))
+        case _:
+            return None
+
+
+def _floor(moment: datetime) -> datetime:
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _ceiling(moment: datetime, unit: str) -> datetime:
+    """No earlier than the first start of a unit that is not before the moment."""
+    starts = {
+        "DAY": moment == _floor(moment),
+        "HOUR": (moment.minute, moment.second, moment.microsecond) == (0, 0, 0),
+        "MONTH": moment == _floor(moment) and moment.day == 1,
+        "YEAR": moment == _floor(moment) and (moment.month, moment.day) == (1, 1),
+    }
+    return moment if starts.get(unit, False) else moment + _NEXT[unit]
+
+
+def _range(name: str, kind: str, period: Period) -> str | None:
+    match kind:
+        case "date":
+            start, end = period.start.date(), _ceiling(period.end, "DAY").date()
+            if end - start == _DAY:
+                return f"{name} = date '{start}'"
+            return f"{name} >= date '{start}' and {name} < date '{end}'"
+        case "timestamp" | "timestamptz":
+            zone = "+00:00" if kind == "timestamptz" else ""
+            start_text, end_text = (
+                moment.replace(tzinfo=None).isoformat(sep=" ") + zone for moment in (period.start, period.end)
+            )
+            return f"{name} >= timestamp '{start_text}' and {name} < timestamp '{end_text}'"
+        case _:
+            return None
+
+
+def _of_values(name: str, kind: PrimitiveType, values: Collection[Any]) -> ScanCondition | None:
+    if len(values) > MOST_RANGES or kind.name not in {"int", "long", "string", "boolean"}:
+        return None
+    literals = []
+    for value in sorted(values):
+        literal = exp.convert(value) if not isinstance(value, str) else exp.Literal.string(value)
+        if isinstance(value, str) and "\\" in value:
+            return None
+        literals.append(literal.sql(dialect=DIALECT))
+    return ScanCondition(f"{name} in ({', '.join(literals)})", is_exact=True)

@@ -1,0 +1,326 @@
+"""The structure of one SELECT: its sources, its conditions, and the equalities that link the sources.
+
+Decides when a slice of the result depends on a slice of one source only.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from pipelines.publish.lineage.sql_functions import is_aggregate, is_row_wise, join_kind
+
+Link = tuple[exp.Expression, exp.Expression]
+"""Two expressions, of two sources, that are equal in every row where both sources have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table or sub-query of a FROM clause. `join` brought it in; None for the first."""
+
+    alias: str
+    node: exp.Expression
+    join: exp.Join | None
+
+    @property
+    def condition(self) -> exp.Expression | None:
+        """The ON of its join."""
+        return None if self.join is None else self.join.args.get("on")
+
+    @property
+    def kind(self) -> str | None:
+        """Of its join, as `join_kind` calls it; None for the first source."""
+        return None if self.join is None else join_kind(self.join)
+
+
+class SelectShape:
+    """What is certain of one SELECT without running it."""
+
+    def __init__(self, select: exp.Select) -> None:
+        self.select = select
+        first = select.args.get("from_") or select.args.get("from")
+        nodes = [] if first is None else [(first.this, None)]
+        nodes += [(join.this, join) for join in select.args.get("joins") or ()]
+        self.sources = {node.alias_or_name: Source(node.alias_or_name, node, join) for node, join in nodes}
+        self.nullable = self._nullable()
+
+    def _nullable(self) -> frozenset[str]:
+        """Sources that an outer join can replace by NULLs."""
+        found: set[str] = set()
+        before: list[str] = []
+        for source in self.sources.values():
+            if source.kind in {"LEFT", "FULL"}:
+                found.add(source.alias)
+            if source.kind in {"RIGHT", "FULL"}:
+                found.update(before)
+            before.append(source.alias)
+        return frozenset(found)
+
+    def links(self) -> Iterator[tuple[str, str, Link]]:
+        """(source, other source, link) for every equality without which a row of the source takes part in nothing.
+
+        Taking part is to be in a row of the result, or to keep another row out of it. Where the other source may be
+        replaced by NULLs, the link says nothing of the rows in which it is.
+        """
+        for source in self.sources.values():
+            for left, right in equalities(source.condition):
+                a, b = owner(left), owner(right)
+                if a is None or b is None or a == b or not {a, b} <= self.sources.keys():
+                    continue
+                if source.alias not in {a, b}:
+                    if source.kind == "INNER" and not {a, b} & self.nullable:
+                        yield from self._both(a, b, (left, right))
+                    continue
+                mine, other = (left, right) if a == source.alias else (right, left)
+                before = b if a == source.alias else a
+                # rows on the kept side of an outer join are there without the other one; so are those of an anti join
+                if source.kind in {"INNER", "LEFT", "SEMI", "ANTI"}:
+                    yield source.alias, before, (mine, other)
+                if source.kind in {"INNER", "RIGHT", "SEMI"}:
+                    yield before, source.alias, (other, mine)
+        where = self.select.args.get("where")
+        for left, right in equalities(where.this if where else None):
+            a, b = owner(left), owner(right)
+            if a is not None and b is not None and a != b and {a, b} <= self.sources.keys() - self.nullable:
+                yield from self._both(a, b, (left, right))
+
+    @staticmethod
+    def _both(a: str, b: str, link: Link) -> Iterator[tuple[str, str, Link]]:
+        yield a, b, link
+        yield b, a, (link[1], link[0])
+
+    def conditions_of(self, alias: str) -> list[exp.Expression]:
+        """Conjuncts without which a row of this source takes part in nothing; other sources may occur in them."""
+        source = self.sources[alias]
+        found = [] if source.kind in {None, "RIGHT", "FULL"} else conjuncts(source.condition)
+        if alias in self.nullable:
+            return found
+        for other in self.sources.values():
+            if other.alias != alias and other.kind == "INNER":
+                found += conjuncts(other.condition)
+        where = self.select.args.get("where")
+        return found + conjuncts(where.this if where else None)
+
+    @property
+    def windows(self) -> list[exp.Window]:
+        """Window functions of this SELECT itself."""
+        return [node for node in own_nodes(self.select) if isinstance(node, exp.Window)]
+
+    @property
+    def aggregates(self) -> bool:
+        """Whether it has aggregates that are no windows."""
+        return any(
+            is_aggregate(node) and not isinstance(node.find_ancestor(exp.Window, exp.Query), exp.Window)
+            for node in own_nodes(self.select)
+        )
+
+    @property
+    def subqueries(self) -> list[exp.Query]:
+        """Queries in its expressions, outermost ones."""
+        return [node for node in own_nodes(self.select) if isinstance(node, exp.Query) and node is not self.select]
+
+
+def own_nodes(select: exp.Select) -> Iterator[exp.Expression]:
+    """Nodes of the expressions of a SELECT; sub-queries in them are yielded, not entered; sources are left out."""
+    parts = [*select.expressions]
+    for name in ("where", "group", "having", "order", "sort", "distribute", "cluster", "limit", "offset"):
+        part = select.args.get(name)
+        if part is not None:
+            parts.append(part)
+    parts += [join.args["on"] for join in select.args.get("joins") or () if join.args.get("on") is not None]
+    for part in parts:
+        yield from part.walk(prune=lambda node: isinstance(node, exp.Query))
+
+
+def conjuncts(condition: exp.Expression | None) -> list[exp.Expression]:
+    """The parts of a condition that must all be true."""
+    if condition is None:
+        return []
+    if isinstance(condition, exp.Paren):
+        return conjuncts(condition.this)
+    if isinstance(condition, exp.And):
+        return [*conjuncts(condition.left), *conjuncts(condition.right)]
+    return [condition]
+
+
+def equalities(condition: exp.Expression | None) -> list[Link]:
+    """Both sides of the conjuncts that are equalities of row-wise expressions."""
+    return [
+        (c.left.unnest(), c.right.unnest())
+        for c in conjuncts(condition)
+        if isinstance(c, exp.EQ) and is_row_wise(c.left) and is_row_wise(c.right)
+    ]
+
+
+def owner(expression: exp.Expression) -> str | None:
+    """The one source whose columns an expression is made of."""
+    names = {column.table for column in expression.find_all(exp.Column)}
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def is_plain(expression: exp.Expression) -> bool:
+    """Whether this is a column, or the day of one: NULL where the column is."""
+    if isinstance(expression, exp.Cast | exp.TsOrDsToDate) and not expression.args.get("format"):
+        expression = expression.this
+    return isinstance(expression, exp.Column)
+
+
+Path = list[tuple[str, list[Link]]]
+"""Sources on the way, each with its links to the one before: (expression of that one, expression of this one)."""
+
+
+def path_between(shape: SelectShape, start: str, goal: str, *, without: str | None = None) -> Path | None:
+    """Sources on the way from `start` to `goal`, each with its links to the one before; the shortest way.
+
+    None is `without`, where there is such a source.
+    """
+    if start == without:
+        return None
+    links: dict[str, dict[str, list[Link]]] = {}
+    for a, b, (ours, theirs) in shape.links():
+        if b in shape.nullable and not is_plain(theirs):
+            continue
+        links.setdefault(a, {}).setdefault(b, []).append((ours, theirs))
+    before: dict[str, str] = {}
+    queue = deque([start])
+    while queue and goal not in before:
+        here = queue.popleft()
+        for there in links.get(here, {}):
+            if there not in before and there not in {start, without}:
+                before[there] = here
+                queue.append(there)
+    if goal not in before:
+        return None
+    path = []
+    there = goal
+    while there != start:
+        path.append((there, links[before[there]][there]))
+        there = before[there]
+    return path[::-1]
+
+
+def correlations(
+    outer: SelectShape, inner: SelectShape, query: exp.Query
+) -> Iterator[tuple[str, exp.Expression, str, exp.Expression]]:
+    """(source outside, its expression, source inside, its expression) of equalities that every inner row fulfils."""
+    for alias in inner.sources:
+        if alias in inner.nullable:
+            continue
+        for condition in inner.conditions_of(alias):
+            for left, right in equalities(condition):
+                for ours, theirs in ((left, right), (right, left)):
+                    if owner(ours) == alias and (outside := owner(theirs)) in outer.sources and outside:
+                        yield outside, theirs, alias, ours
+    holder = query.parent if not isinstance(query.parent, exp.Subquery) else query.parent.parent
+    where = outer.select.args.get("where")
+    is_condition = isinstance(holder, exp.In) and where is not None and any(holder is c for c in conjuncts(where.this))
+    if is_condition and not inner.aggregates and inner.select.args.get("group") is None and not inner.windows:
+        if (
+            any(inner.select.args.get(part) for part in ("limit", "offset", "having"))
+            or len(inner.select.expressions) != 1
+        ):
+            return
+        asked, given = holder.this, inner.select.expressions[0].unalias()
+        outside, alias = owner(asked), owner(given)
+        if outside in outer.sources and alias in inner.sources and alias not in inner.nullable and is_row_wise(given):
+            yield str(outside), asked, str(alias), given
+
+
+PARTITION, PARTITION_START, PARTITION_END = "partition", "partition_start", "partition_end"
+"""Parameters that stand for the partition that is made."""
+_TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ", "TIMESTAMPLTZ"})
+
+
+def why_not_sliced(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
+    """Why slices of the result of a SELECT by these expressions are not made of slices of one source; None if they are."""
+    owners = {owner(e) for e in expressions}
+    if not all(is_row_wise(e) for e in expressions):
+        return "the partition is computed from several rows, or by a function that is not repeatable"
+    if len(owners) != 1 or not owners <= shape.sources.keys():
+        return "the partition does not come from columns of one table"
+    if owners & shape.nullable:
+        return "the partition comes from the optional side of an outer join"
+    return _why_rows_mix(shape, expressions)
+
+
+def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) -> dict[str, exp.Expression]:
+    """By source, what is the slice of its rows where slices are told by `coalesce(x, y)` of a full join on `x = y`.
+
+    A row that one side alone has is in its own slice, rows that meet are in one. Empty where this is not certain: the
+    join must come first, nothing after it may bring rows without either, and both must be NULL where their side is.
+    """
+    merged = expressions[0].unnest() if len(expressions) == 1 else None
+    if not isinstance(merged, exp.Coalesce) or len(merged.expressions) != 1:
+        return {}
+    keys = {owner(key): key for key in (merged.this.unnest(), merged.expressions[0].unnest())}
+    if {*keys} != {*list(shape.sources)[:2]} or not all(is_plain(key) for key in keys.values()):
+        return {}
+    first, *others = [source for source in shape.sources.values() if source.join is not None]
+    if first.kind != "FULL" or any(other.kind not in {"INNER", "LEFT", "SEMI", "ANTI"} for other in others):
+        return {}
+    left, right = keys.values()
+    if left.type is None or left.type.is_type("unknown") or left.type != right.type:
+        return {}
+    links = equalities(first.condition)
+    if not any(link in ((left, right), (right, left)) for link in links) or _why_rows_mix(shape, expressions):
+        return {}
+    return {str(source): key for source, key in keys.items()}
+
+
+def _why_rows_mix(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
+    """Why rows of several slices make one row, or decide about one another."""
+    select, group = shape.select, shape.select.args.get("group")
+    if select.args.get("limit") or select.args.get("offset"):
+        return "a limit chooses rows of all partitions"
+    if group is None and shape.aggregates:
+        return "an aggregate without group by takes the rows of all partitions"
+    if group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None:
+        return "rollup, cube or grouping sets mix partitions"
+    for window in shape.windows:
+        if not all(_is_made_of(e, window.args.get("partition_by") or ()) for e in expressions):
+            return "a window goes beyond the partition: add it to partition by"
+    return None
+
+
+def _is_made_of(expression: exp.Expression, keys: Sequence[exp.Expression]) -> bool:
+    if any(expression == key for key in keys):
+        return True
+    return not isinstance(expression, exp.Column) and all(
+        _is_made_of(child, keys) for child in expression.iter_expressions()
+    )
+
+
+def bound_by_parameters(conditions: Sequence[exp.Expression], partition_type: str) -> Iterator[exp.Expression]:
+    """Expressions of rows that parameters bind to the partition, directly or between its start and end."""
+    starts, ends = [], []
+    for condition in conditions:
+        if not isinstance(condition, exp.EQ | exp.GTE | exp.LT | exp.LTE | exp.GT):
+            continue
+        left, right = condition.left.unnest(), condition.right.unnest()
+        if isinstance(left, exp.Placeholder):
+            left, right = right, left
+            kind: type[exp.Expression] = _MIRRORED.get(type(condition), type(condition))
+        else:
+            kind = type(condition)
+        if not isinstance(right, exp.Placeholder) or not is_plain(left):
+            continue
+        if kind is exp.EQ and right.name == PARTITION and _type_name(left.type) == partition_type:
+            yield left
+        elif kind is exp.GTE and right.name == PARTITION_START:
+            starts.append(left)
+        elif kind is exp.LT and right.name == PARTITION_END:
+            ends.append(left)
+    yield from (e for e in starts if e in ends and _type_name(e.type) in _TIMES)
+
+
+_MIRRORED: Mapping[type[exp.Expression], type[exp.Expression]] = {
+    exp.GTE: exp.LTE,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.LT: exp.GT,
+}
+
+
+def _type_name(kind: exp.DataType | None) -> str | None:
+    return None if kind is None else str(kind.this.name if hasattr(kind.this, "name") else kind.this)

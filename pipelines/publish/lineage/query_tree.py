@@ -1,0 +1,224 @@
+"""The syntax tree of a query with qualified columns, known types and inlined CTEs."""
+
+import re
+from collections.abc import Mapping
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.schema import MappingSchema
+from sqlglot.tokens import Token, TokenType
+
+from pipelines.publish.lineage.sql_functions import join_kind, why_not_understood
+from scan_core.model.schema import PrimitiveType, Schema, Type
+
+DIALECT = "spark"
+RESERVED = frozenset({"_keys", "_out"})
+"""Names of sources that queries made here give themselves."""
+_UNNAMED = "_nevermore_unnamed_"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORDS = frozenset(sqlglot.Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS)
+_TYPES = {
+    "long": "bigint",
+    "timestamptz": "timestamp",
+    "timestamp": "timestamp_ntz",
+    "timestamptz_ns": "timestamp",
+    "timestamp_ns": "timestamp_ntz",
+    "uuid": "string",
+    "fixed": "binary",
+}
+"""Iceberg's names of types that Spark calls otherwise."""
+
+
+def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
+    """The query with every column named by its source and every star spelled out; None where that is in doubt.
+
+    Args:
+        sql: over tables of one-part names, the keys of `schemas`.
+        schemas: of those tables.
+    """
+    shapes = {table: {f.name.lower(): _sql_type(f.type) for f in schema.fields} for table, schema in schemas.items()}
+    try:
+        parsed = sqlglot.parse_one(sql, dialect=DIALECT)
+        if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
+            return None
+        _name_expressions(parsed)
+        known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
+        tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
+        tree = annotate_types(tree, schema=known, dialect=DIALECT)
+        _quote_names(tree)
+    except (SqlglotError, RecursionError):
+        return None
+    return tree if isinstance(tree, exp.Query) else None
+
+
+def _quote_names(tree: exp.Expression) -> None:
+    """Quote the names that need it: those of the columns of a star were never written."""
+    for identifier in tree.find_all(exp.Identifier):
+        name = identifier.name
+        if not _PLAIN_NAME.fullmatch(name) or name.upper() in _KEYWORDS:
+            identifier.set("quoted", True)
+
+
+def _renames_columns(tree: exp.Expression) -> bool:
+    """Whether columns of tables have other names in the text, so that a name may be that of another column."""
+    aliases = (table.args.get("alias") for table in tree.find_all(exp.Table))
+    computed = (node for node in tree.find_all(exp.Anonymous) if node.name.lower() == "identifier")
+    return any(alias is not None and alias.columns for alias in aliases) or next(computed, None) is not None
+
+
+def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
+    """Whether sqlglot resolves names otherwise than Spark, or loses what would tell.
+
+    Pipes become common table expressions, and NATURAL an alias. Of a semi or anti join with USING the column is that of
+    the left side, and `*` puts the columns of USING first.
+    """
+    tokens = sqlglot.tokenize(sql, dialect=DIALECT)
+    if any(t.token_type is TokenType.PIPE_GT or (t.text.upper() == "NATURAL" and not _is_quoted(t)) for t in tokens):
+        return True
+    joins = [join for join in tree.find_all(exp.Join) if join.args.get("using")]
+    has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
+    return bool(joins) and (has_star or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
+
+
+def _is_quoted(token: Token) -> bool:
+    return token.token_type in {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
+
+
+def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bool:
+    """Whether `a.b` in a sub-query may be a member of its own column `a`, not a column of a source `a` around it."""
+    if not any(isinstance(query.parent, exp.Exists | exp.In | exp.Subquery) for query in tree.find_all(exp.Query)):
+        return False
+    nested = {f.name.lower() for s in schemas.values() for f in s.fields if not isinstance(f.type, PrimitiveType)}
+    columns = nested | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    return any(source.alias_or_name.lower() in columns for source in tree.find_all(exp.Table, exp.Subquery))
+
+
+def _name_expressions(tree: exp.Expression) -> None:
+    """Name what has no name but the one that Spark makes of its text, so that it is not taken for a column within."""
+    for select in tree.find_all(exp.Select):
+        for number, expression in enumerate(select.expressions):
+            inner = expression.unnest()
+            if isinstance(inner, exp.Alias | exp.Aliases | exp.Column | exp.Dot | exp.Star) or inner.is_star:
+                continue
+            if isinstance(inner, exp.Explode | exp.Inline | exp.Stack):  # generators name their columns
+                continue
+            expression.replace(exp.alias_(expression.copy(), f"{_UNNAMED}{number}"))
+
+
+def takes_all_columns(tree: exp.Expression) -> bool:
+    """Whether a qualified query has a use for columns that it does not name.
+
+    A star that was not spelled out, as in `struct(*)`, and a pivot, which groups by all other columns.
+    """
+    stars = (star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
+    return next(stars, None) is not None or next(tree.find_all(exp.Pivot), None) is not None
+
+
+def traceable(tree: exp.Query) -> exp.Query | str:
+    """A qualified query as its rows can be traced: all in one, each source with a name of its own; else why not."""
+    flat = inlined(tree)
+    if flat is None:
+        return "a common table expression that refers to itself, or names its columns, is not understood"
+    if takes_all_columns(flat):
+        return "columns that are not named are not understood"
+    if (reason := why_not_understood(flat)) is not None:
+        return reason
+    return flat if _name_sources_apart(flat) else "the SQL has names that can mean several columns"
+
+
+def _name_sources_apart(tree: exp.Query) -> bool:
+    """Give sources of one name in different SELECTs different ones; False where a column's source is not certain.
+
+    A name is that of the nearest SELECT that has a source of it. Beyond a sub-query in FROM, no name is found.
+    """
+    scopes = traverse_scope(tree)
+    owners: list[tuple[exp.Column, exp.Expression]] = []
+    for scope in scopes:
+        if _sources_of(scope) is None:
+            return False
+        for column in scope.find_all(exp.Column):
+            if not column.table and isinstance(
+                column.find_ancestor(exp.Order, exp.Sort, exp.Query), exp.Order | exp.Sort
+            ):
+                continue  # a column of the result itself
+            found = _owner_of(column, scope)
+            if found is None:
+                return False
+            owners.append((column, found))
+    names: dict[int, str] = {}
+    taken = set(RESERVED)
+    for scope in reversed(scopes):  # outermost first: those keep their names
+        for name, node in (_sources_of(scope) or {}).items():
+            free, number = name, 1
+            while free in taken:
+                number += 1
+                free = f"{name}_{number}"
+            taken.add(free)
+            names[id(node)] = free
+            columns = node.args["alias"].columns if isinstance(node, exp.Lateral) else None
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(free), columns=columns))
+    for column, node in owners:
+        column.set("table", exp.to_identifier(names[id(node)]))
+    return True
+
+
+def _sources_of(scope: Scope) -> dict[str, exp.Expression] | None:
+    """The sources of a SELECT by name; None where two have one name."""
+    select = scope.expression
+    if not isinstance(select, exp.Select):
+        return {}
+    first = select.args.get("from_") or select.args.get("from")
+    nodes = [part.this for part in ([first] if first else []) + (select.args.get("joins") or [])]
+    nodes += select.args.get("laterals") or []
+    found = {node.alias_or_name: node for node in nodes}
+    return found if len(found) == len(nodes) and "" not in found else None
+
+
+def _owner_of(column: exp.Column, scope: Scope) -> exp.Expression | None:
+    """The source of a column: one of its own SELECT, or of those around it where that is a sub-query in an expression."""
+    name, at = column.table, scope
+    while name not in (sources := _sources_of(at) or {}):
+        if not (at.is_subquery or at.is_udtf) or at.parent is None:
+            return None
+        at = at.parent
+    return sources[name]
+
+
+def inlined(tree: exp.Query) -> exp.Query | None:
+    """The query with each reference to a common table expression replaced by it; None if one refers to itself."""
+    if any(node.args.get("recursive") for node in tree.find_all(exp.With)):
+        return None
+    if any(cte.args["alias"].columns for cte in tree.find_all(exp.CTE)):
+        return None
+    found = _inlined(tree.copy(), {})
+    return found if isinstance(found, exp.Query) else None
+
+
+def _inlined(node: exp.Expression, known: Mapping[str, exp.Expression]) -> exp.Expression:
+    clause = node.args.get("with_") or node.args.get("with")
+    if isinstance(node, exp.Query) and clause is not None:
+        known = dict(known)
+        for cte in clause.expressions:
+            known[cte.alias.lower()] = _inlined(cte.this, known)
+        for name in ("with_", "with"):
+            if name in node.args:
+                node.set(name, None)
+    if isinstance(node, exp.Table) and not node.text("db") and node.name.lower() in known:
+        alias = exp.TableAlias(this=exp.to_identifier(node.alias_or_name))
+        return exp.Subquery(this=known[node.name.lower()].copy(), alias=alias)
+    for name, value in list(node.args.items()):
+        if isinstance(value, exp.Expression):
+            node.set(name, _inlined(value, known))
+        elif isinstance(value, list):
+            node.set(name, [_inlined(v, known) if isinstance(v, exp.Expression) else v for v in value])
+    return node
+
+
+def _sql_type(kind: Type) -> str:
+    if not isinstance(kind, PrimitiveType):
+        return "UNKNOWN"
+    return _TYPES.get(kind.name, str(kind).replace(" ", ""))

@@ -1,0 +1,382 @@
+"""The SQL functions and expressions whose meaning is known.
+
+States for each whether its result depends on one row, on many rows, or on something else. Everything that is not
+listed is treated as unknown.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sqlglot import exp
+
+_OPERATORS = frozenset((
+    "Add", "Alias", "And", "Array", "Between", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Boolean",
+    "Bracket", "Case", "Coalesce", "Column", "DPipe", "Div", "Dot", "EQ", "Escape", "GT", "GTE", "HexString",
+    "Identifier", "If", "In", "IntDiv", "Interval", "IntervalSpan", "Is", "LT", "LTE", "Lambda", "Like", "ILike",
+    "Literal", "Mod", "Mul", "NEQ", "Neg", "Not", "Null", "NullSafeEQ", "Nullif", "Or", "Paren", "Placeholder",
+    "RawString", "RegexpLike", "Star", "Struct", "Sub", "Tuple", "Var",
+))  # fmt: skip
+"""What expressions are made of beside functions."""
+_ROW_WISE = frozenset((
+    "Abs", "Acos", "Acosh", "AddMonths", "ArrayAppend", "ArrayCompact", "ArrayContains", "ArrayDistinct",
+    "ArrayExcept", "ArrayFilter", "ArrayInsert", "ArrayIntersect", "ArrayMax", "ArrayMin", "ArrayPosition",
+    "ArrayPrepend", "ArrayRemove", "ArraySize", "ArraySlice", "ArraySort", "ArrayToString", "ArraysZip", "Ascii",
+    "Asin", "Asinh", "AtTimeZone", "Atan", "Atan2", "Atanh", "BitLength", "BitwiseCount", "BitwiseLeftShift",
+    "BitwiseRightShift", "Cast", "Cbrt", "Ceil", "Chr", "Concat", "ConcatWs", "Contains", "ConvertTimezone", "Cos",
+    "Cosh", "Cot", "Csc", "Date", "DateAdd", "DateDiff", "DateFromParts", "DateFromUnixDate", "DateSub",
+    "DateTrunc", "Day", "DayOfMonth", "DayOfWeek", "DayOfYear", "Dayname", "Decode", "DecodeCase", "Degrees", "Elt",
+    "Encode", "EndsWith", "EqualNull", "Exp", "Extract", "Factorial", "Flatten", "Floor", "Format", "FromBase32",
+    "FromBase64", "FromJson", "FromTimeZone", "GenerateSeries", "Getbit", "Greatest", "Hex", "Hour", "Initcap",
+    "IsInf", "IsNan", "JSONExtract", "JSONExtractScalar", "JSONFormat", "JSONKeys", "LastDay", "Least", "Left",
+    "Length", "Levenshtein", "Ln", "Log", "Lower", "MD5", "MakeInterval", "Map", "MapContainsKey", "MapFromEntries",
+    "MapKeys", "Minute", "Month", "Monthname", "MonthsBetween", "Nanvl", "Negative", "NextDay", "Nvl2", "Overlay",
+    "Pad", "ParseUrl", "Pi", "Pow", "Quarter", "Radians", "RegexpCount", "RegexpExtract", "RegexpExtractAll",
+    "RegexpInstr", "RegexpReplace", "RegexpSplit", "RegexpSubstr", "Repeat", "Replace", "Reverse", "Right", "Rint",
+    "Round", "SHA", "SHA2", "SafeAdd", "SafeDivide", "SafeMultiply", "SafeSubtract", "Sec", "Second", "Sign", "Sin",
+    "Sinh", "Soundex", "Space", "Split", "SplitPart", "Sqrt", "StartsWith", "StrPosition", "StrToDate", "StrToMap",
+    "StrToTime", "StrToUnix", "Substring", "SubstringIndex", "Tan", "Tanh", "TimeToStr", "TimeToUnix",
+    "TimestampFromParts", "TimestampTrunc", "ToBase32", "ToBase64", "ToBinary", "ToChar", "ToNumber", "Transform",
+    "Translate", "Trim", "TryCast", "TsOrDsAdd", "TsOrDsDiff", "TsOrDsToDate", "TsOrDsToTimestamp", "Unhex",
+    "UnixDate", "UnixMicros", "UnixMillis", "UnixSeconds", "UnixToStr", "UnixToTime", "Upper", "VarMap", "Week",
+    "WeekOfYear", "WidthBucket", "Xor", "Year",
+))  # fmt: skip
+"""Functions of one row that give the same answer whenever they are asked."""
+_ROW_WISE_NAMES = frozenset((
+    "array_repeat", "array_union", "arrays_overlap", "bigint", "bin", "binary", "bround", "btrim", "cardinality",
+    "contains", "conv", "convert_timezone", "crc32", "date_from_unix_date", "date_part", "datepart", "dayname",
+    "decimal", "e", "elt", "expm1", "find_in_set", "forall", "format_number", "get", "hash", "hypot", "iff",
+    "isnotnull", "isnull", "json_array_length", "log1p", "luhn_check", "make_date", "make_dt_interval",
+    "make_interval", "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "make_ym_interval", "map_concat",
+    "map_entries", "map_filter", "map_values", "map_zip_with", "mask", "monthname", "next_day", "nullifzero",
+    "octet_length", "overlay", "pmod", "positive", "printf", "quote", "rint", "shiftrightunsigned", "smallint",
+    "soundex", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "tinyint", "to_csv", "to_timestamp_ltz",
+    "to_timestamp_ntz", "to_varchar", "transform_keys", "transform_values", "try_add", "try_make_interval",
+    "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz", "try_mod", "try_multiply",
+    "try_subtract", "try_to_binary", "try_to_date", "try_to_number", "try_to_timestamp", "unix_micros",
+    "unix_millis", "unix_seconds", "url_decode", "url_encode", "weekday", "xxhash64", "zeroifnull", "zip_with",
+))  # fmt: skip
+"""The same, without a class."""
+_AGGREGATES = frozenset((
+    "AnyValue", "ApproxDistinct", "ApproxQuantile", "ArgMax", "ArgMin", "ArrayAgg", "ArrayUniqueAgg", "Avg",
+    "BitwiseAndAgg", "BitwiseOrAgg", "BitwiseXorAgg", "BitmapConstructAgg", "BitmapOrAgg", "Corr", "Count",
+    "CountIf", "CovarPop", "CovarSamp", "CumeDist", "DenseRank", "First", "FirstValue", "GroupConcat", "Grouping",
+    "GroupingId", "Kurtosis", "Lag", "Last", "LastValue", "Lead", "LogicalAnd", "LogicalOr", "Max", "Median", "Min",
+    "Mode", "NthValue", "Ntile", "PercentRank", "PercentileCont", "PercentileDisc", "Quantile", "Rank", "RegrAvgx",
+    "RegrAvgy", "RegrCount", "RegrIntercept", "RegrR2", "RegrSlope", "RegrSxx", "RegrSxy", "RegrSyy", "RowNumber",
+    "Skewness", "Stddev", "StddevPop", "StddevSamp", "Sum", "Variance", "VariancePop",
+))  # fmt: skip
+"""Functions of many rows."""
+_AGGREGATE_NAMES = frozenset((
+    "every", "some", "histogram_numeric", "mean", "std", "try_sum", "try_avg",
+))  # fmt: skip
+"""The same, without a class."""
+_GENERATORS = frozenset(
+    {"Explode", "ExplodeOuter", "_ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"}
+)
+"""Functions that give several rows, and the same ones for the same row."""
+_TYPES = frozenset({"DataType", "DataTypeParam", "IntervalSpan"})
+_CLOCK = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+"""Text that Spark takes for the time of the run where it becomes a date or time."""
+_DATE = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
+"""Text of a date or time that begins with its date: without, Spark takes today's."""
+_UNIX_TIMES = frozenset({"StrToUnix", "TimeToUnix", "UnixTimestamp"})
+_LETTERS = re.compile("[A-Za-z]")
+_MOMENTS = ("timestamp", "timestamptz", "timestampltz")
+_WITHOUT_ZONE = ("date", "timestampntz")
+_GIVE_TIMES = frozenset((
+    "AddMonths", "AtTimeZone", "ConvertTimezone", "Date", "DateAdd", "DateFromParts", "DateFromUnixDate", "DateSub",
+    "DateTrunc", "FromTimeZone", "LastDay", "NextDay", "StrToDate", "TimestampFromParts", "TimestampTrunc",
+    "TsOrDsAdd", "TsOrDsToDate", "TsOrDsToTimestamp", "UnixToTime",
+))  # fmt: skip
+"""Functions whose result is a date or a time, whatever type sqlglot finds."""
+_TIME_NAMES = frozenset((
+    "convert_timezone", "date_from_unix_date", "make_date", "make_timestamp", "make_timestamp_ltz",
+    "make_timestamp_ntz", "next_day", "timestamp_micros", "timestamp_millis", "timestamp_seconds",
+    "to_timestamp_ntz", "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz",
+))  # fmt: skip
+"""The same, without a class."""
+_TAKE_TIMES = frozenset((
+    "AtTimeZone", "ConvertTimezone", "Extract", "FromTimeZone", "Hour", "Minute", "MonthsBetween", "Second",
+    "TimeToStr", "TimestampTrunc", "TsOrDsToTimestamp", "UnixMicros", "UnixMillis", "UnixSeconds",
+))  # fmt: skip
+"""Functions that make a time of their first argument, which they take text for."""
+_TIME_TAKING_NAMES = frozenset((
+    "convert_timezone", "date_part", "datepart", "to_timestamp_ltz", "unix_micros", "unix_millis", "unix_seconds",
+))  # fmt: skip
+_FORMATTED_NAMES = frozenset((
+    "try_to_timestamp", "try_to_date", "to_timestamp_ltz", "to_timestamp_ntz",
+))  # fmt: skip
+"""Functions that read text by a format, and as a cast does without one."""
+_MIX = frozenset((
+    "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "Between", "In", "Coalesce", "Nullif", "Greatest", "Least",
+    "If", "Case", "Nvl2", "DecodeCase", "Add", "Sub",
+))  # fmt: skip
+"""What brings its operands to one type: text becomes a time beside a time."""
+
+
+def is_known_part(node: exp.Expression) -> bool:
+    """Whether this is an operator, a function of one row, or something else that expressions consist of."""
+    return type(node).__name__ in _OPERATORS | _ROW_WISE | _TYPES
+
+
+def is_generator(node: exp.Expression) -> bool:
+    """Whether this is a call of a function that gives several rows for one, and the same ones whenever it is asked."""
+    return type(node).__name__ in _GENERATORS
+
+
+def is_aggregate(node: exp.Expression) -> bool:
+    """Whether this is a call of a function of many rows."""
+    return (
+        isinstance(node, exp.AggFunc)
+        or type(node).__name__ in _AGGREGATES
+        or (isinstance(node, exp.Anonymous) and _name(node) in _AGGREGATE_NAMES)
+    )
+
+
+def is_row_wise(expression: exp.Expression) -> bool:
+    """Whether the expression is a function of one row, and the same one whenever it is asked."""
+    return all(
+        (_is_named(node, _ROW_WISE_NAMES) or type(node).__name__ in _OPERATORS | _ROW_WISE | _TYPES)
+        and not (isinstance(node, exp.In) and node.args.get("query"))
+        for node in expression.walk()
+    ) and (reads_clock(expression) is None)
+
+
+def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
+    """What in a query may give another answer for the same rows, in words; None if nothing does.
+
+    Args:
+        tree: with types; what has none is taken for text.
+        texts: that parameters of the query stand for.
+    """
+    for node in tree.walk():
+        if isinstance(node, exp.Func) and not _is_known(node):
+            return f"{_name(node)}()"
+    return next((_quoted(text) for text in texts if _CLOCK.match(text)), None) or reads_clock(tree)
+
+
+def reads_clock(tree: exp.Expression) -> str | None:
+    """What in an expression may take the date of the run for its own, in words.
+
+    `timestamp 'now'` does, and so does text of a time alone, `12:30`, wherever it becomes a moment.
+    """
+    return next((why for node in tree.walk() if (why := _why_clock(node)) is not None), None)
+
+
+def _why_clock(node: exp.Expression) -> str | None:
+    """The same of one node, its operands aside."""
+    name = type(node).__name__
+    if isinstance(node, exp.TableSample):
+        return "a sample"
+    if name in _UNIX_TIMES and node.this is None:
+        return "unix_timestamp()"
+    if _is_clock(node):
+        return _quoted(str(node.this))
+    if isinstance(node, exp.Cast) and node.is_type(*_MOMENTS, *_WITHOUT_ZONE):
+        return _why_of_today(node.this, is_moment=not node.is_type(*_WITHOUT_ZONE))
+    if name in _MIX:
+        operands = _operands(node)
+        if any(_is_moment(operand) for operand in operands):
+            return next((why for o in operands if (why := _why_of_today(o, is_moment=True))), None)
+        return None
+    if name in {"TsOrDsToDate", "Date"} and not node.args.get("format"):
+        return _why_of_today(node.this, is_moment=False)
+    if name in _TAKE_TIMES or _is_named(node, _TIME_TAKING_NAMES):
+        return _why_of_today(_time_of(node), is_moment=True)
+    if _is_named(node, _FORMATTED_NAMES) and len(node.expressions) == 1:
+        return _why_of_today(node.expressions[0], is_moment=True)
+    return None
+
+
+def _why_of_today(operand: exp.Expression | None, *, is_moment: bool) -> str | None:
+    """What of an operand that becomes a date or time may depend on today; None if nothing does."""
+    while isinstance(operand, exp.Paren):
+        operand = operand.this
+    if operand is None or not _may_be_text(operand):
+        return None
+    if isinstance(operand, exp.Literal | exp.RawString):
+        return None if _DATE.fullmatch(str(operand.this)) else _quoted(str(operand.this))
+    if is_moment:
+        return f"the time of {operand.sql(dialect='spark')}, which may be text without a date,"
+    texts = [str(node.this) for node in operand.find_all(exp.Literal, exp.RawString) if _is_text(node)]
+    has_column = operand.find(exp.Column) is not None
+    is_certain = (
+        has_column and not any(_LETTERS.search(text) for text in texts) and operand.find(exp.Placeholder) is None
+    )
+    return None if is_certain or isinstance(operand, exp.Placeholder) else f"the date of {operand.sql(dialect='spark')}"
+
+
+def _may_be_text(node: exp.Expression) -> bool:
+    """Whether a value may be text: everything whose type is not known to be another."""
+    if type(node).__name__ in _GIVE_TIMES or _is_named(node, _TIME_NAMES):
+        return False
+    if isinstance(node, exp.Null):
+        return False
+    if isinstance(node, exp.Placeholder):
+        # a text that means the clock is looked for among all texts of parameters
+        return False
+    if isinstance(node, exp.Literal):
+        return bool(node.is_string)
+    kind = node.type
+    return kind is None or kind.is_type("unknown", *exp.DataType.TEXT_TYPES)
+
+
+def _is_moment(node: exp.Expression) -> bool:
+    return type(node).__name__ in {"TimestampTrunc", "AtTimeZone", "FromTimeZone", "TimestampFromParts"} or (
+        node.type is not None and node.is_type(*_MOMENTS)
+    )
+
+
+def _operands(node: exp.Expression) -> list[exp.Expression]:
+    """What a part brings to one type."""
+    match node:
+        case exp.Case():
+            results = [branch.args.get("true") for branch in node.args.get("ifs") or ()]
+            compared = [node.this, *(branch.this for branch in node.args.get("ifs") or ())] if node.this else []
+            return [part for part in (*results, node.args.get("default"), *compared) if part is not None]
+        case exp.If():
+            parts = (node.args.get("true"), node.args.get("false"))
+            return [part for part in parts if part is not None]
+        case exp.In():
+            query = node.args.get("query")
+            asked = query.unnest().selects if query is not None else []
+            return [node.this, *node.expressions, *(select.unalias() for select in asked)]
+        case _:
+            return [part for part in node.iter_expressions() if not isinstance(part, exp.DataType)]
+
+
+def _time_of(node: exp.Expression) -> exp.Expression | None:
+    """The argument of which a function makes a time."""
+    if isinstance(node, exp.Extract):
+        return node.expression
+    if not isinstance(node, exp.Anonymous):
+        found = node.args.get("timestamp") or node.this
+        return found if isinstance(found, exp.Expression) else None
+    return node.expressions[-1] if node.expressions else None
+
+
+def _is_known(node: exp.Func) -> bool:
+    name = type(node).__name__
+    known = _OPERATORS | _ROW_WISE | _AGGREGATES | _GENERATORS
+    return name in known or name == "Exists" or _is_named(node, _ROW_WISE_NAMES | _AGGREGATE_NAMES)
+
+
+def _is_named(node: exp.Expression, names: frozenset[str]) -> bool:
+    return isinstance(node, exp.Anonymous) and _name(node) in names
+
+
+def _is_text(node: exp.Expression) -> bool:
+    return isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and bool(node.is_string))
+
+
+def _is_clock(node: exp.Expression) -> bool:
+    return _is_text(node) and _CLOCK.match(str(node.this)) is not None
+
+
+def _quoted(text: str) -> str:
+    return f"'{text.strip()}'"
+
+
+def _name(function: exp.Func) -> str:
+    return str(function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
+
+
+_SELECT = frozenset((
+    "expressions", "from", "from_", "joins", "where", "group", "having", "order", "sort", "distribute", "cluster", "limit",
+    "offset", "distinct", "hint", "laterals",
+))  # fmt: skip
+_PARTS: Mapping[str, frozenset[str]] = {
+    "Select": _SELECT,
+    "From": frozenset({"this"}),
+    "Join": frozenset({"this", "on", "side", "kind"}),
+    "Table": frozenset({"this", "alias"}),
+    "Subquery": frozenset({"this", "alias", "order", "limit", "offset"}),
+    "TableAlias": frozenset({"this"}),
+    "Lateral": frozenset({"this", "view", "outer", "alias"}),
+    "Where": frozenset({"this"}),
+    "Group": frozenset({"expressions", "rollup", "cube", "grouping_sets"}),
+    "Rollup": frozenset({"expressions"}),
+    "Cube": frozenset({"expressions"}),
+    "GroupingSets": frozenset({"expressions"}),
+    "Having": frozenset({"this"}),
+    "Order": frozenset({"expressions"}),
+    "Sort": frozenset({"expressions"}),
+    "Cluster": frozenset({"expressions"}),
+    "Distribute": frozenset({"expressions"}),
+    "Ordered": frozenset({"this", "desc", "nulls_first"}),
+    "Limit": frozenset({"expression"}),
+    "Offset": frozenset({"expression"}),
+    "Distinct": frozenset({"expressions"}),
+    "Union": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
+    "Except": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
+    "Intersect": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
+    "Exists": frozenset({"this"}),
+    "In": frozenset({"this", "expressions", "query"}),
+    "Window": frozenset({"this", "partition_by", "order", "spec", "over"}),
+    "WindowSpec": frozenset({"kind", "start", "start_side", "end", "end_side"}),
+    "IgnoreNulls": frozenset({"this"}),
+    "RespectNulls": frozenset({"this"}),
+    "Filter": frozenset({"this", "expression"}),
+    "WithinGroup": frozenset({"this", "expression"}),
+}
+"""Parts of queries, and the arguments that are understood of each."""
+_WORDS = {"Where": "WHERE", "Lateral": "a lateral view", "Pivot": "a pivot", "TableSample": "a sample"}
+_JOINS = {
+    ("", ""): "INNER",
+    ("", "INNER"): "INNER",
+    ("", "CROSS"): "INNER",
+    ("LEFT", ""): "LEFT",
+    ("LEFT", "OUTER"): "LEFT",
+    ("RIGHT", ""): "RIGHT",
+    ("RIGHT", "OUTER"): "RIGHT",
+    ("FULL", ""): "FULL",
+    ("FULL", "OUTER"): "FULL",
+    ("", "SEMI"): "SEMI",
+    ("LEFT", "SEMI"): "SEMI",
+    ("", "ANTI"): "ANTI",
+    ("LEFT", "ANTI"): "ANTI",
+}
+"""What a side and a kind mean together: which rows of either source are kept."""
+
+
+def join_kind(join: exp.Join) -> str | None:
+    """`INNER`, `LEFT`, `RIGHT`, `FULL`, `SEMI` or `ANTI`, however it is written; None for any other join."""
+    return _JOINS.get((join.side.upper(), join.kind.upper()))
+
+
+def why_not_understood(tree: exp.Expression) -> str | None:
+    """The first part of a tree that is not understood, in words; None if all are."""
+    for node in tree.walk(prune=lambda node: isinstance(node, exp.Hint)):
+        known = _PARTS.get(type(node).__name__)
+        # any function may compute a value: which ones are trusted with more is asked where a value decides
+        if known is None and not isinstance(node, exp.Func | exp.Hint) and not is_known_part(node):
+            return f"{_in_words(node)} is not understood"
+        listed = (known or frozenset()) | ({"columns"} if isinstance(node.parent, exp.Lateral) else set())
+        for name, value in node.args.items() if known is not None else ():
+            if value and name not in listed:
+                return f"{_in_words(node)} with {name.strip('_').replace('_', ' ')} is not understood"
+        if (reason := _why_not_a_source(node)) is not None:
+            return f"{reason} is not understood"
+    return None
+
+
+def _why_not_a_source(node: exp.Expression) -> str | None:
+    """What a node brings into a FROM that is not understood, in words."""
+    match node:
+        case exp.Join() if join_kind(node) is None:
+            return f"{node.side} {node.kind} JOIN".strip()
+        case exp.Join() if node.args.get("on") is None and join_kind(node) != "INNER":
+            return f"{join_kind(node)} JOIN without ON"
+        case exp.Join() | exp.From() if not isinstance(node.this, exp.Table | exp.Subquery):
+            return f"{_in_words(node.this)} as a source"
+        case exp.Lateral() if not (node.args.get("view") and is_generator(node.this)):
+            return f"{_in_words(node)} of {node.this.sql(dialect='spark')}"
+        case exp.Table() if not isinstance(node.this, exp.Identifier):
+            return "a function as a source"
+        case _:
+            return None
+
+
+def _in_words(node: exp.Expression) -> str:
+    name = type(node).__name__
+    return _WORDS.get(name, name.upper())

@@ -1,0 +1,159 @@
+"""Reads mirrors for a publication: live rows at fixed snapshots, and changed rows, as DataFrames.
+
+This module imports pyspark.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pipelines.errors import PublishError
+from pipelines.iceberg.catalog import find_table
+from pipelines.publish.query import PublishedQuery
+from scan_core.diff import Changes, ChangeType, read_changes
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import PrimitiveType
+from scan_core.scan import Scan, open_table
+from scan_core.spark.dataframe import dataframe, parallelism_of, reports_of
+from scan_core.spark.reports import TaskReports
+from scan_core.spark.source import SPLITS_PER_CORE
+from scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from scan_core.spark.worker_archives import keep_archives_of_spark
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRead:
+    """What one table gave to a publication. `metrics` adds up planning and all tasks."""
+
+    snapshot_id: int | None
+    columns: tuple[str, ...]
+    where: str | None
+    metrics: ScanMetrics
+
+
+def mirror_scans(catalog: Any, query: PublishedQuery) -> dict[str, Scan]:
+    """A scan of each mirror with the columns that the query needs.
+
+    Raises:
+        PublishError: a mirror does not exist yet.
+    """
+    scans = {}
+    for name in query.tables:
+        mirror = find_table(catalog, name)
+        if mirror is None:
+            raise PublishError(f"published {query.name} reads {name}, which does not exist yet: ingest it first")
+        scans[name] = open_table(mirror).scan()
+    columns = query.columns({name: scan.schema for name, scan in scans.items()})
+    return {name: scan.select(*columns[name]) for name, scan in scans.items()}
+
+
+@contextmanager
+def views_of(
+    spark: SparkSession, scans: Mapping[str, Scan], reports_folder: str | None
+) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
+    """Names of temporary views of the scans, and what their tasks will report.
+
+    By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
+    """
+    token = uuid4().hex[:12]
+    frames = {
+        table: dataframe(spark, scan, reader="python", metrics_dir=_fresh(reports_folder))
+        for table, scan in scans.items()
+    }
+    names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
+    try:
+        for table, frame in frames.items():
+            frame.createTempView(names[table])
+        yield names, {table: reports_of(frame) for table, frame in frames.items()}
+    finally:
+        for view in names.values():
+            spark.catalog.dropTempView(view)
+
+
+def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
+    """The snapshots that are read, by table."""
+    return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
+
+
+def read_of(scan: Scan, metrics: ScanMetrics) -> MirrorRead:
+    """The facts of a scan that was read."""
+    where = " and ".join(str(p) for p in scan.predicates) or None
+    snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
+    return MirrorRead(snapshot_id, scan.columns or (), where, metrics)
+
+
+def _fresh(folder: str | None) -> str | None:
+    """A folder of its own for the reports of one read."""
+    return folder and f"{folder}/{uuid4().hex}"
+
+
+TIMES = "_nevermore_times"
+"""The last column: how often a row came or went."""
+_FLOATS = frozenset({"float", "double"})
+
+
+def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
+    """Each row that came or went, in Spark's types, with `TIMES`; None if none did.
+
+    Args:
+        spark: whose tasks read.
+        changes: with no columns but those of the result.
+    """
+    work = changes.work()
+    if not work.splits:
+        return None
+    fields = changes.context.projection.fields
+    schema = spark_schema(changes.context.projection)
+    task_schema = StructType(
+        [
+            *(StructField(f"c{n}", column.dataType, column.nullable) for n, column in enumerate(schema)),
+            StructField(TIMES, LongType()),
+        ]
+    )
+    num_tasks = min(len(work.splits), SPLITS_PER_CORE * parallelism_of(spark))
+    packed = [pickle.dumps(work.splits[n::num_tasks], protocol=5) for n in range(num_tasks)]
+    # one part per task: of a single partition, round robin deals exactly one to each
+    parts = spark.createDataFrame(pa.table({"splits": pa.array(packed, pa.binary())})).coalesce(1)
+    read = parts.repartition(num_tasks).mapInArrow(_ReadChanges(arrow_schema_of(task_schema)), task_schema)
+    # nested values are not compared: rows that were only moved then count as changed
+    if work.compared is not None and all(isinstance(field.type, PrimitiveType) for field in fields):
+        read = _net(read, [isinstance(x.type, PrimitiveType) and x.type.name in _FLOATS for x in fields])
+    columns = [f.col(f"c{n}") for n in range(len(fields))]
+    return read.select(*columns, f.abs(f.col(TIMES))).toDF(*schema.names, TIMES)
+
+
+def _net(read: DataFrame, are_floats: Sequence[bool]) -> DataFrame:
+    """Rows whose comings and goings do not cancel out, each once."""
+    by, values = [], []
+    for n, is_float in enumerate(are_floats):
+        column = f.col(f"c{n}")
+        # text tells -0.0 from 0.0, which a grouping takes for one
+        by.append(column.cast("string").alias(f"t{n}") if is_float else column)
+        values += [f.first(column).alias(f"c{n}")] if is_float else []
+    return read.groupBy(*by).agg(f.sum(TIMES).alias(TIMES), *values).where(f.col(TIMES) != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadChanges:
+    """Reads parts of the work; pickled to the workers. Rows that went count -1."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_archives_of_spark()
+        of_rows = pa.schema(list(self.schema)[:-1])
+        for batch in batches:
+            for packed in batch.column(0):
+                for split in pickle.loads(packed.as_py()):  # noqa: S301 - of our own driver
+                    for change, rows in read_changes(split, ScanMetrics()):
+                        given = conform(rows, of_rows)
+                        sign = pa.repeat(pa.scalar(-1 if change is ChangeType.DELETE else 1, pa.int64()), rows.num_rows)
+                        yield pa.RecordBatch.from_arrays([*given.columns, sign], schema=self.schema)

@@ -1,0 +1,507 @@
+"""Commits the files of a run as one snapshot of a published table.
+
+The rows replace partitions, are appended or are upserted. They can be staged on a branch, and then made current in
+one step or dropped. Commits of mirrors and change logs are in `iceberg/commit.py`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+
+from pipelines.config.publish_partition import PublishedPartition
+from pipelines.config.values import KEEP_SNAPSHOTS
+from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
+from pipelines.iceberg import crash_points
+from pipelines.iceberg.catalog import create_table, find_table, identifier
+from pipelines.iceberg.commit import (
+    MAIN,
+    Committed,
+    RowDelta,
+    everything,
+    partitions_in,
+    request_commit,
+    request_or_conflict,
+    retry_conflicts,
+    settle,
+)
+from pipelines.iceberg.commit_manifests import Selection
+from pipelines.iceberg.file_metrics import FileContent, WrittenFile
+from pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
+from pipelines.iceberg.manifests import (
+    EntryStatus,
+    ManifestEntry,
+    PartitionLayout,
+    Record,
+    read_manifest,
+    read_manifest_list,
+)
+from pipelines.iceberg.row_shape import partition_types
+from pipelines.iceberg.schema_evolution import evolve
+from pipelines.iceberg.table_writer import check_key, write_deletes
+from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
+from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
+from pipelines.publish.task import TaskDeletes, task_deletes, written_keys
+from scan_core.model.schema import NestedField
+
+Update = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSnapshot:
+    """A snapshot on a branch.
+
+    Attributes:
+        table: as it was after the snapshot was added.
+        branch: whose head it is.
+        base_id: the current snapshot that it builds upon.
+        committed: the snapshot.
+        files: that it adds.
+        written: manifests and manifest list, of this snapshot alone.
+    """
+
+    table: Any
+    branch: str
+    base_id: int | None
+    committed: Committed
+    files: tuple[WrittenFile, ...]
+    written: tuple[str, ...]
+
+
+def make_current(
+    table: Any, staged: StagedSnapshot, properties: Mapping[str, str], obsolete: Collection[str] = ()
+) -> None:
+    """Let readers see a staged snapshot, and drop its branch, in one step.
+
+    Args:
+        table: whose current snapshot is the one that `staged` builds upon.
+        staged: to become the current one.
+        properties: to set on the table.
+        obsolete: branches to drop with their snapshots.
+
+    Raises:
+        CommitConflictError: the table has changed since it was loaded; nothing is visible.
+        CommitUnknownError: the catalog does not tell whether it happened.
+    """
+    metadata = table.metadata
+    number = staged.committed.snapshot_id
+    schema_id = next(s.schema_id for s in metadata.snapshots if s.snapshot_id == number)
+    updates: list[Update] = []
+    requirements: list[Update] = [
+        {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": staged.base_id},
+        {"type": "assert-ref-snapshot-id", "ref": staged.branch, "snapshot-id": number},
+        {"type": "assert-current-schema-id", "current-schema-id": metadata.current_schema_id},
+    ]
+    if schema_id != metadata.current_schema_id:
+        updates.append({"action": "set-current-schema", "schema-id": schema_id})
+    if properties:
+        updates.append({"action": "set-properties", "updates": dict(properties)})
+    updates += [
+        {"action": "set-snapshot-ref", "type": "branch", "ref-name": MAIN, "snapshot-id": number},
+        {"action": "remove-snapshot-ref", "ref-name": staged.branch},
+        *dropped(table, obsolete),
+    ]
+    expired = _expired(table, staged, obsolete)
+    if expired:
+        updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(expired)})
+    settle(table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True)
+    crash_points.reached("after-commit")
+    storage_of(table).remove(s.manifest_list for s in metadata.snapshots if s.snapshot_id in expired)
+
+
+def dropped(table: Any, branches: Collection[str]) -> list[Update]:
+    """Updates that drop branches of a table and the snapshots at their heads, as far as they are there."""
+    refs = table.metadata.refs
+    found = [name for name in branches if name in refs and name != MAIN]
+    heads = sorted({refs[name].snapshot_id for name in found} - _kept_heads(table, found))
+    updates: list[Update] = [{"action": "remove-snapshot-ref", "ref-name": name} for name in found]
+    return [*updates, {"action": "remove-snapshots", "snapshot-ids": heads}] if heads else updates
+
+
+def drop_branches(table: Any, branches: Collection[str]) -> None:
+    """Drop branches and the snapshots at their heads; files stay.
+
+    Raises:
+        CommitConflictError: others kept changing the table.
+    """
+
+    def attempt() -> None:
+        refresh(table)
+        updates = dropped(table, branches)
+        if updates:
+            heads = {name: table.metadata.refs[name].snapshot_id for name in branches if name in table.metadata.refs}
+            required = [{"type": "assert-ref-snapshot-id", "ref": n, "snapshot-id": i} for n, i in heads.items()]
+            request_or_conflict(table, required, updates)
+
+    retry_conflicts(attempt)
+
+
+def changed_files(table: Any, base_id: int | None) -> Iterator[tuple[int, ManifestEntry]]:
+    """Files that are live in only one of two snapshots, the base and the current one, with the ids of their specs.
+
+    Args:
+        table: from the catalog.
+        base_id: of a snapshot of it; None for an empty table.
+    """
+    snapshots = {s.snapshot_id: s for s in table.metadata.snapshots}
+    storage, types, specs = storage_of(table), source_types(table), specs_of(table)
+    both: list[dict[str, Record]] = []
+    for snapshot_id in (base_id, table.metadata.current_snapshot_id):
+        path = None if snapshot_id is None else snapshots[snapshot_id].manifest_list
+        listed = [] if path is None else read_manifest_list(storage.read(path), path)
+        both.append({manifest["manifest_path"]: manifest for manifest in listed})
+    live: list[dict[str, tuple[int, ManifestEntry]]] = []
+    for own, other in (both, reversed(both)):
+        found: dict[str, tuple[int, ManifestEntry]] = {}
+        for path, manifest in own.items():
+            if path in other:
+                continue
+            spec = specs[manifest["partition_spec_id"]]
+            layout = PartitionLayout(spec, partition_types(spec, types))
+            for entry in read_manifest(storage.read(path), manifest, layout):
+                if entry.status is not EntryStatus.DELETED:
+                    found[entry.path] = (spec.spec_id, entry)
+        live.append(found)
+    for path in live[0].keys() ^ live[1].keys():
+        yield live[0].get(path) or live[1][path]
+
+
+def _kept_heads(table: Any, without: Collection[str]) -> set[int]:
+    """Snapshots that other branches and tags stand at."""
+    return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in without}
+
+
+def _expired(table: Any, staged: StagedSnapshot, obsolete: Collection[str]) -> set[int]:
+    """The oldest snapshots beyond the number that the table keeps."""
+    wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
+    if wanted is None:
+        return set()
+    gone = {table.metadata.refs[name].snapshot_id for name in obsolete if name in table.metadata.refs}
+    held = _kept_heads(table, [MAIN]) | {staged.committed.snapshot_id}
+    left = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id not in gone]
+    excess = len(left) - max(1, int(wanted))
+    return set([i for i in left if i not in held][: max(0, excess)])
+
+
+Mode = Literal["replace", "append", "upsert"]
+WriteFiles = Callable[[RowDelta, TaskDeletes | None], Sequence[WrittenFile]]
+"""Writes the rows under the schema and default spec of a commit, and the deletes of their keys that are asked for."""
+
+MODE = "nevermore.mode"
+"""Of a snapshot's summary: what was done with rows that were there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What one publication led to.
+
+    Attributes:
+        committed: the snapshot that made the rows visible.
+        files: data files of the rows.
+        delete_files: equality deletes of rows that they take the place of.
+    """
+
+    committed: Committed
+    files: tuple[WrittenFile, ...]
+    delete_files: tuple[WrittenFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTarget:
+    """The table that is made.
+
+    Attributes:
+        catalog: that has it, or will.
+        name: in the catalog.
+        columns: of the result.
+        partition: None for none.
+        mode: what becomes of rows that are there.
+        key: columns that identify a row, for `upsert`.
+        properties: of the table, by the config.
+    """
+
+    catalog: Any
+    name: str
+    columns: tuple[NestedField, ...]
+    partition: PublishedPartition | None
+    mode: Mode = "replace"
+    key: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def delta(self, found: Any | None) -> RowDelta:
+        """A commit on the table as it was found; creates it where it does not exist.
+
+        Args:
+            found: the table as the catalog has it now; None if it has none.
+
+        Raises:
+            ConfigError: the table has columns, a key or partitions that do not fit.
+        """
+        by = [] if self.partition is None else [(self.partition.transform, self.partition.column)]
+        table = found or create_table(
+            self.catalog, self.name, self.columns, partition_by=by, properties=self.properties
+        )
+        delta = RowDelta(table)
+        if changed := dict(self.properties.items() - table.metadata.properties.items()):
+            delta.set_properties(changed)
+        evolution = evolve(delta.schema, self.columns, table.metadata.last_column_id)
+        if evolution.clashes:
+            clash = evolution.clashes[0]
+            raise ConfigError(
+                f"published {self.name}: column {clash.column!r} is {clash.table_type} in the table and "
+                f"{clash.feed_type} in the result: cast it, rename it, or drop the table"
+            )
+        if evolution.changed:
+            delta.evolve(evolution.schema)
+        if self.mode == "replace":
+            self._require_partition(delta, by[0] if by else None)
+        if self.mode == "upsert":
+            try:
+                check_key(delta.schema, self.key)
+            except SchemaConflictError as error:
+                raise ConfigError(f"published {self.name}: {error}") from error
+        return delta
+
+    def drop_unused(self) -> None:
+        """Leave no empty table of a run that failed, unless others write to it: it would bind the runs after it."""
+        table = find_table(self.catalog, self.name)
+        if table is not None and not table.metadata.snapshots and not is_written(table):
+            self.catalog.drop_table(identifier(self.name))  # not its files: by now others may have begun to write some
+
+    def _require_partition(self, delta: RowDelta, wanted: tuple[str, str] | None) -> None:
+        """A partition can be replaced only where the table has it, in all files."""
+        spec = delta.default_spec
+        fields = [
+            (f.transform, delta.schema.field(f.source_id).name) for f in spec.fields if f.source_id in delta.schema
+        ]
+        if fields != ([] if wanted is None else [wanted]) or len(spec.fields) != len(fields):
+            by, not_by = _partitioned_by(fields), _partitioned_by([wanted] if wanted else [])
+            raise ConfigError(
+                f"published {self.name}: the table is partitioned by {by}, not by {not_by}, "
+                "so that no part of it can be replaced: publish to another table, drop this one, or use mode: upsert"
+            )
+        if others := sorted(live_keys(delta.table, delta.schema, ()).spec_ids - {spec.spec_id}):
+            raise ConfigError(
+                f"published {self.name}: files of the table lie under earlier partition specs ({others}), so that no "
+                "part of it can be replaced: rewrite them under the current one"
+            )
+
+
+@dataclass(slots=True)
+class Publication:
+    """The rows of one run, written once and committed as often as others are faster.
+
+    Files are written anew only if the table's schema or spec changed between two attempts.
+
+    Attributes:
+        target: the table.
+        values: of the partition field, whose rows are replaced; None for all. Without meaning in other modes.
+        holds: whether the rows are still those to commit, for the table as another writer has left it.
+        properties: to set on the table with the commit.
+        audit: is shown the snapshot on its branch, and raises `CheckFailedError` to keep it from becoming current; None
+            commits without a branch.
+        obsolete: branches of a table that are to go with the commit.
+        run: begins the names of the files that were written last; told by a staged snapshot.
+    """
+
+    target: PublishedTarget
+    values: Collection[Any] | None
+    holds: Callable[[Any], bool]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    audit: Callable[[StagedSnapshot], None] | None = None
+    obsolete: Callable[[Any], Collection[str]] = lambda _table: ()
+    run: Callable[[], str] = lambda: ""
+    _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
+    _written_for: tuple[object, ...] | None = None
+    _files: tuple[WrittenFile, ...] = ()
+    _deleted: TaskDeletes | None = None
+
+    def commit(self, write: WriteFiles, summary: Mapping[str, str]) -> Published:
+        """Publish the rows.
+
+        Args:
+            write: called when a commit needs the files.
+            summary: told by the snapshot.
+
+        Raises:
+            ConfigError: the table has not the columns, key or partition that the config says, or not any more.
+            CommitConflictError: others were faster too often, or in a way that asks for another plan.
+                With either nothing is visible, and the files are removed.
+            CheckFailedError: the audit found the rows wrong. Nothing is visible but on the branch, which stays.
+        """
+        told = {MODE: self.target.mode, **summary}
+        try:
+            if self.audit is None:
+                published = retry_conflicts(lambda: self._attempt(write, told))
+            else:
+                published = self._audited(write, told, self.audit)
+        except (CommitConflictError, ConfigError):
+            self._discard()
+            raise
+        if published is None:
+            self._discard()
+            raise CommitConflictError(f"another writer changed {self.target.name}")
+        return published
+
+    def _audited(
+        self, write: WriteFiles, told: Mapping[str, str], audit: Callable[[StagedSnapshot], None]
+    ) -> Published | None:
+        """Write, audit, publish; None if the rows are not those to commit any more."""
+        staged = retry_conflicts(lambda: self._staged(write, told))
+        while staged is not None:
+            audit(staged)
+            done = retry_conflicts(partial(self._made_current, staged, write, told))
+            if not isinstance(done, StagedSnapshot):
+                return done
+            staged = done  # others wrote to these partitions meanwhile
+        return None
+
+    def _staged(
+        self, write: WriteFiles, told: Mapping[str, str], before: StagedSnapshot | None = None
+    ) -> StagedSnapshot | None:
+        """The snapshot on its branch, upon the one that is current now, in the place of the one staged before."""
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        if before is not None:
+            number = before.committed.snapshot_id
+            delta.also([{"action": "remove-snapshots", "snapshot-ids": [number]}], [self._is_staged(before)])
+        told = {**told, RUN: self.run()}
+        files, committed = self._committed(delta, live, told, partial(delta.stage, branch=self._branch))
+        if before is not None:
+            delta.storage.remove(before.written)
+        return StagedSnapshot(delta.table, self._branch, delta.base_snapshot_id, committed, files, delta.written)
+
+    def _made_current(
+        self, staged: StagedSnapshot, write: WriteFiles, told: Mapping[str, str]
+    ) -> Published | StagedSnapshot | None:
+        """The snapshot made current; staged anew, where it has to be audited again; None where it is of no use any more."""
+        found = find_table(self.target.catalog, self.target.name)
+        if found is None or not self.holds(found):
+            return None
+        obsolete = self.obsolete(found)
+        if found.metadata.current_snapshot_id == staged.base_id:
+            make_current(found, staged, self.properties, obsolete)
+            return _published(staged.files, staged.committed)
+        if self._is_touched(found, staged.base_id):
+            return self._staged(write, told, staged)
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        delta.also(dropped(delta.table, [self._branch, *obsolete]), [self._is_staged(staged)])
+        files, committed = self._committed(delta, live, told, delta.commit)
+        delta.storage.remove(staged.written)  # only the snapshot named them that went with the branch
+        return _published(files, committed)
+
+    def _is_staged(self, staged: StagedSnapshot) -> Mapping[str, Any]:
+        """The requirement that a snapshot is the head of the branch still."""
+        return {"type": "assert-ref-snapshot-id", "ref": self._branch, "snapshot-id": staged.committed.snapshot_id}
+
+    def _is_touched(self, table: Any, base_id: int | None) -> bool:
+        """Whether others changed files, since the base, of the partitions that are written."""
+        known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        if self.values is None or self.target.mode != "replace" or (base_id is not None and base_id not in known):
+            return True
+        wanted = set(self.values)
+        return any(
+            len(entry.data_file["partition"]) != 1 or next(iter(entry.data_file["partition"].values())) in wanted
+            for _, entry in changed_files(table, base_id)
+        )
+
+    def _discard(self) -> None:
+        table = find_table(self.target.catalog, self.target.name)
+        if table is not None and self._branch in table.metadata.refs:
+            drop_branches(table, [self._branch])
+        if self._files:
+            RowDelta(table).discard(self._files)
+
+    def _attempt(self, write: WriteFiles, told: Mapping[str, str]) -> Published | None:
+        """None if the rows are not those to commit any more."""
+        if (prepared := self._prepared(write)) is None:
+            return None
+        delta, live = prepared
+        delta.also(dropped(delta.table, self.obsolete(delta.table)))
+        return _published(*self._committed(delta, live, told, delta.commit))
+
+    def _prepared(self, write: WriteFiles) -> tuple[RowDelta, LiveKeys | None] | None:
+        """A commit on the table as it is now, with the files written that it needs."""
+        found = find_table(self.target.catalog, self.target.name)
+        delta = self.target.delta(found)
+        if not self.holds(delta.table):
+            return None
+        live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
+        if not self._fits(delta):
+            delta.discard(self._files)
+            self._files = ()
+            self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
+            with ExitStack() as undo:
+                if found is None:
+                    undo.callback(self.target.drop_unused)
+                self._files = tuple(write(delta, self._deleted))
+                undo.pop_all()
+            self._written_for = (delta.schema.fields, delta.default_spec)
+        if self.properties:
+            delta.set_properties(self.properties)
+        return delta, live
+
+    def _committed(
+        self, delta: RowDelta, live: LiveKeys | None, told: Mapping[str, str], commit: Callable[..., Committed]
+    ) -> tuple[tuple[WrittenFile, ...], Committed]:
+        """Add the snapshot as the mode asks; its files."""
+        match self.target.mode:
+            case "replace":
+                remove: Selection = everything
+                if self.values is not None:
+                    remove = partitions_in(delta.default_spec.spec_id, {(value,) for value in self.values})
+                return self._files, commit(self._files, told, remove=remove, operation="overwrite")
+            case "append":
+                return self._files, commit(self._files, told, operation="append")
+            case "upsert":
+                more = () if live is None else tuple(self._other_deletes(delta, live))
+                try:
+                    return (*self._files, *more), commit([*self._files, *more], told)
+                except CommitConflictError:
+                    delta.discard(more)
+                    raise
+
+    def _fits(self, delta: RowDelta) -> bool:
+        """Whether the files that were written can be committed to the table as it is now."""
+        if self._written_for != (delta.schema.fields, delta.default_spec):
+            return False
+        spec = None if self._deleted is None else self._deleted.spec
+        return spec is None or spec in delta.specs.values() or spec == delta.unpartitioned_spec()
+
+    def _other_deletes(self, delta: RowDelta, live: LiveKeys) -> Iterator[WrittenFile]:
+        """Equality deletes that the tasks have not written: of keys that others brought meanwhile, or of a small table.
+
+        Keys are read back from the files that were written, some at a time.
+        """
+        key, done = self.target.key, self._deleted
+        if done is not None and not done.reach(live):
+            done = None
+        if live.num_files == 0 or (done is not None and done.cover(live)):
+            return
+        key_ids = check_key(delta.schema, key)
+        paths = [file.path for file in self._files if file.content is FileContent.DATA]
+        for keys in written_keys(paths, delta.storage, key):
+            wanted = live.may_hold(keys)
+            if done is not None:
+                wanted &= ~done.live.may_hold(keys)
+            for scoped in scope_deletes(delta, keys.filter(pa.array(wanted)), live, "allow").deletes:
+                yield from write_deletes(scoped.keys, delta.target, scoped.spec, key_ids)
+
+
+def _published(files: Sequence[WrittenFile], committed: Committed) -> Published:
+    data = tuple(file for file in files if file.content is FileContent.DATA)
+    return Published(committed, data, tuple(file for file in files if file.content is not FileContent.DATA))
+
+
+def _partitioned_by(fields: Sequence[tuple[str, str]]) -> str:
+    return (
+        ", ".join(column if transform == "identity" else f"{transform}({column})" for transform, column in fields)
+        or "nothing"
+    )

@@ -1,0 +1,411 @@
+"""The SQL of published tables: the mirrors that it names, what it needs of them, and how to run it.
+
+Everything here works without Spark and without reading a table.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import traverse_scope
+
+from pipelines.config.project import Config, PublishedConfig
+from pipelines.config.publish_partition import NULL_KEY, PublishedPartition
+from pipelines.errors import ConfigError
+from pipelines.publish.lineage.partition_lineage import Reach, ScanCondition, reaches, scan_condition
+from pipelines.publish.lineage.query_shape import PARTITION, PARTITION_END, PARTITION_START
+from pipelines.publish.lineage.query_tree import DIALECT, qualified, takes_all_columns, traceable
+from pipelines.publish.lineage.sql_functions import unrepeatable
+from scan_core.expr.parse import require_bounded
+from scan_core.model.errors import PredicateError
+from scan_core.model.schema import ListType, MapType, NestedField, Schema, StructType, Type
+
+PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
+"""Parameters that every partitioned table has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedQuery:
+    """A checked query.
+
+    Attributes:
+        name: of the published table, for messages.
+        sql: the query as written.
+        partition: column of the result by which it is partitioned; None for none.
+        tree: the query parsed.
+        tables: names of the tables it reads, sorted.
+        texts: that its parameters stand for.
+    """
+
+    name: str
+    sql: str
+    partition: str | None
+    tree: exp.Query
+    tables: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+    def over_views(self, views: Mapping[str, str]) -> str:
+        """The query with every table replaced by its view, named in `views`; nothing else of the text changes."""
+        edits: list[tuple[int, int, str]] = []
+        for table in _table_nodes(self.tree):
+            alias = "" if table.alias else f" AS {exp.to_identifier(table.name, quoted=True).sql(dialect=DIALECT)}"
+            edits.append((*_span(table.parts), views[_full_name(table)] + alias))
+        for column in self.tree.find_all(exp.Column):
+            qualifier = [part for part in column.parts if part is not column.this]
+            if ".".join(part.name for part in qualifier) in self.tables:
+                edits.append((*_span(qualifier), qualifier[-1].sql(dialect=DIALECT)))
+        text = self.sql
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text
+
+    def columns(self, schemas: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
+        """The columns that the query can need, by table; all of a table's columns where that is in doubt.
+
+        Raises:
+            ConfigError: two of them differ in case alone.
+        """
+        tree = self.in_full(schemas)
+        # what `* except (a)` leaves out has to be there
+        if tree is None or takes_all_columns(tree) or any(s.args.get("except_") for s in self.tree.find_all(exp.Star)):
+            return self._apart(schemas, {table: schemas[table].names for table in self.tables})
+        views = self.view_names
+        needed: dict[str, set[str]] = {view: set() for view in views.values()}
+        for scope in traverse_scope(tree):
+            for alias, source in scope.sources.items():
+                if isinstance(source, exp.Table) and source.name in needed:
+                    needed[source.name] |= {column.name for column in scope.source_columns(alias)}
+        return self._apart(schemas, {table: _named(schemas[table], needed[views[table]]) for table in self.tables})
+
+    def _apart(self, schemas: Mapping[str, Schema], columns: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for table, names in columns.items():
+            used = [f for f in schemas[table].fields if f.name in names]
+            require_names_apart(self.name, table, paths_of(used))
+        return columns
+
+    @property
+    def view_names(self) -> dict[str, str]:
+        """A name of one part for each table, by which `reaches` calls it."""
+        return {table: f"nevermore_t{number}" for number, table in enumerate(self.tables)}
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters in the text."""
+        return frozenset(node.name for node in self.tree.find_all(exp.Placeholder))
+
+    @property
+    def depends_on_partition(self) -> bool:
+        """Whether the text asks for the partition: then each one has a query of its own."""
+        return not self.parameters.isdisjoint(PARTITION_PARAMETERS)
+
+    def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
+        if (reason := self.why_unrepeatable(schemas)) is not None:
+            return self._unknown(reason)
+        return self._slices(schemas, partition)
+
+    def _slices(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
+        """What partitions are made of within one run, whatever its functions would say in another."""
+        tree = self.in_full(schemas)
+        flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+        if isinstance(flat, str):
+            return self._unknown(flat)
+        kind = "TIMESTAMP" if partition.unit == "hour" else "DATE"
+        if partition.unit == "value":
+            kinds = [e.type for e in flat.selects if e.alias_or_name.lower() == partition.column.lower()]
+            kind = kinds[0].this.name if kinds and kinds[0] is not None else "UNKNOWN"
+        return reaches(flat, partition.column.lower(), kind)
+
+    def _unknown(self, reason: str) -> tuple[Reach, ...]:
+        return tuple(Reach(view, None, reason=reason) for view in self.view_names.values())
+
+    def why_unrepeatable(self, schemas: Mapping[str, Schema]) -> str | None:
+        """Why the same rows may give another result in another run, in words; None if they cannot."""
+        tree = self.in_full(schemas)
+        found = unrepeatable(self.tree if tree is None else tree, self.texts)
+        return None if found is None else f"{found} gives no certain answer for the same rows"
+
+    def conditions(
+        self, schemas: Mapping[str, Schema], partition: PublishedPartition, values: Collection[Any]
+    ) -> dict[str, ScanCondition]:
+        """What rows of a table must fulfil to matter for some partitions, for tables where that is certain.
+
+        Args:
+            schemas: of the tables.
+            partition: of the result.
+            values: of the Iceberg partition field.
+        """
+        by_table: dict[str, list[Reach]] = {}
+        for reach in self._slices(schemas, partition):
+            by_table.setdefault(reach.table, []).append(reach)
+        found = {}
+        for table, view in self.view_names.items():
+            conditions = [
+                scan_condition(reach.expression, schemas[table], partition, values)
+                if reach.expression is not None and reach.final
+                else None
+                for reach in by_table.get(view, [])
+            ]
+            certain = [condition for condition in conditions if condition is not None]
+            if not certain or len(certain) < len(conditions):
+                continue
+            texts = list(dict.fromkeys(condition.sql for condition in certain))
+            found[table] = certain[0] if len(texts) == 1 else ScanCondition(" or ".join(f"({t})" for t in texts))
+        return found
+
+    def in_full(self, schemas: Mapping[str, Schema]) -> exp.Query | None:
+        """The tree with columns named in full and types known, over tables called as in `view_names`; None if in doubt."""
+        views = self.view_names
+        return qualified(self.over_views(views), {views[table]: schemas[table] for table in self.tables})
+
+
+def parse_query(
+    name: str,
+    sql: str,
+    partition: str | None,
+    tables: Collection[str],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    published: Collection[str] = (),
+) -> PublishedQuery:
+    """The query of the published table `name`, checked against the tables of the config.
+
+    Args:
+        name: of the published table.
+        sql: of the config.
+        partition: column of the result; None for a table without partitions.
+        tables: that the config knows.
+        parameters: their values in the config.
+        published: tables that are published, and cannot be read.
+
+    Raises:
+        ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
+    """
+    try:
+        require_bounded(sqlglot.tokenize(sql, dialect=DIALECT))
+        trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
+    except SqlglotError as error:
+        template = "; a parameter is written :partition, not {{ partition }}" if "{{" in sql else ""
+        raise ConfigError(f"published {name}: {_in_words(error)}{template}") from error
+    except PredicateError as error:
+        raise ConfigError(f"published {name}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"published {name}: the SQL nests too deeply") from error
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise ConfigError(f"published {name}: sql must be one query (select ...)")
+    found = set()
+    for table in _table_nodes(trees[0]):
+        if _full_name(table) not in tables:
+            near = get_close_matches(_full_name(table), sorted(tables), n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else f"the config has {', '.join(sorted(tables))}"
+            if _full_name(table) in published:
+                hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
+            raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
+        found.add(_full_name(table))
+    given = parameters or {}
+    texts = tuple(value for value in given.values() if isinstance(value, str))
+    query = PublishedQuery(name, sql, partition, trees[0], tuple(sorted(found)), texts)
+    _check_parameters(query, given)
+    return query
+
+
+def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
+    known = {*given, *(PARTITION_PARAMETERS if query.partition is not None else ())}
+    for parameter in sorted(query.parameters - known):
+        if parameter in PARTITION_PARAMETERS:
+            raise ConfigError(f"published {query.name}: :{parameter} means nothing, for the table has no partition")
+        if not parameter or parameter == "?":
+            raise ConfigError(f"published {query.name}: parameters have names: write :partition, not ?")
+        near = get_close_matches(parameter, sorted(known), n=1, cutoff=0.4)
+        hint = (
+            f"did you mean :{near[0]}?" if near else f"there are {', '.join(f':{k}' for k in sorted(known)) or 'none'}"
+        )
+        raise ConfigError(f"published {query.name}: no parameter :{parameter}; {hint}")
+
+
+def _in_words(error: Exception) -> str:
+    """The message without the codes that underline on a terminal, and with a token as its text."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return re.sub(r"<Token token_type: \S+, text: (.*?), line: \d+,[^>]*>", r"'\1'", plain)
+
+
+def _table_nodes(tree: exp.Expression) -> list[exp.Table]:
+    """Tables, without references to common table expressions."""
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return [t for t in tree.find_all(exp.Table) if t.text("db") or t.name.lower() not in local]
+
+
+def _full_name(table: exp.Table) -> str:
+    return ".".join(part.name for part in table.parts)
+
+
+def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
+    """Where the text of these identifiers starts and ends."""
+    return parts[0].meta["start"], parts[-1].meta["end"] + 1
+
+
+def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
+    """No two columns, or members of one column, have names that Spark takes for one.
+
+    Args:
+        name: of the published table.
+        of: what has the columns, for the message.
+        paths: of columns and members, such as `at.city`.
+
+    Raises:
+        ConfigError: two have.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        other = seen.setdefault(path.upper().lower(), path)
+        if other != path:
+            raise ConfigError(
+                f"published {name}: {of} has {other!r} and {path!r}, which differ in case alone, and Spark takes them for "
+                "one: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
+            )
+
+
+def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
+    """The names of columns and of all members of structs within them, each behind those that it is in."""
+    for found in fields:
+        yield found.name
+        yield from (f"{found.name}.{path}" for path in paths_of(_members(found.type)))
+
+
+def _members(kind: Type) -> tuple[NestedField, ...]:
+    match kind:
+        case StructType(fields):
+            return fields
+        case ListType():
+            return _members(kind.element.type)
+        case MapType():
+            return (*_members(kind.key.type), *_members(kind.value.type))
+        case _:
+            return ()
+
+
+def _named(schema: Schema, wanted: set[str]) -> tuple[str, ...]:
+    """Columns of the schema by lower-case name; one at least, for a scan without columns has no rows to count."""
+    names = tuple(name for name in schema.names if name.lower() in wanted)
+    return names or schema.names[:1]
+
+
+def tables_read(config: Config, name: str) -> tuple[str, ...]:
+    """The mirrors that the SQL of a published table names.
+
+    Raises:
+        ConfigError: an unknown name, or SQL that cannot run.
+    """
+    return published_query(config, name).tables
+
+
+def published_query(config: Config, name: str) -> PublishedQuery:
+    """The checked query of a published table.
+
+    Raises:
+        ConfigError: an unknown name, or SQL that cannot run.
+    """
+    entry = published_entry(config, name)
+    column = None if entry.partitioning is None else entry.partitioning.column
+    return parse_query(name, entry.sql, column, config.tables, entry.parameters, published=config.published)
+
+
+def arguments(query: PublishedQuery, entry: PublishedConfig, key: str | None) -> dict[str, Any]:
+    """What Spark binds to the parameters of the query, for one partition."""
+    given: dict[str, Any] = dict(entry.parameters)
+    if key is not None and entry.partitioning is not None and query.depends_on_partition:
+        given |= entry.partitioning.parameters(key)
+    return {name: value for name, value in given.items() if name in query.parameters}
+
+
+def published_entry(config: Config, name: str) -> PublishedConfig:
+    """The config of a published table.
+
+    Raises:
+        ConfigError: no such entry; names the nearest.
+    """
+    if name in config.published:
+        return config.published[name]
+    near = get_close_matches(name, sorted(config.published), n=1, cutoff=0.0)
+    hint = f"did you mean {near[0]}?" if near else "the config publishes nothing"
+    raise ConfigError(f"no published table {name!r}; {hint}")
+
+
+def requested_partitions(config: Config, name: str, partitions: Sequence[str], *, is_full: bool) -> list[str]:
+    """The keys of the partitions that a run of `publish` was asked for; none for whatever there is to make.
+
+    Raises:
+        ConfigError: no such entry or partition, or a request that makes no sense.
+    """
+    entry = published_entry(config, name)
+    if isinstance(partitions, str):
+        raise ConfigError(f"partitions are a sequence, not one text: [{partitions!r}]")
+    if is_full and entry.mode == "append":
+        raise ConfigError(
+            f"published {name} has mode: append, so that --full would add rows that are there: leave it out"
+        )
+    if partitions and entry.partitioning is None:
+        raise ConfigError(f"published {name} has no partitions: leave out --partition")
+    if partitions and is_full:
+        raise ConfigError("--full makes all partitions; leave out --partition")
+    keys = [key for text in partitions for key in (entry.partitioning.keys(text) if entry.partitioning else ())]
+    if reason := next(iter(out_of_range(config, name, keys).values()), None):
+        raise ConfigError(reason)
+    return keys
+
+
+def out_of_range(config: Config, name: str, keys: Sequence[str]) -> dict[str, str]:
+    """Those of some partitions that a table does not have, with the reason: none of its `values`, or none of its time.
+
+    Time begins at `start`; it ends now for SQL that asks for its partition, and never for rows that have dates of their own.
+    """
+    entry = published_entry(config, name)
+    partition = entry.partitioning
+    asked = [key for key in keys if key != NULL_KEY]
+    if partition is None:
+        return {}
+    if not partition.is_time:
+        strange = [key for key in asked if entry.values and key not in entry.values]
+        return {key: _strange_value(name, key, entry.values) for key in strange}
+    found: dict[str, str] = {}
+    first = None if entry.start is None else partition.period(entry.start).start
+    last = datetime.now(UTC) if published_query(config, name).depends_on_partition else None
+    for key in asked:
+        start = partition.period(key).start
+        if first is not None and start < first:
+            found[key] = (
+                f"published {name}: partition {key} is before start: {entry.start}; begin there, or change start"
+            )
+        elif last is not None and start > last:
+            found[key] = f"published {name}: partition {key} is in the future, and the SQL asks for its partition"
+    return found
+
+
+def _strange_value(name: str, key: str, values: Sequence[str]) -> str:
+    near = get_close_matches(key, values, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(values)}"
+    return f"published {name}: no partition {key!r} among its values; {hint}"
+
+
+def left_out_without_asking(config: Config) -> dict[str, str]:
+    """The tables that a run leaves out which names none, with the reason in words."""
+    made = made_without_asking(config)
+    return {
+        name: f"mode: {entry.mode} adds rows to a partition when it is asked for: nevermore publish {name} --partition ..."
+        for name, entry in config.published.items()
+        if name not in made
+    }
+
+
+def made_without_asking(config: Config) -> list[str]:
+    """The tables that a run makes which names none: where all of the result is what the table is to hold.
+
+    What is added to the rows of a partition is added when that partition is asked for.
+    """
+    return [n for n, entry in config.published.items() if entry.mode == "replace" or entry.partition is None]

@@ -1,0 +1,157 @@
+"""What one run of `publish` made, or would make, and why."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.publish.audit import Verdict
+from pipelines.publish.mirror_reads import MirrorRead
+from pipelines.publish.publish_commit import Mode
+from scan_core.model.metrics import ScanMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWritten:
+    """What a run wrote into one partition.
+
+    Attributes:
+        rows: of it.
+        data_files: that hold them.
+        bytes_written: size of these files.
+    """
+
+    rows: int = 0
+    data_files: int = 0
+    bytes_written: int = 0
+
+    def with_file(self, file: WrittenFile) -> "PartitionWritten":
+        """Together with one more file."""
+        size = self.bytes_written + file.file_size_bytes
+        return PartitionWritten(self.rows + file.record_count, self.data_files + 1, size)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishReport:
+    """What one run of `publish` did.
+
+    Attributes:
+        name: the published table.
+        partitions: keys of those that were made; None for all of the table.
+        reason: why these, in one sentence.
+        why: by key, what made it necessary: tables that changed, or words.
+        changed_rows: of each mirror that changed, rows that came or went in the columns that the SQL needs.
+        rows: written.
+        data_files: that hold them.
+        bytes_written: their size.
+        snapshot_id: of the published table now; None where nothing was written and nothing is there.
+        reads: what was read, by table.
+        is_dry: nothing was made.
+        is_unchanged: there was nothing to make, and no snapshot was added.
+        mode: what was done with rows that were there: replace, append or upsert.
+        written: what was written, by key of the partition; empty where the table has no partitions of the config.
+        copied_rows: of `rows`, those that the tasks wrote that had read them from a mirror.
+        delete_rows: keys whose earlier rows the new ones take the place of.
+        leftover_files: files of failed attempts of tasks, and of runs that were killed, removed.
+        is_unchecked: no check was asked for.
+        checks: that were, of the mirrors that were read and of the rows.
+    """
+
+    name: str
+    partitions: tuple[str, ...] | None
+    reason: str
+    why: Mapping[str, tuple[str, ...]]
+    changed_rows: Mapping[str, int]
+    rows: int
+    data_files: int
+    bytes_written: int
+    snapshot_id: int | None
+    reads: Mapping[str, MirrorRead] = field(default_factory=dict)
+    is_dry: bool = False
+    is_unchanged: bool = False
+    mode: Mode = "replace"
+    written: Mapping[str, PartitionWritten] = field(default_factory=dict)
+    copied_rows: int = 0
+    delete_rows: int = 0
+    leftover_files: int = 0
+    is_unchecked: bool = False
+    checks: tuple[Verdict, ...] = ()
+
+    @property
+    def rows_by_partition(self) -> Mapping[str, int]:
+        """Rows written, by key."""
+        return {key: written.rows for key, written in self.written.items()}
+
+    @property
+    def metrics(self) -> ScanMetrics:
+        """Of all reads together."""
+        return sum((read.metrics for read in self.reads.values()), ScanMetrics())
+
+    @property
+    def empty_partitions(self) -> tuple[str, ...]:
+        """Keys of partitions that were made and have no rows now: what they held is gone."""
+        if self.is_dry or self.is_unchanged or self.mode != "replace":
+            return ()
+        return tuple(key for key in self.partitions or () if not self.rows_by_partition.get(key))
+
+    @property
+    def rows_removed_by_deletes(self) -> int:
+        """Rows that files hold and deletes removed, in the Spark read."""
+        return self.metrics.rows_removed_by_position_deletes + self.metrics.rows_removed_by_equality_deletes
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON and metadata."""
+        return {
+            "name": self.name,
+            "made": "all" if self.partitions is None else "nothing" if not self.partitions else "partitions",
+            "partitions": None if self.partitions is None else list(self.partitions),
+            "mode": self.mode,
+            "reason": self.reason,
+            "empty_partitions": list(self.empty_partitions),
+            "why": {key: list(reasons) for key, reasons in self.why.items()},
+            "changed_rows": dict(self.changed_rows),
+            "dry_run": self.is_dry,
+            "unchanged": self.is_unchanged,
+            "rows": self.rows,
+            "copied_rows": self.copied_rows,
+            "delete_rows": self.delete_rows,
+            "rows_removed_by_deletes": self.rows_removed_by_deletes,
+            "data_files": self.data_files,
+            "bytes_written": self.bytes_written,
+            "written": {key: asdict(written) for key, written in self.written.items()},
+            "leftover_files": self.leftover_files,
+            "snapshot_id": self.snapshot_id,
+            "unchecked": self.is_unchecked,
+            "checks": [verdict.as_dict() for verdict in self.checks],
+            "rows_read": self.metrics.rows_out,
+            "bytes_read": self.metrics.bytes_read,
+            "bytes_skipped": self.metrics.bytes_skipped,
+            "read_snapshots": {table: read.snapshot_id for table, read in self.reads.items()},
+        }
+
+
+def joined(reports: Sequence[PublishReport]) -> PublishReport:
+    """Several runs on some partitions each, or on all, as one report, as of the last."""
+    reads: dict[str, MirrorRead] = {}
+    for report in reports:
+        for table, read in report.reads.items():
+            before = reads.get(table)
+            reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
+    partitions = tuple(key for report in reports for key in report.partitions or ())
+    checks: list[Verdict] = []
+    for report in reports:  # those of the mirrors are the same for all
+        checks += [verdict for verdict in report.checks if verdict not in checks]
+    return replace(
+        reports[-1],
+        partitions=None if reports[-1].partitions is None else partitions,
+        why={key: reasons for report in reports for key, reasons in report.why.items()},
+        rows=sum(report.rows for report in reports),
+        data_files=sum(report.data_files for report in reports),
+        bytes_written=sum(report.bytes_written for report in reports),
+        reads=reads,
+        written={key: written for report in reports for key, written in report.written.items()},
+        copied_rows=sum(report.copied_rows for report in reports),
+        delete_rows=sum(report.delete_rows for report in reports),
+        leftover_files=sum(report.leftover_files for report in reports),
+        checks=tuple(checks),
+    )

@@ -1,0 +1,267 @@
+"""What a published table was made from, as its snapshots record it.
+
+Tells which state of the mirrors the table and each of its partitions were made from, and which states were appended.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+from pipelines.config.project import Config, PublishedConfig
+from pipelines.publish.publish_commit import MODE, Mode
+from scan_core.scan import Scan
+
+STATE = "nevermore.published-state"
+"""Of a summary: what all rows of the table reflect, as JSON."""
+PARTITIONS = "nevermore.partitions"
+"""Of a summary: keys of partitions that were made alone, as JSON."""
+QUERY = "nevermore.query"
+"""Of a summary: hash of the SQL and of all in the config that decides its result."""
+_REWRITE = "replace"
+"""The operation of snapshots that change no row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """One mirror as it was read: its identity, its snapshot, and the columns that the query needs."""
+
+    uuid: str
+    snapshot_id: int | None
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedState:
+    """What the rows of a whole published table reflect.
+
+    Attributes:
+        query: hash of the SQL and of all in the config that decides its result.
+        sources: by table.
+        until: of SQL that asks for its partition: the last one that was made; else None.
+    """
+
+    query: str
+    sources: Mapping[str, SourceState]
+    until: str | None = None
+
+    def as_json(self) -> str:
+        """For a snapshot's summary."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "PublishedState | None":
+        """None for text of another version."""
+        try:
+            found = json.loads(text)
+            sources = {name: SourceState(**source) for name, source in found["sources"].items()}
+            return cls(found["query"], sources, found.get("until"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a published table holds now.
+
+    Attributes:
+        snapshot_id: current snapshot of the table; None for a table that does not exist or is empty.
+        state: that all rows but those of `made_since` reflect; None if no snapshot tells.
+        made_since: keys of partitions that were made alone after the state.
+        why_unknown: if there is no state.
+    """
+
+    snapshot_id: int | None
+    state: PublishedState | None
+    made_since: frozenset[str] = frozenset()
+    why_unknown: str = ""
+
+
+def current_state(
+    config: Config, entry: PublishedConfig, scans: Mapping[str, Scan], until: str | None = None
+) -> PublishedState:
+    """What a table made of these scans would reflect."""
+    return PublishedState(query_hash(config, entry), {name: _source(scan) for name, scan in scans.items()}, until)
+
+
+def query_hash(config: Config, entry: PublishedConfig) -> str:
+    """Of the SQL and of all in the config that decides its result."""
+    meaning = {
+        "sql": entry.sql,
+        "partition": entry.partition,
+        "parameters": {name: _text(value) for name, value in entry.parameters.items()},
+        "values": list(entry.values),
+        "start": entry.start,
+        "key": list(entry.key) if entry.mode == "upsert" else [],
+        "settings": {name: value for name, value in config.spark.conf.items() if name.startswith("spark.sql.")},
+    }
+    return _hash(meaning)
+
+
+def base_of(table: Any, mode: Mode = "replace") -> Base:
+    """What a published table holds, told by its snapshots from the newest to the one that made all of it.
+
+    Args:
+        table: from the catalog; None if it does not exist.
+        mode: that all of them must have.
+    """
+    if table is None or table.metadata.current_snapshot_id is None:
+        return Base(None, None, why_unknown="the table is empty")
+    current = table.metadata.current_snapshot_id
+    made: set[str] = set()
+    for snapshot in ancestors(table):
+        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if (other := told.get(MODE, mode)) != mode:
+            return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
+        if STATE in told:
+            state = PublishedState.from_json(told[STATE])
+            why = "" if state is not None else "the last state is not understood"
+            return Base(current, state, frozenset(made), why)
+        if PARTITIONS in told:
+            made.update(json.loads(told[PARTITIONS]))
+        elif snapshot.summary is None or snapshot.summary.operation.value != _REWRITE:
+            return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made by something else")
+    return Base(current, None, why_unknown="no snapshot tells what all of the table was made from")
+
+
+def partitions_json(keys: Collection[str]) -> str:
+    """For a snapshot's summary."""
+    return json.dumps(sorted(keys))
+
+
+def ancestors(table: Any) -> Iterator[Any]:
+    """Snapshots of a table from the catalog, from the current one back."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    at, seen = table.metadata.current_snapshot_id, set()
+    while at in by_id and at not in seen:
+        seen.add(at)
+        yield by_id[at]
+        at = by_id[at].parent_snapshot_id
+
+
+def _source(scan: Scan) -> SourceState:
+    snapshot = scan.snapshot
+    columns = [[f.name, f.field_id, str(f.type)] for f in scan.schema.fields]
+    return SourceState(
+        str(scan.table.metadata.table_uuid), None if snapshot is None else snapshot.snapshot_id, _hash(columns)
+    )
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
+
+
+SOURCES = "nevermore.sources"
+"""Of a snapshot's summary: the state of the mirrors that its rows are from, in short."""
+APPENDED = "nevermore.appended"
+"""Property of the table: the state from which all was appended; with a key after a dot, that partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What was appended from one state: everything, or partitions by their keys."""
+
+    is_all: bool = False
+    keys: frozenset[str] = frozenset()
+
+
+def fingerprint(sources: Mapping[str, int]) -> str:
+    """The state of mirrors, by the snapshots that are read, in short."""
+    text = "\n".join(f"{name}={snapshot_id}" for name, snapshot_id in sorted(sources.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def remembered(state: str, keys: Collection[str] | None) -> dict[str, str]:
+    """Properties of the table that say what a commit appends; None for all."""
+    return {APPENDED: state} if keys is None else {f"{APPENDED}.{key}": state for key in keys}
+
+
+def appended(table: Any, state: str) -> Appended:
+    """What was appended to a table from the catalog, None for one that does not exist, from a state of the mirrors."""
+    if table is None or table.metadata.current_snapshot_id is None:
+        return Appended()
+    line = {snapshot.snapshot_id: snapshot for snapshot in ancestors(table)}
+    oldest = min(snapshot.sequence_number for snapshot in line.values())
+    made: dict[str | None, list[Any]] = {}  # by key; None for all
+    for snapshot in table.metadata.snapshots:
+        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if (told.get(MODE), told.get(SOURCES)) == ("append", state):
+            for key in json.loads(told[PARTITIONS]) if PARTITIONS in told else [None]:
+                made.setdefault(key, []).append(snapshot)
+    found = {key for key, snapshots in made.items() if any(s.snapshot_id in line for s in snapshots)}
+    for name, value in table.metadata.properties.items():
+        if value != state or (name != APPENDED and not name.startswith(f"{APPENDED}.")):
+            continue
+        key = None if name == APPENDED else name.removeprefix(f"{APPENDED}.")
+        # A tag may keep a snapshot beyond expired ancestors: that it was rolled back cannot be seen, so the property counts.
+        snapshots = made.get(key, [])
+        if not snapshots or any(s.sequence_number < oldest for s in snapshots):
+            found.add(key)
+    return Appended(None in found, frozenset(key for key in found if key is not None))
+
+
+SOURCE = "nevermore.source."
+"""Of a summary, with the name of a mirror: its snapshot that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What rows were made from.
+
+    Attributes:
+        query: hash of the SQL and of all in the config that decides its result; None where a snapshot does not tell.
+        snapshots: read of each mirror; mirrors without snapshots are left out.
+    """
+
+    query: str | None
+    snapshots: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the rows of a published table come from.
+
+    Attributes:
+        made: by key, origins of partitions that were made alone since.
+        rest: of all other rows; None where no snapshot tells.
+    """
+
+    made: Mapping[str, Origin] = field(default_factory=dict)
+    rest: Origin | None = None
+
+
+def provenance_of(table: Any) -> Provenance:
+    """Where the rows come from, told by snapshots from the newest to the one that made all of the table.
+
+    Args:
+        table: from the catalog.
+    """
+    made: dict[str, Origin] = {}
+    for snapshot in ancestors(table):
+        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if told.get(MODE, "replace") != "replace":  # rows of before are there, too
+            return Provenance(made)
+        if STATE in told:
+            state = PublishedState.from_json(told[STATE])
+            return Provenance(made, None if state is None else _of_state(state))
+        if PARTITIONS in told:
+            keys = json.loads(told[PARTITIONS])
+        elif snapshot.summary is not None and snapshot.summary.operation.value == "replace":
+            continue
+        else:
+            return Provenance(made)
+        sources = {n.removeprefix(SOURCE): int(i) for n, i in told.items() if n.startswith(SOURCE)}
+        for key in keys:
+            made.setdefault(key, Origin(told.get(QUERY), sources))
+    return Provenance(made)
+
+
+def _of_state(state: PublishedState) -> Origin:
+    known = {name: s.snapshot_id for name, s in state.sources.items() if s.snapshot_id is not None}
+    return Origin(state.query, known)

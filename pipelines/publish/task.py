@@ -1,0 +1,279 @@
+"""What a Spark task does to publish: it writes Arrow batches to Parquet files and reports them.
+
+Tasks also write the equality deletes of an upsert. This module does not import pyspark.
+"""
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipelines.errors import PublishError
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.row_shape import conform
+from pipelines.iceberg.storage import Storage
+from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
+from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import PartitionSpec
+from scan_core.spark.worker_archives import keep_archives_of_spark
+
+KEY_BYTES = 64 * 1024**2
+"""Of keys in memory."""
+
+
+def written_keys(
+    paths: Iterable[str], storage: Storage, key: Sequence[str], most_bytes: int = KEY_BYTES
+) -> Iterator[pa.Table]:
+    """The key columns, in tables of whole row groups of any files: as many as fit into `most_bytes`, and one at least.
+
+    Whoever looks them up in a table goes through it once for each of these tables, not for each file.
+    """
+    gathered: list[pa.Table] = []
+    held = 0
+    for group in _groups(paths, storage, list(key)):
+        if gathered and held + group.nbytes > most_bytes:
+            yield pa.concat_tables(gathered)
+            gathered, held = [], 0
+        gathered.append(group)
+        held += group.nbytes
+    if gathered:
+        yield pa.concat_tables(gathered)
+
+
+def _groups(paths: Iterable[str], storage: Storage, key: list[str]) -> Iterator[pa.Table]:
+    for path in paths:
+        with storage.open_input(path) as source:
+            parquet = pq.ParquetFile(source)
+            for number in range(parquet.num_row_groups):
+                yield parquet.read_row_group(number, columns=key).replace_schema_metadata(None)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeletes:
+    """What tasks delete: keys that the table may have held when the job began.
+
+    Attributes:
+        spec: under which deletes are written: in the partition of their row, or reaching all of the table.
+        live: facts of the table's files.
+    """
+
+    spec: PartitionSpec
+    live: LiveKeys
+
+    def reach(self, live: LiveKeys) -> bool:
+        """Whether deletes under this spec reach all files that a table has later."""
+        return self.spec.is_unpartitioned or live.spec_ids <= {self.spec.spec_id}
+
+    def cover(self, live: LiveKeys) -> bool:
+        """Whether all keys that a table may hold later are among those that it may have held."""
+        mine = self.live.ranges
+        return all(
+            name in live.ranges
+            and (known.may_be_null or not live.ranges[name].may_be_null)
+            and known.lower <= live.ranges[name].lower
+            and live.ranges[name].upper <= known.upper
+            for name, known in mine.items()
+        )
+
+
+def task_deletes(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> TaskDeletes | None:
+    """What tasks are to delete; None if nothing, or if a look at the rows of a small table leads to better deletes."""
+    spec = scope_without_look(delta, key, live) if live.num_files else None
+    return None if spec is None else TaskDeletes(spec, live)
+
+
+class KeyDeletes:
+    """Delete files of one task. Use it as a context manager: leaving by an exception removes all its files.
+
+    Args:
+        deletes: what to delete; None for nothing.
+        target: schema and place of the files.
+        key: columns that identify a row.
+        prefix: of file names, by which all files of one run are known.
+        most_bytes: of keys in memory.
+    """
+
+    def __init__(
+        self,
+        deletes: TaskDeletes | None,
+        target: WriteTarget,
+        key: Sequence[str],
+        prefix: str,
+        *,
+        most_bytes: int = KEY_BYTES,
+    ) -> None:
+        self._deletes = deletes
+        self._target = target
+        self._key = list(key)
+        self._key_ids = check_key(target.schema, key) if key else ()
+        self._prefix = prefix
+        self._most_bytes = most_bytes
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self.files: list[WrittenFile] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what is left, or remove all files if the task has failed."""
+        if kind is None:
+            self._flush()
+        else:
+            self._target.storage.remove(file.path for file in self.files)
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches as they are, their keys kept to be deleted."""
+        for batch in batches:
+            if self._deletes is not None:
+                self._add(batch, self._deletes)
+            yield batch
+
+    def _add(self, batch: pa.RecordBatch, deletes: TaskDeletes) -> None:
+        keys = conform(pa.Table.from_batches([batch]).select(self._key), self._target.schema.select(self._key_ids))
+        keys = keys.filter(pa.array(deletes.live.may_hold(keys)))
+        self._held.append(keys)
+        self._held_bytes += keys.nbytes
+        if self._held_bytes >= self._most_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._deletes is not None and self._held:
+            keys = pa.concat_tables(self._held)
+            self._held, self._held_bytes = [], 0
+            self.files += write_deletes(keys, self._target, self._deletes.spec, self._key_ids, prefix=self._prefix)
+
+
+REPORT_SCHEMA = "report binary"
+"""Of the batches that a task yields, as Spark writes a schema."""
+_EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one or several tasks wrote, and what they read where they read themselves."""
+
+    files: tuple[WrittenFile, ...]
+    metrics: ScanMetrics = field(default_factory=ScanMetrics)
+
+    def batch(self) -> pa.RecordBatch:
+        """As a task yields it."""
+        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], names=["report"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishTask:
+    """Writes the rows of one task; pickled to the workers.
+
+    Attributes:
+        target: schema and place of the files.
+        spec: under which they are written.
+        layout: of the files.
+        run: begins the names of all files of one run.
+        key: columns that identify a row, where any do.
+        is_by_key: rows with one key, of which there must be but one, would come as neighbours.
+        deletes: of rows with one of these keys that the table may hold.
+    """
+
+    target: WriteTarget
+    spec: PartitionSpec
+    layout: FileLayout
+    run: str
+    key: tuple[str, ...] = ()
+    is_by_key: bool = False
+    deletes: TaskDeletes | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One report of the files with all rows of `batches`."""
+        keep_archives_of_spark()
+        key_ids = tuple(self.target.schema.find(name).field_id for name in self.key)
+        rows = _distinct(batches, self.key) if self.is_by_key else batches
+        with (
+            RollingWriter(self.target, self.spec, self.layout, self.run, key_ids) as writer,
+            KeyDeletes(self.deletes, self.target, self.key, self.run) as deletes,
+        ):
+            writer.write(deletes.of(rows))
+        yield TaskReport((*writer.files, *deletes.files)).batch()
+
+
+def numbers(count: int) -> list[str]:
+    """Names of columns on their way through Spark's `mapInArrow`, where dots and backticks in names mean something."""
+    return [f"c{n}" for n in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """Hands rows on that come sorted by their key, which must be there once; pickled to the workers.
+
+    Attributes:
+        names: of the columns, whatever they are called on the way.
+        key: columns that identify a row.
+    """
+
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches as they are.
+
+        Raises:
+            PublishError: several rows have the same key.
+        """
+        named = (batch.rename_columns(list(self.names)) for batch in batches)
+        for batch in _distinct(named, self.key):
+            yield batch.rename_columns(numbers(len(self.names)))
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedColumns:
+    """A task whose rows come without the names of their columns: dots and backticks in them mean something to Spark."""
+
+    task: PublishTask
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What the task yields for batches with their names."""
+        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
+
+
+def total_report(reports: Iterable[bytes]) -> TaskReport:
+    """All reports of a job in one, files in a stable order."""
+    found = [pickle.loads(report) for report in reports]  # noqa: S301 - written by our own tasks
+    files = sorted((file for report in found for file in report.files), key=lambda file: file.path)
+    return TaskReport(tuple(files), sum((report.metrics for report in found), ScanMetrics()))
+
+
+def _distinct(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Batches sorted by `key`, as they are.
+
+    Raises:
+        PublishError: neighbours have the same key.
+    """
+    last: pa.Table | None = None
+    for batch in batches:
+        keys = pa.Table.from_batches([batch]).select(list(key))
+        both = keys if last is None else pa.concat_tables([last, keys])
+        if both.num_rows > 1:
+            _refuse_equal(both.slice(1), both.slice(0, both.num_rows - 1), key)
+        last = keys.slice(keys.num_rows - 1) if keys.num_rows else last
+        yield batch
+
+
+def _refuse_equal(rows: pa.Table, before: pa.Table, key: Sequence[str]) -> None:
+    equal = pa.chunked_array([pa.repeat(True, rows.num_rows)])
+    for name in key:
+        this, that = rows.column(name), before.column(name)
+        nulls = pc.and_(pc.is_null(this), pc.is_null(that))
+        equal = pc.and_(equal, pc.fill_null(pc.equal(this, that), nulls))
+    if twice := rows.filter(equal).slice(0, _EXAMPLES).to_pylist():
+        shown = ", ".join(str(tuple(row.values())) for row in twice)
+        raise PublishError(f"several rows of the result have the same key ({', '.join(key)}): {shown}; group by it")

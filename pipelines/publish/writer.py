@@ -1,0 +1,394 @@
+"""Writes the result of a published query with Spark.
+
+Checks the columns, limits the rows to partitions, and reports errors of Spark in one line. This module imports
+pyspark.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from pipelines.config.project import PublishedConfig, PublishedOptions
+from pipelines.config.publish_partition import PublishedPartition
+from pipelines.errors import ConfigError, PublishError, SchemaConflictError
+from pipelines.iceberg.schema_evolution import iceberg_fields
+from pipelines.iceberg.table_writer import FileLayout
+from pipelines.mirrors.table_shape import why_no_name
+from pipelines.publish.direct_copy import CopyTask
+from pipelines.publish.query import PublishedQuery, require_names_apart
+from pipelines.publish.task import (
+    REPORT_SCHEMA,
+    KeyCheck,
+    NumberedColumns,
+    PublishTask,
+    TaskReport,
+    numbers,
+    total_report,
+)
+from scan_core.model.schema import NestedField, PrimitiveType, Type
+from scan_core.scan import Scan
+from scan_core.spark.dataframe import parallelism_of
+from scan_core.spark.source import fair_split_bytes
+from scan_core.spark.types import arrow_schema_of, spark_schema
+from scan_core.split.packing import pack_splits
+
+SPARK_FAILURES = (PySparkException, Py4JError)
+"""PySpark gives only some of Java's exceptions a class of its own; an aborted job is not among them."""
+_OF_JAVA = ("java.", "javax.", "org.apache.", "scala.")
+
+
+def spark_message(error: Exception) -> str:
+    """The part of Spark's message that a person needs: for a failed Python task, the error of the task itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, Py4JError):  # the first line only tells which method was called
+        lines = [_without_class(line.removeprefix(": ")) for line in lines[1:]] or lines
+    return next((line for line in reversed(lines) if _is_python_error(line)), lines[0] if lines else repr(error))
+
+
+def _without_class(line: str) -> str:
+    """`org.apache.spark.SparkException: [X] ...` without the class."""
+    name, separator, rest = line.partition(": ")
+    return rest if separator and name.startswith(_OF_JAVA) and " " not in name else line
+
+
+def _is_python_error(line: str) -> bool:
+    name, _, rest = line.partition(":")
+    return bool(rest) and name.endswith("Error") and " " not in name and not name.startswith(_OF_JAVA)
+
+
+def date_literal(day: date) -> Column:
+    """A date."""
+    return f.expr(f"date '{day.isoformat()}'")
+
+
+def timestamp_literal(moment: datetime) -> Column:
+    """A moment; one without a zone is in UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return f.expr(f"timestamp_ltz '{aware.astimezone(UTC).isoformat(sep=' ')}'")
+
+
+def timestamp_ntz_literal(moment: datetime) -> Column:
+    """A time of no zone: what the clock of `moment` shows."""
+    return f.expr(f"timestamp_ntz '{moment.replace(tzinfo=None).isoformat(sep=' ')}'")
+
+
+def bound(value: Any) -> Any:
+    """A value of a parameter, as `spark.sql` takes it."""
+    if isinstance(value, datetime):
+        return timestamp_literal(value)
+    return date_literal(value) if isinstance(value, date) else value
+
+
+_HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds what they need, see docs/spark.md"
+
+
+class Rows(Protocol):
+    """Rows of a result, of which tasks make files."""
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Run the job; what its tasks report."""
+
+
+class QueryRows:
+    """The result of a query, arranged as the entry's options ask."""
+
+    def __init__(self, name: str, result: DataFrame, entry: PublishedConfig) -> None:
+        self._name = name
+        self._result = result
+        self._entry = entry
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Run the query and write its rows.
+
+        Raises:
+            ConfigError: rows cannot be sorted or spread by a column that the config names.
+            PublishError: the job failed.
+        """
+        is_by_key = self._entry.mode == "upsert" and _is_by_key(self._entry)
+        try:
+            result = self._result if self._entry.mode != "upsert" else _by_key(self._result, self._entry)
+            arranged = result if is_by_key else _arranged(result, self._entry)
+        except AnalysisException as error:
+            raise ConfigError(f"published {self._name}: {spark_message(error)}") from error
+        task = replace(task, is_by_key=is_by_key)
+        return _run(self._name, _numbered(arranged), NumberedColumns(task, tuple(arranged.columns)))
+
+
+class CopiedRows:
+    """Rows of one mirror, read and written by the same tasks.
+
+    Args:
+        spark: where tasks run.
+        scan: gives the rows, and no others.
+        result: what the query would give.
+        name: of the published table.
+        copied: for each column of the result the one of the mirror; None for the day.
+        day: of all rows, if it is a column of the result.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        scan: Scan,
+        result: DataFrame,
+        *,
+        name: str,
+        copied: list[str | None],
+        day: date | None,
+    ) -> None:
+        self._spark = spark
+        self._scan = scan.select(
+            *dict.fromkeys(column for column in copied if column is not None) or scan.schema.names[:1]
+        )
+        self._result = arrow_schema_of(result.schema)
+        self._name = name
+        self._copied = copied
+        self._day = day
+
+    def write(self, task: PublishTask) -> TaskReport:
+        """Read the splits and write their rows.
+
+        Raises:
+            PublishError: the job failed.
+        """
+        plan = self._scan.plan()
+        parallelism = parallelism_of(self._spark)
+        packed = pack_splits(
+            plan.splits(fair_split_bytes(plan.total_bytes, parallelism, task.layout.target_file_bytes))
+        )
+        names = self._scan.schema.names
+        copy = CopyTask(
+            publish=task,
+            shared=packed.shared,
+            source=arrow_schema_of(spark_schema(self._scan.schema)),
+            sources=tuple(None if column is None else names.index(column) for column in self._copied),
+            result=self._result,
+            day=self._day,
+        )
+        if not packed.splits:
+            return TaskReport((), plan.metrics)
+        # one split per task: of a single partition, round robin deals exactly one to each
+        frame = self._spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
+        report = _run(self._name, frame.coalesce(1).repartition(len(packed.splits)), copy)
+        return TaskReport(report.files, report.metrics + plan.metrics)
+
+
+def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
+    """The Iceberg columns of a result.
+
+    Raises:
+        ConfigError: names that occur twice or cannot be in a table, columns without a type, or of types that Iceberg has not.
+    """
+    names = result.columns
+    if twice := sorted({column for column in names if names.count(column) > 1}):
+        raise ConfigError(f"published {name}: several columns are called {', '.join(twice)}: give them aliases")
+    for column in names:
+        if (reason := why_no_name(column)) is not None:
+            raise ConfigError(f"published {name}: the result has a column {column!r}: {reason}; give it an alias")
+    if void := [f.name for f in result.schema.fields if f.dataType.typeName() == "void"]:
+        raise ConfigError(f"published {name}: column {void[0]!r} is NULL without a type: write cast(null as ...)")
+    try:
+        return iceberg_fields(arrow_schema_of(result.schema))
+    except (PySparkException, SchemaConflictError) as error:
+        raise ConfigError(f"published {name}: {spark_message(error)}; cast it") from error
+
+
+def file_layout(options: PublishedOptions) -> FileLayout:
+    """The layout that a config asks for."""
+    return FileLayout(
+        target_file_bytes=options.target_file_bytes,
+        row_group_bytes=options.row_group_bytes,
+        row_group_rows=options.row_group_rows,
+        page_rows=options.page_rows,
+        compression=options.compression,
+        bloom_filters=options.bloom_filters,
+    )
+
+
+def _is_by_key(entry: PublishedConfig) -> bool:
+    """Whether rows can be written in an order in which those with the same key are neighbours."""
+    return entry.options.distribution == "none" and set(entry.sort_by) <= set(entry.key)
+
+
+def _by_key(result: DataFrame, entry: PublishedConfig) -> DataFrame:
+    """Rows of which those with the same key meet in one task, as neighbours; found there, where they are arranged anew."""
+    order = entry.sort_by if _is_by_key(entry) else ()
+    met = result.repartition(*_quoted(entry.key)).sortWithinPartitions(
+        *_quoted(tuple(dict.fromkeys((*order, *entry.key))))
+    )
+    if _is_by_key(entry):
+        return met
+    numbered = _numbered(met)
+    check = KeyCheck(tuple(met.columns), entry.key)
+    return numbered.mapInArrow(check, numbered.schema).toDF(*met.columns)
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """For `mapInArrow`, which looks every column up by its name."""
+    return frame.toDF(*numbers(len(frame.columns)))
+
+
+def _arranged(result: DataFrame, entry: PublishedConfig) -> DataFrame:
+    """Rows in the tasks and in the order in which they are to be written."""
+    order = _quoted(entry.sort_by)
+    partition = entry.partitioning
+    match entry.options.distribution:
+        case "rebalance":
+            result = result.hint("rebalance")
+        case "range":  # a file holds one partition
+            by = [] if partition is None else _quoted([partition.column])
+            result = result.repartitionByRange(*dict.fromkeys([*by, *order]))
+        case "none":
+            pass
+    return result.sortWithinPartitions(*order) if order else result
+
+
+def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
+    try:
+        reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    except SPARK_FAILURES as error:
+        message = spark_message(error)
+        hint = _HINT if "No module named" in message else ""
+        raise PublishError(f"published {name}: the Spark job failed: {message}{hint}") from error
+    return total_report(bytes(report["report"]) for report in reports)
+
+
+def _quoted(columns: Sequence[str]) -> list[str]:
+    return ["`" + column.replace("`", "``") + "`" for column in columns]
+
+
+_UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "+00:00"})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def query_result(
+    spark: SparkSession, query: PublishedQuery, views: Mapping[str, str], arguments: Mapping[str, Any]
+) -> DataFrame:
+    """The rows of a query over views, by table, with values for its parameters.
+
+    Raises:
+        ConfigError: Spark refuses it, or two columns of the result differ in case alone.
+    """
+    require_utc(spark, query.name)
+    try:
+        result = spark.sql(query.over_views(views), args={name: bound(value) for name, value in arguments.items()})
+        names = result.columns
+    except SPARK_FAILURES as error:
+        raise ConfigError(f"published {query.name}: {spark_message(error)}") from error
+    require_names_apart(query.name, "the result", names)
+    return result
+
+
+def require_utc(spark: SparkSession, name: str) -> None:
+    """What a session in another zone calls a day is not what partitions call one.
+
+    Raises:
+        ConfigError: such a session.
+    """
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    if zone not in _UTC:
+        raise ConfigError(
+            f"published {name}: spark.sql.session.timeZone is {zone}, and published tables are made in UTC: leave the "
+            "setting out, and convert in the SQL: from_utc_timestamp(at, 'Europe/Oslo')"
+        )
+
+
+def require_columns(name: str, result: DataFrame, columns: Iterable[str]) -> None:
+    """The result has the columns that the config names.
+
+    Raises:
+        ConfigError: one is missing; names the nearest.
+    """
+    for column in columns:
+        if column not in result.columns:
+            near = get_close_matches(column, result.columns, n=1, cutoff=0.0)
+            raise ConfigError(f"published {name}: the result has no column {column!r}; did you mean {near[0]!r}?")
+
+
+def partition_field(name: str, result: DataFrame, partition: PublishedPartition) -> NestedField:
+    """The column of the result that partitions are made by.
+
+    Raises:
+        ConfigError: it is missing, or of a type that cannot be partitioned so.
+    """
+    require_columns(name, result, [partition.column])
+    field = next(c for c in iceberg_columns(name, result.select(_quoted_column(partition.column))))
+    if not partition.fits(field.type):
+        spark_type = result.schema[partition.column].dataType.simpleString()
+        wanted = {"value": "plain value or date", "hour": "timestamp"}.get(partition.unit, "date or timestamp")
+        if partition.transform == "identity" and partition.unit == "day":
+            wanted = "date"
+        cast = f": write cast(... as date) as {partition.column}" if wanted == "date" else ": cast it"
+        raise ConfigError(
+            f"published {name}: partition column {partition.column!r} is {spark_type}, not {wanted}{cast}"
+        )
+    return field
+
+
+def rows_of(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
+    """The rows of some partitions.
+
+    Args:
+        result: of the query.
+        partition: by what it is partitioned.
+        kind: Iceberg type of the partition column.
+        values: of the Iceberg partition field.
+    """
+    present = [v for v in values if v is not None]
+    return result.where(_is_in(partition, kind, values)) if present or None in values else result.limit(0)
+
+
+def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
+    """The rows of all partitions but some, given as for `rows_of`."""
+    return result.where(~f.coalesce(_is_in(partition, kind, values), f.lit(False)))
+
+
+def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -> Column:
+    """Whether a row is of some partitions; NULL as false."""
+    column = f.col(_quoted_column(partition.column))
+    name = kind.name if isinstance(kind, PrimitiveType) else ""
+    present = sorted(v for v in values if v is not None)
+    starts = [period.start for period in _starts(partition, present)] if partition.is_time else []
+    within: Column
+    if not partition.is_time:
+        within = column.isin([_value(v, kind) for v in present])
+    elif name != "date":
+        within = f.date_trunc(partition.unit, column).isin([timestamp_literal(start) for start in starts])
+    else:
+        day = column if partition.unit == "day" else f.trunc(column, partition.unit)
+        within = day.isin([date_literal(start.date()) for start in starts])
+    if None in values:
+        return within | column.isNull() if present else column.isNull()
+    return within
+
+
+def _quoted_column(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _starts(partition: PublishedPartition, present: Iterable[Any]) -> list[Any]:
+    return [period for value in present for period in partition.periods([value])]
+
+
+def _value(physical: Any, kind: Type) -> Any:
+    """A value of the column from that of its identity partition."""
+    match kind:
+        case PrimitiveType("date"):
+            return date_literal(date(1970, 1, 1) + timedelta(days=physical))
+        case PrimitiveType("timestamptz"):
+            return timestamp_literal(_EPOCH + timedelta(microseconds=physical))
+        case PrimitiveType("timestamp"):
+            return timestamp_ntz_literal(_EPOCH + timedelta(microseconds=physical))
+        case PrimitiveType("decimal", (_, scale)):
+            return Decimal(physical).scaleb(-scale)
+        case _:
+            return physical

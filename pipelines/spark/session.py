@@ -1,0 +1,139 @@
+"""Creates the Spark session that a config asks for, and registers mirrors as views in a session.
+
+This module imports pyspark. The code for the workers is packed in `package.py`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
+from pipelines.errors import ConfigError
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.spark.package import build_package, check_package
+from scan_core.scan import Scan, open_table
+from scan_core.spark.dataframe import choice_of, dataframe
+from scan_core.spark.native import NativeLimits
+from scan_core.spark.reader_choice import Reader, ReaderChoice, require_session
+
+
+def project_session(spark: SparkConfig) -> Any:
+    """A session at the place that `spark` names, or the one that already runs.
+
+    Raises:
+        ConfigError: an archive that is missing or of other code, or a session of another kind runs.
+        MissingRuntimeError: no Java.
+    """
+    from scan_core.model.errors import OptionError
+    from scan_core.spark.session import spark_session
+
+    archives = _archives(spark)
+    try:
+        return spark_session(
+            master=spark.master or LOCAL_MASTER, config=spark.conf, remote=spark.remote, py_files=archives
+        )
+    except OptionError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _archives(spark: SparkConfig) -> list[str]:
+    from scan_core.io.private_files import temporary_folder
+    from scan_core.spark.session import is_local
+
+    match spark.package:
+        case "installed":
+            return []
+        case "auto":
+            if spark.remote is None and is_local(spark.master or LOCAL_MASTER):
+                return []
+            return [str(build_package(temporary_folder() / "package").path)]
+        case path:
+            check_package(path)
+            return [path]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """A mirror as a view.
+
+    Attributes:
+        table: its name in the config.
+        view: its name in the session.
+        snapshot_id: what it shows; None for a mirror without snapshots.
+        frame: the same rows as a DataFrame; `reports_of` it tells what was read.
+        choice: the reader, and why it was chosen.
+    """
+
+    table: str
+    view: str
+    snapshot_id: int | None
+    frame: DataFrame
+    choice: ReaderChoice
+
+
+def register_views(
+    spark: SparkSession,
+    config: Config,
+    tables: Collection[str] | None = None,
+    *,
+    reader: Reader = "auto",
+    narrow: Mapping[str, Callable[[Scan], Scan]] | None = None,
+    limits: NativeLimits | None = None,
+) -> dict[str, MirrorView]:
+    """Make a temporary view of each mirror that exists, replacing views of these names.
+
+    Args:
+        spark: a session, classic or Connect.
+        config: the project.
+        tables: names of some of its tables; None for all.
+        reader: see `dataframe`.
+        narrow: for some tables what to change of the scan, for example `lambda scan: scan.as_of(snapshot_id)`.
+        limits: see `dataframe`.
+
+    Returns:
+        The views, by the name of the table. A table that was never ingested has none.
+
+    Raises:
+        ConfigError: no config, or an unknown name of a table.
+        OptionError: "native" was asked of a table that Spark's reader would read differently.
+    """
+    require_session(spark)
+    if not isinstance(config, Config):
+        raise ConfigError("register_views takes a config: load('nevermore.yaml') of pipelines.config.project reads one")
+    if isinstance(tables, str):
+        raise ConfigError(f"tables are a sequence of names, not one text: [{tables!r}]")
+    wanted = tuple(config.tables if tables is None else tables)
+    for name in (*wanted, *(narrow or {})):
+        if name not in config.tables:
+            near = get_close_matches(name, sorted(config.tables), n=1, cutoff=0.0)
+            raise ConfigError(f"no table {name!r} in the config; did you mean {near[0]!r}?")
+    names = view_names(config.tables)
+    catalog = open_catalog(config)
+    views = {}
+    for name in wanted:
+        mirror = find_table(catalog, name)
+        if mirror is None:
+            continue
+        scan = open_table(mirror).scan()
+        scan = (narrow or {}).get(name, _unchanged)(scan)
+        snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
+        frame = dataframe(spark, scan, reader, limits=limits)
+        frame.createOrReplaceTempView(names[name])
+        views[name] = MirrorView(name, names[name], snapshot_id, frame, choice_of(frame))
+    return views
+
+
+def view_names(tables: Collection[str]) -> dict[str, str]:
+    """For each table the name of its view: its last part, with the parts before it where two tables share it."""
+    short = [name.rpartition(".")[2].lower() for name in tables]
+    return {
+        name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")
+        for name in tables
+    }
+
+
+def _unchanged(scan: Scan) -> Scan:
+    return scan

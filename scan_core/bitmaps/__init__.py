@@ -1,0 +1,1 @@
+"""Bitmap indexes of data files in Puffin files."""

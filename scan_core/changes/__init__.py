@@ -1,1 +1,0 @@
-"""What changed between two snapshots of a table: rows inserted and rows deleted, found in the files that differ."""

@@ -1,0 +1,266 @@
+"""Arrays of a file converted to arrays of the table, and the types that callers see."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.columns.file_reader import field_id_of
+from scan_core.model.errors import MalformedTableError
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
+
+Convert = Callable[[pa.Array], pa.Array]
+"""Values of a file's field -> values of the table's, of the same length."""
+Missing = Callable[[NestedField], pa.Scalar]
+"""What a member that the file lacks reads as."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionContext:
+    """Where conversions are compiled for: the file, for messages, and its rule for missing members."""
+
+    path: str
+    missing: Missing
+
+    def fail(self, field: NestedField, reason: str) -> MalformedTableError:
+        """An error that names the file and the column."""
+        return MalformedTableError(f"{self.path}: column {field.name!r} (id {field.field_id}): {reason}")
+
+
+def compile_conversion(file_field: pa.Field, field: NestedField, context: ConversionContext) -> Convert:
+    """How values of `file_field` become those of the table's `field`, which has the same id.
+
+    Raises:
+        MalformedTableError: types between which the specification knows no promotion; a required member is missing.
+        UnsupportedError: a type that is not supported.
+    """
+    file_type = file_field.type
+    if isinstance(file_type, pa.BaseExtensionType):
+        inner = compile_conversion(file_field.with_type(file_type.storage_type), field, context)
+        return lambda array: inner(array.storage if isinstance(array, pa.ExtensionArray) else array)
+    if pt.is_null(file_type):
+        target = arrow_type(field.type)
+        return lambda array: pa.nulls(len(array), target)
+    match field.type:
+        case StructType(members):
+            return _struct(file_type, field, members, context)
+        case ListType(element):
+            return _list(file_type, field, element, context)
+        case MapType(key, value):
+            return _map(file_type, field, key, value, context)
+        case PrimitiveType():
+            return _primitive(file_type, field, field.type, context)
+
+
+def is_identity(convert: Convert) -> bool:
+    """True if values pass unchanged, so that no array need be touched."""
+    return convert is _unchanged
+
+
+def _unchanged(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _struct(
+    file_type: pa.DataType, field: NestedField, members: Sequence[NestedField], context: ConversionContext
+) -> Convert:
+    if not pt.is_struct(file_type):
+        raise context.fail(field, f"the file has {file_type}, the table {field.type}")
+    by_id = {field_id_of(file_type.field(i)): i for i in range(file_type.num_fields)}
+    sources: list[tuple[int, Convert] | pa.Scalar] = []
+    for member in members:
+        index = by_id.get(member.field_id)
+        if index is None:
+            sources.append(context.missing(member))
+        else:
+            sources.append((index, compile_conversion(file_type.field(index), member, context)))
+    target = arrow_type(field.type)
+    indices = [source[0] for source in sources if isinstance(source, tuple)]
+    if (
+        target == file_type
+        and indices == list(range(file_type.num_fields))
+        and all(is_identity(source[1]) for source in sources if isinstance(source, tuple))
+    ):
+        return _unchanged
+    fields = [target.field(i) for i in range(target.num_fields)]
+
+    def convert(array: pa.StructArray) -> pa.Array:
+        children = [
+            source[1](array.field(source[0])) if isinstance(source, tuple) else repeat(source, len(array))
+            for source in sources
+        ]
+        if not children:
+            validity = pa.array(np.asarray(array.is_valid())).buffers()[1] if array.null_count else None
+            return pa.Array.from_buffers(target, len(array), [validity], children=[])
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null() if array.null_count else None)
+
+    return convert
+
+
+def _list(file_type: pa.DataType, field: NestedField, element: NestedField, context: ConversionContext) -> Convert:
+    if pt.is_large_list(file_type) or pt.is_fixed_size_list(file_type):
+        plain = pa.list_(file_type.value_field)
+        inner = _list(plain, field, element, context)
+        return lambda array: inner(array.cast(plain))
+    if not pt.is_list(file_type):
+        raise context.fail(field, f"the file has {file_type}, the table {field.type}")
+    _check_id(file_type.value_field, element, context)
+    convert_element = compile_conversion(file_type.value_field, element, context)
+    target = arrow_type(field.type)
+    if target == file_type and is_identity(convert_element):
+        return _unchanged
+
+    def convert(array: pa.ListArray) -> pa.Array:
+        return pa.Array.from_buffers(
+            target,
+            len(array),
+            array.buffers()[:2],
+            array.null_count,
+            array.offset,
+            [convert_element(array.values)],
+        )
+
+    return convert
+
+
+def _map(
+    file_type: pa.DataType, field: NestedField, key: NestedField, value: NestedField, context: ConversionContext
+) -> Convert:
+    if not pt.is_map(file_type):
+        raise context.fail(field, f"the file has {file_type}, the table {field.type}")
+    _check_id(file_type.key_field, key, context)
+    _check_id(file_type.item_field, value, context)
+    convert_key = compile_conversion(file_type.key_field, key, context)
+    convert_value = compile_conversion(file_type.item_field, value, context)
+    target = arrow_type(field.type)
+    if target == file_type and is_identity(convert_key) and is_identity(convert_value):
+        return _unchanged
+    fields = [target.key_field, target.item_field]
+
+    def convert(array: pa.MapArray) -> pa.Array:
+        entries = pa.StructArray.from_arrays([convert_key(array.keys), convert_value(array.items)], fields=fields)
+        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], array.null_count, array.offset, [entries])
+
+    return convert
+
+
+def _check_id(file_field: pa.Field, field: NestedField, context: ConversionContext) -> None:
+    if (file_id := field_id_of(file_field)) not in {None, field.field_id}:
+        raise context.fail(field, f"the file's {file_field.name} has id {file_id}")
+
+
+def _primitive(
+    file_type: pa.DataType, field: NestedField, table_type: PrimitiveType, context: ConversionContext
+) -> Convert:
+    target = arrow_type(table_type)
+    if file_type == target:
+        return _unchanged
+    if pt.is_dictionary(file_type):
+        inner = _primitive(file_type.value_type, field, table_type, context)
+        return lambda array: inner(array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array)
+    kernel = _promotion(file_type, target)
+    if kernel is None:
+        raise context.fail(field, f"the file has {file_type}, the table {table_type}, and neither becomes the other")
+
+    def convert(array: pa.Array) -> pa.Array:
+        try:
+            return kernel(array)
+        except pa.ArrowInvalid as error:
+            raise context.fail(field, f"a value of type {file_type} does not fit {table_type}: {error}") from error
+
+    return convert
+
+
+def _promotion(source: pa.DataType, target: pa.DataType) -> Convert | None:  # noqa: C901  one case per type
+    """The kernel that takes values of `source` to `target` exactly, None if there is none."""
+
+    def cast(array: pa.Array) -> pa.Array:
+        return array.cast(target)
+
+    if pt.is_integer(target):
+        return cast if pt.is_integer(source) else None
+    if pt.is_floating(target):
+        return cast if pt.is_floating(source) and source.bit_width <= target.bit_width else None
+    if pt.is_decimal(target):
+        return cast if pt.is_decimal(source) and source.scale == target.scale else None
+    if pt.is_string(target):
+        textual = pt.is_large_string(source) or pt.is_string_view(source) or _is_bytes(source)
+        return cast if textual else None
+    if pt.is_fixed_size_binary(target):
+        return cast if _is_bytes(source) or (pt.is_fixed_size_binary(source) and source == target) else None
+    if pt.is_binary(target):
+        textual = pt.is_string(source) or pt.is_large_string(source) or pt.is_fixed_size_binary(source)
+        return cast if textual or _is_bytes(source) else None
+    if pt.is_time(target):
+        return cast if pt.is_time(source) else None
+    if pt.is_timestamp(target):
+        if pt.is_timestamp(source):
+            return lambda array: _to_timestamp(array, target)
+        return (lambda array: _to_timestamp(array.cast(pa.timestamp("us")), target)) if pt.is_date(source) else None
+    if pt.is_date(target):
+        return cast if pt.is_date(source) else None
+    return None
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return bool(pt.is_binary(data_type) or pt.is_large_binary(data_type) or pt.is_binary_view(data_type))
+
+
+def _to_timestamp(array: pa.Array, target: pa.TimestampType) -> pa.Array:
+    """To the table's unit and zone. A zone names how an instant is shown, so it changes no value.
+
+    Nanoseconds that a microsecond column cannot hold are cut towards the past, as the reference implementation does.
+    """
+    plain = pa.timestamp(array.type.unit)
+    array = array.cast(plain) if array.type.tz is None else array.cast(pa.int64()).cast(plain)
+    if array.type.unit == "ns" and target.unit == "us":
+        import pyarrow.compute as pc
+
+        array = pc.floor_temporal(array, 1, "microsecond")
+    array = array.cast(pa.timestamp(target.unit))
+    return array if target.tz is None else array.cast(pa.int64()).cast(target)
+
+
+def repeat(value: pa.Scalar, length: int) -> pa.Array:
+    """`length` times the same value."""
+    return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
+
+
+def public_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of rows of `schema` as callers see them."""
+    return pa.schema([pa.field(f.name, public_type(f.type), nullable=not f.required) for f in schema.fields])
+
+
+def public_type(iceberg_type: Type) -> pa.DataType:
+    """The Arrow type of values as callers see them.
+
+    Raises:
+        UnsupportedError: variant, geometry, geography.
+    """
+    match iceberg_type:
+        case PrimitiveType("uuid"):
+            return pa.uuid()
+        case StructType(fields):
+            return pa.struct([pa.field(f.name, public_type(f.type), nullable=not f.required) for f in fields])
+        case ListType(element):
+            return pa.list_(pa.field("element", public_type(element.type), nullable=not element.required))
+        case MapType(key, value):
+            return pa.map_(
+                pa.field("key", public_type(key.type), nullable=False),
+                pa.field("value", public_type(value.type), nullable=not value.required),
+            )
+        case _:
+            return arrow_type(iceberg_type)
+
+
+def public_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the public schema, its buffers shared."""
+    if batch.schema == schema:
+        return batch
+    arrays = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

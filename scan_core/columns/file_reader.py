@@ -1,0 +1,213 @@
+"""What the engine needs of a data or delete file, whatever its format.
+
+`parquet.py`, `orc.py` and `avro.py` implement the protocol, `open_file.py` chooses among them. Arrays come in the types
+of the file; `projection.py` turns them into those of the table.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.model.errors import MalformedTableError, ScanError, UnsupportedError
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.rows.selection import RowSelection
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+"""Field metadata under which every FileReader gives field ids, whatever the format."""
+
+
+StatisticsOf = Callable[[int], ColumnStatistics | None]
+"""Field id -> what is known of the column in the rows that are asked about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageStatistics:
+    """The pages of one column in a row group: page k holds rows [edges[k], edges[k + 1])."""
+
+    edges: npt.NDArray[np.int64]
+    statistics: Sequence[ColumnStatistics]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A Parquet row group, ORC stripe, or a whole Avro file. `byte_offset` decides which task reads it."""
+
+    index: int
+    first_row_position: int
+    num_rows: int
+    byte_offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Columns that a row group was asked for, by number and name: as whole chunks, and by page."""
+
+    whole: frozenset[tuple[int, str]] = frozenset()
+    paged: frozenset[tuple[int, str]] = frozenset()
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What a reader left out below the level of column chunks, and where it could not.
+
+    `bytes_left_out` were neither read nor decoded, though their chunk was asked for. `whole` and `paged` are columns
+    read in these ways.
+    """
+
+    pages_read: int = 0
+    pages_left_out: int = 0
+    bloom_filters_read: int = 0
+    bloom_bytes_read: int = 0
+    bytes_left_out: int = 0
+    bytes_ahead: int = 0
+    bytes_in_vain: int = 0
+    fallbacks: int = 0
+    whole: set[int] = field(default_factory=set)
+    paged: set[int] = field(default_factory=set)
+
+
+class FileReader(Protocol):
+    """An open file.
+
+    `arrow_schema` carries field ids at every depth as field metadata `PARQUET:field_id` (also for ORC and Avro;
+    fields without id have none). `has_field_ids` is False when the file knows none. `counts` grows with every read.
+    """
+
+    arrow_schema: pa.Schema
+    has_field_ids: bool
+    num_rows: int
+    row_groups: Sequence[RowGroup]
+    counts: ReadCounts
+
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
+        """Columns by their index in `arrow_schema`, or members by their number, only the selected rows, in file types.
+
+        `window` is the part of the row group that all selected rows lie in, where it is read in parts from top to
+        bottom. Each array has `selected_count(selection)` values. Raises MalformedTableError with file and column.
+        """
+        ...
+
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """The column number under which a struct member can be read alone, NULL where a struct above it is.
+
+        `way` is a top-level column, then the place of a child in each struct; None if the file has no such column.
+        """
+        ...
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column or member."""
+        ...
+
+    def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
+        """Of a primitive column; None where unknown or where the stored type does not tell an order."""
+        ...
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Of the pages of a primitive column; None where the file has no index of them."""
+        ...
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """Whether a value, as statistics represent it in the file's type, is certainly not in a primitive column.
+
+        None where the file has no such test, or one that costs more to read than the column.
+        """
+        ...
+
+    def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
+        """Whether the file states such a test; nothing is read to tell."""
+        ...
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """Rows of a row group cut so that each part fits when decoded; None if all of it does.
+
+        Raises MemoryLimitError where a single row does not, MalformedTableError where pages contradict the file.
+        """
+        ...
+
+    def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
+        """Stored size of these columns in the row group."""
+        ...
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """The same by the dictionary of the column; None where not every value is in one."""
+        ...
+
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether a range of rows of these columns costs about its share of the row group."""
+        ...
+
+    def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """The same of a range that begins anywhere, without those in front of it."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+_BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
+"""What decoders raise."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A FileReader whose bytes can be fetched before they are asked for."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether that pays: the file is on an object store."""
+        ...
+
+    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        ...
+
+    def release(self, row_group: RowGroup) -> None:
+        """Drop what was fetched of a row group and not asked for."""
+        ...
+
+
+class refusing_malformed:  # noqa: N801  reads as what it does; a generator would cost a microsecond per small file
+    """Turn what decoders raise on broken bytes into errors that name the file and the part of it."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: str, what: str | Callable[[], str]) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, ScanError) or not isinstance(error, _BROKEN_BYTES):
+            return
+        what = self._what if isinstance(self._what, str) else self._what()
+        if isinstance(error, pa.ArrowNotImplementedError):
+            raise UnsupportedError(f"{self._path}: {what}: {error}") from error
+        raise MalformedTableError(f"{self._path}: {what}: {error or type(error).__name__}") from error
+
+
+def field_id_of(field: pa.Field) -> int | None:
+    """The id that a file's field carries, None if it has none."""
+    raw = (field.metadata or {}).get(FIELD_ID_KEY)
+    if raw is None:
+        return None
+    try:
+        return int(raw)
+    except ValueError as error:
+        raise MalformedTableError(f"field {field.name!r} has the field id {raw!r}") from error

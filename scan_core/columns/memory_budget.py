@@ -1,0 +1,94 @@
+"""How much of a row group a worker decodes at once, so that a scan stays within its memory limit.
+
+Sizes are estimated from what the file states, corrected by what earlier pieces turned out to hold. Whatever is decided
+here, the rows are the same.
+"""
+
+from dataclasses import dataclass
+
+from scan_core.model.options import ScanOptions
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import RowSelection, intersect, row_count, to_indices
+
+_SHARE = 8
+"""Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
+that wait, and the delete index."""
+_LARGEST_SHARE = 4
+"""Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
+_LEAST_LARGEST_BYTES = 64 * 1024**2
+"""Ordinary pages and rows are read whatever the limit."""
+_TOLERANCE = 2
+"""Reading a piece again costs as much as it did: a little too large is let pass."""
+_LEAST_ROWS = 4_096
+"""Smaller pieces read the same pages again and again."""
+_LEAST_BATCH_ROWS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingLimits:
+    """How much may be decoded at once.
+
+    Attributes:
+        target_bytes: what a window of rows should hold.
+        most_bytes: what a single row or page must not exceed, or it is refused.
+    """
+
+    target_bytes: int
+    most_bytes: int
+
+    @classmethod
+    def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":
+        """The limits under a memory limit, of which a part is for one window."""
+        return cls(max(target_bytes, 1), max(memory_limit_bytes // _LARGEST_SHARE, _LEAST_LARGEST_BYTES))
+
+
+class MemoryBudget:
+    """The budget of one worker for one split; `reserved_bytes` of the limit are for bytes fetched ahead.
+
+    `limits` are for what is decoded without knowing its size from earlier pieces.
+    """
+
+    def __init__(self, options: ScanOptions, reserved_bytes: int = 0) -> None:
+        self._bytes = max((options.memory_limit_bytes - reserved_bytes) // (_SHARE * options.parallelism), 1)
+        self.limits = DecodingLimits.of(options.memory_limit_bytes, self._bytes)
+        self._batch_rows = options.batch_rows
+        self._growth = 1.0
+        self._row_bytes = 0.0
+
+    def pieces(self, num_rows: int, stated_bytes: int) -> list[range]:
+        """A row group of `num_rows` cut into row ranges that fit; `stated_bytes` is its size before decoding."""
+        count = self._parts(num_rows, stated_bytes * self._growth)
+        size = -(-num_rows // count)
+        return [range(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+    def is_exceeded(self, num_bytes: int) -> bool:
+        """Whether decoded columns of this size are more than a piece may hold."""
+        return num_bytes > _TOLERANCE * self._bytes
+
+    def record(self, stated_bytes: float, num_bytes: int) -> None:
+        """Remember what columns stated to have `stated_bytes` held when decoded."""
+        if stated_bytes > 0:
+            self._growth = max(num_bytes / stated_bytes, 1.0)
+
+    def batch_rows(self) -> int:
+        """Rows of a batch, by the width of the batches so far."""
+        if not self._row_bytes:
+            return self._batch_rows
+        return max(min(self._batch_rows, int(self._bytes / self._row_bytes)), min(_LEAST_BATCH_ROWS, self._batch_rows))
+
+    def record_batch(self, num_rows: int, num_bytes: int) -> None:
+        """Remember how wide rows of the result are."""
+        self._row_bytes = num_bytes / num_rows
+
+    def _parts(self, num_rows: int, num_bytes: float) -> int:
+        return max(1, min(int(-(-num_bytes // self._bytes)), num_rows // _LEAST_ROWS))
+
+
+def halves(selection: RowSelection) -> list[tuple[RowSelection, range]]:
+    """Two selections of half the rows each, and where they lie; none if they are too few to be halved."""
+    rows = to_indices(selection)
+    if len(rows) < 2 * _LEAST_ROWS:
+        return []
+    middle, num_rows = int(rows[len(rows) // 2]), row_count(selection)
+    spans = range(int(rows[0]), middle), range(middle, int(rows[-1]) + 1)
+    return [(intersect(selection, from_ranges([(s.start, s.stop)], num_rows)), s) for s in spans]

@@ -1,0 +1,203 @@
+"""The deletes of one task as the reader applies them: first a selection by position, then filters by key."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.deletes.indexes import DELETE_CACHE, equality_index, file_key
+from scan_core.deletes.positions import (
+    PositionDeleteFile,
+    combined,
+    positions_in,
+    read_deletion_vector,
+    read_position_deletes,
+)
+from scan_core.keys.columns import BytesColumn
+from scan_core.keys.dense import DenseIndex
+from scan_core.keys.equality_index import EqualityIndex, find_deleted, threshold_of
+from scan_core.keys.hashed import HashedIndex
+from scan_core.keys.summary import SIGN_BIT, KeySummary
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.snapshot import DeleteFile
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.native.compiled import may_use_numba
+from scan_core.prune.verdicts import Match
+from scan_core.rows.roaring import RowPositions, surviving
+from scan_core.rows.selection import All, RowSelection
+from scan_core.split.tasks import FileScanTask, ScanContext
+
+MOST_VALUES = 256
+"""Asking a Bloom filter for more takes longer than probing a row group."""
+_MOST_STORED = 4_096
+_MOST_SLOTS = 1 << 20
+
+
+def few_values(
+    index: EqualityIndex, column: int, threshold: int, statistics: ColumnStatistics | None
+) -> list[Any] | None:
+    """All values of a key column within the bounds of the statistics; None if unknown, too many, or NULL among them.
+
+    Args:
+        index: of a delete set.
+        column: which of its key columns.
+        threshold: ranks above it delete; of tables over close integers the others are left out.
+        statistics: of the column in a row group, in the table's type.
+    """
+    summary = index.summaries[column]
+    if statistics is None or (summary.has_null and statistics.null_count != 0):
+        return None
+    lower, upper = statistics.lower, statistics.upper
+    if isinstance(lower, int) and isinstance(upper, int) and _is_number(summary.kind):
+        if isinstance(index, DenseIndex):
+            return _of_table(index, lower, upper, threshold)
+        return _of_summary(summary, lower, upper)
+    if isinstance(index, HashedIndex) and index.columns and isinstance(found := index.columns[column], BytesColumn):
+        return _of_strings(found, summary.kind, lower, upper)
+    return None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def _of_table(index: DenseIndex, lower: int, upper: int, threshold: int) -> list[Any] | None:
+    begin, end = max(lower - index.lower, 0), min(upper - index.lower + 1, len(index.ranks) - 1)
+    if end - begin > _MOST_SLOTS:
+        return None
+    places = np.flatnonzero(index.ranks[begin : max(end, begin)] > threshold)
+    return _few(places + (index.lower + begin))
+
+
+def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None:
+    if summary.buckets is None or summary.shift:
+        return None  # a bucket stands for several keys
+    low, high = lower + SIGN_BIT - summary.base, upper + SIGN_BIT - summary.base
+    if high < 0:
+        return []
+    begin = np.searchsorted(summary.buckets, np.uint64(max(low, 0)))
+    end = np.searchsorted(summary.buckets, np.uint64(high), side="right")
+    if end - begin > MOST_VALUES:
+        return None
+    return [int(bucket) + summary.base - SIGN_BIT for bucket in summary.buckets[begin:end].tolist()]
+
+
+def _of_strings(column: BytesColumn, kind: pa.DataType, lower: Any, upper: Any) -> list[Any] | None:
+    if column.num_rows > _MOST_STORED:
+        return None
+    if not pa.types.is_string(kind) and not pa.types.is_binary(kind):
+        return None
+    stored = {bytes(column.data[begin:end]) for begin, end in pairwise(column.offsets.tolist())}
+    try:
+        values: set[Any] = {v.decode() for v in stored} if pa.types.is_string(kind) else stored
+    except UnicodeDecodeError:
+        return None
+    known = [v for v in values if (lower is None or v >= lower) and (upper is None or v <= upper)]
+    return known if len(known) <= MOST_VALUES else None
+
+
+def _few(values: Any) -> list[Any] | None:
+    return values.tolist() if len(values) <= MOST_VALUES else None
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityFilter:
+    """The equality deletes of one key set and scope, for one data file."""
+
+    key_ids: tuple[int, ...]
+    index: EqualityIndex
+    threshold: int
+    use_numba: bool = True
+
+    def keep(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+        """True for rows that stay.
+
+        Args:
+            keys: one array per key id, in the table's current types, of one length; dictionary arrays are allowed.
+        """
+        if not len(keys[0]):
+            return np.ones(0, np.bool_)
+        return ~find_deleted(self.index, keys, self.threshold, use_numba=self.use_numba)
+
+    def may_touch(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> Match:
+        """NEVER: no row so described is deleted; ALWAYS: all are; MAYBE: probe.
+
+        Args:
+            statistics_of: what is known of a key column by field id, bounds in the table's current types.
+        """
+        known = [statistics_of(field_id) for field_id in self.key_ids]
+        if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):
+            return Match.NEVER
+        if isinstance(self.index, DenseIndex) and (only := known[0]) is not None and only.null_count == 0:
+            lower, upper = only.lower, only.upper
+            if isinstance(lower, int) and isinstance(upper, int) and self.index.covers(lower, upper, self.threshold):
+                return Match.ALWAYS
+        return Match.MAYBE
+
+    def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
+        """All values of a key column that lie within the statistics of a row group; None unless they are few and known."""
+        return few_values(self.index, column, self.threshold, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFilter:
+    """All deletes of one task."""
+
+    positions: RowPositions | None
+    equality: tuple[EqualityFilter, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing can be deleted."""
+        return self.positions is None and not self.equality
+
+    def position_selection(self, first_row: int, num_rows: int) -> RowSelection:
+        """Rows [first_row, first_row + num_rows) of the file that no position delete removes, renumbered from 0."""
+        return All(num_rows) if self.positions is None else surviving(self.positions, first_row, num_rows)
+
+
+def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeleteFilter:
+    """Load what the task's delete files say.
+
+    Raises:
+        MalformedTableError: a delete file that breaks a rule; names file and field.
+        MissingFileError: a delete file is gone.
+    """
+    sequence_number = task.data_file.data_sequence_number
+    filters = [
+        EqualityFilter(group.key_ids, index, threshold_of(index, sequence_number), may_use_numba(context.options))
+        for group in task.equality_deletes
+        if group.max_sequence_number > sequence_number
+        for index in (equality_index(group, context, metrics),)
+    ]
+    return DeleteFilter(_positions(task, context, metrics), tuple(filters))
+
+
+def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> RowPositions | None:
+    limit = context.options.delete_cache_bytes
+    if (vector := task.deletion_vector) is not None:
+        key = ("vector", file_key(vector, context.io))
+        found: RowPositions = DELETE_CACHE.get_or_build(
+            key, lambda: read_deletion_vector(vector, context.io, metrics), limit, metrics
+        )
+        return found
+    parts = []
+    for file in task.position_deletes:
+        loaded = _load_position_deletes(file, context, metrics)
+        part = positions_in(loaded, file, task.data_file, context.io, metrics)
+        if part is not None:
+            parts.append(part)
+    return combined(parts)
+
+
+def _load_position_deletes(file: DeleteFile, context: ScanContext, metrics: ScanMetrics) -> PositionDeleteFile:
+    key = ("positions", file_key(file, context.io))
+    limit = context.options.delete_cache_bytes
+    loaded: PositionDeleteFile = DELETE_CACHE.get_or_build(
+        key, lambda: read_position_deletes(file, context.io, metrics, context.options), limit, metrics
+    )
+    return loaded

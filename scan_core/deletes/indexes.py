@@ -1,0 +1,461 @@
+"""Indexes of equality-delete groups: loaded from delete files, from the cache, or from a file of another process.
+
+Keys that another delete set or a semi join makes unnecessary are left out before an index is built.
+
+"""
+
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
+from scan_core.columns.file_reader import FileReader, RowGroup, field_id_of
+from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.columns.name_mapping import apply_name_mapping
+from scan_core.files.open_file import open_file
+from scan_core.io.cache import BoundedCache
+from scan_core.io.files import fingerprint
+from scan_core.io.location import FileIOConfig
+from scan_core.keys.equality_index import (
+    EqualityIndex,
+    build_bytes,
+    build_index,
+    build_index_streamed,
+    find_deleted,
+    needs_streaming,
+)
+from scan_core.keys.index_file import FlatIndex, shared_index
+from scan_core.keys.summary import DeleteKeys
+from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import NestedField, StructType, arrow_type
+from scan_core.model.snapshot import DeleteFile
+from scan_core.native.compiled import may_use_numba
+from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import All
+from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
+
+_MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64
+"""More parts of fewer rows would take hours: no keys or paths are that long."""
+_FILES_PER_THREAD = 8
+"""Fewer small files than this are read faster by one thread than handed to two."""
+
+
+def key_fields(key_ids: Sequence[int], context: ScanContext, path: str) -> tuple[NestedField, ...]:
+    """The key fields as the newest schema that has them defines them (rules 13 and 14).
+
+    Raises:
+        MalformedTableError: no ids, an id that no schema of the table has, or one inside a list or map (rule 11).
+    """
+    if not key_ids:
+        raise MalformedTableError(f"{path}: equality deletes without equality_ids")
+    found = []
+    for field_id in key_ids:
+        field_path = context.field_paths.get(field_id)
+        if field_path is None:
+            raise MalformedTableError(f"{path}: equality_ids name field {field_id}, which no schema of the table has")
+        if any(not isinstance(f.type, StructType) for f in field_path[:-1]):
+            raise MalformedTableError(f"{path}: equality_ids name field {field_id}, which lies inside a list or map")
+        if pa.types.is_nested(arrow_type(field_path[-1].type)):
+            raise MalformedTableError(
+                f"{path}: equality_ids name field {field_id} of type {field_path[-1].type}; keys must be primitive"
+            )
+        found.append(field_path[-1])
+    return tuple(found)
+
+
+def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> list[DeleteKeys]:
+    """The keys of every file of the group, one entry per file and row group.
+
+    Raises:
+        MalformedTableError: rule 11, or a file that cannot be read; names the file.
+        MissingFileError: a delete file is gone.
+    """
+    threads = min(context.options.parallelism, -(-len(group.files) // _FILES_PER_THREAD))
+    if threads <= 1:
+        return _load_files(group.files, group.key_ids, context, metrics)
+    edges = [len(group.files) * i // threads for i in range(threads + 1)]
+    counts = [ScanMetrics() for _ in range(threads)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
+        jobs = [
+            pool.submit(_load_files, group.files[begin:end], group.key_ids, context, count)
+            for (begin, end), count in zip(pairwise(edges), counts, strict=True)
+        ]
+        loaded = [keys for job in jobs for keys in job.result()]
+    for count in counts:
+        metrics.add(count)
+    return loaded
+
+
+def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
+    """The keys of the group one row group at a time, ascending by sequence number."""
+    columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
+    for file in sorted(group.files, key=lambda f: f.data_sequence_number):
+        yield from _file_keys(file, columns, context, metrics)
+
+
+def _load_files(
+    files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
+) -> list[DeleteKeys]:
+    columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
+    return [keys for file in files for keys in _file_keys(file, columns, context, metrics)]
+
+
+def _file_keys(
+    file: DeleteFile, columns: "_KeyColumns", context: ScanContext, metrics: ScanMetrics
+) -> Iterator[DeleteKeys]:
+    """The keys of one delete file, by row group, key columns in the order of the key fields."""
+    if file.is_encrypted:
+        raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
+    whole = context.options.read_small_files_whole
+    reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole)
+    metrics.delete_files_opened += 1
+    metrics.delete_bytes_read += file.file_size_bytes
+    try:
+        sources = columns.of(reader, file.path)
+        indices = sorted({index for index, _ in sources})
+        for group in reader.row_groups:
+            for found in _keys_in_parts(reader, group, indices, context.options, file.path):
+                arrays = dict(zip(indices, found, strict=True))
+                metrics.delete_rows_loaded += len(found[0])
+                yield DeleteKeys(file.data_sequence_number, tuple(get(arrays[index]) for index, get in sources))
+    finally:
+        reader.close()
+
+
+def read_in_parts(
+    reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
+) -> Iterator[list[pa.Array]]:
+    """Columns of a row group of a delete file, in parts where they would be too large at once.
+
+    Raises:
+        MemoryLimitError: a single row or page is too large, or there would be very many parts of a few rows.
+    """
+    rows = range(group.num_rows)
+    windows = reader.windows(group, indices, rows, MemoryBudget(options).limits)
+    if windows is None:
+        yield reader.read(group, indices, All(group.num_rows))
+        return
+    if len(windows) > _MOST_PARTS and group.num_rows < _LEAST_ROWS_PER_PART * len(windows):
+        raise MemoryLimitError(
+            f"{path}: row group {group.index}: its {group.num_rows} rows of deletes are so wide that {len(windows)} parts would "
+            "have to be read; raise memory_limit_bytes"
+        )
+    for window in windows:
+        yield reader.read(group, indices, from_ranges([(window.start, window.stop)], group.num_rows), window)
+
+
+def _keys_in_parts(
+    reader: FileReader, group: RowGroup, indices: Sequence[int], options: ScanOptions, path: str
+) -> Iterator[list[pa.Array]]:
+    """The key columns of a row group, which are kept."""
+    # a limit below what any page may take is for indexes that are built in parts, not for the keys of one row group
+    most_bytes = max(options.memory_limit_bytes, MemoryBudget(options).limits.most_bytes)
+    num_bytes = 0
+    for found in read_in_parts(reader, group, indices, options, path):
+        num_bytes += sum(array.nbytes for array in found)
+        if len(found[0]) < group.num_rows and num_bytes > most_bytes:
+            raise MemoryLimitError(
+                f"{path}: the keys of row group {group.index} become more than {most_bytes} bytes; raise memory_limit_bytes"
+            )
+        yield found
+
+
+class _KeyColumns:
+    """Where files hold the key fields: found once for files of one schema, if their values pass unchanged."""
+
+    def __init__(self, fields: Sequence[NestedField], context: ScanContext) -> None:
+        self._fields = fields
+        self._name_mapping = context.name_mapping
+        self._schema: pa.Schema | None = None
+        self._sources: list[tuple[int, Convert]] = []
+
+    def of(self, reader: FileReader, path: str) -> list[tuple[int, Convert]]:
+        """The top-level column of each key field, and how its values become keys.
+
+        Raises:
+            MalformedTableError: a key field is not there, or not of a type that can be one.
+        """
+        schema = reader.arrow_schema
+        if schema is self._schema:  # files of one schema share it: see `file_columns.py`
+            return self._sources
+        named = schema
+        if not reader.has_field_ids and self._name_mapping:
+            named = apply_name_mapping(schema, self._name_mapping)
+        sources = [_key_source(named, field, path) for field in self._fields]
+        if all(is_identity(convert) for _, convert in sources):  # others name the file when they fail
+            self._schema, self._sources = schema, sources
+        return sources
+
+
+def _key_source(schema: pa.Schema, field: NestedField, path: str) -> tuple[int, Convert]:
+    """The top-level column that holds a key field, and how its values become keys; a NULL parent makes it NULL."""
+    steps = _locate(list(schema), field.field_id, path)
+    if steps is None:
+        raise MalformedTableError(f"{path}: equality_ids name field {field.field_id} ({field.name}), which it lacks")
+    file_field = schema.field(steps[0])
+    for step in steps[1:]:
+        file_field = file_field.type.field(step)
+
+    def missing(member: NestedField) -> pa.Scalar:
+        raise MalformedTableError(f"{path}: lacks the member {member.name!r} of a key")
+
+    convert = compile_conversion(file_field, field, ConversionContext(path, missing))
+
+    if len(steps) == 1:
+        return steps[0], convert
+
+    def values(array: pa.Array) -> pa.Array:
+        for step in steps[1:]:
+            array = array.flatten()[step]
+        return convert(array)
+
+    return steps[0], values
+
+
+def _locate(fields: Sequence[pa.Field], field_id: int, path: str) -> list[int] | None:
+    """Steps down to the field with this id through structs; refused inside lists and maps."""
+    for index, field in enumerate(fields):
+        if field_id_of(field) == field_id:
+            return [index]
+        if not pa.types.is_nested(field.type):
+            continue
+        children = [field.type.field(i) for i in range(field.type.num_fields)]
+        if (below := _locate(children, field_id, path)) is None:
+            continue
+        if not pa.types.is_struct(field.type):
+            raise MalformedTableError(f"{path}: key field {field_id} lies inside the {field.type} {field.name!r}")
+        return [index, *below]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The index of a group whose key columns are some of those of another, and whose scope holds the other's."""
+
+    key_ids: tuple[int, ...]
+    index: EqualityIndex
+
+
+def without_covered(
+    parts: Iterable[DeleteKeys], key_ids: Sequence[int], covers: Sequence[Cover], *, use_numba: bool = True
+) -> Iterator[DeleteKeys]:
+    """The keys that no cover deletes with the same or a higher sequence number."""
+    for part in parts:
+        covered = np.zeros(part.num_rows, np.bool_)
+        for cover in covers:
+            columns = [part.columns[key_ids.index(i)] for i in cover.key_ids]
+            not_older = bisect_left(cover.index.sequence_numbers, part.sequence_number)
+            covered |= find_deleted(cover.index, columns, not_older, use_numba=use_numba)
+        if covered.any():
+            kept = pa.array(~covered)
+            yield DeleteKeys(part.sequence_number, tuple(c.filter(kept) for c in part.columns))
+        else:
+            yield part
+
+
+class Sized(Protocol):
+    """What can be cached: anything that knows the memory it holds and can be referenced weakly."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        ...
+
+
+class DeleteCache:
+    """Least-recently-used entries within a number of bytes that each caller states."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: BoundedCache[Hashable, Any] = BoundedCache(lambda entry: entry.num_bytes)
+        self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self._building: dict[Hashable, Future[Any]] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the entries kept."""
+        return self._kept.size
+
+    def get_or_build(self, key: Hashable, build: Callable[[], Any], limit_bytes: int, metrics: ScanMetrics) -> Any:
+        """The entry of `key`, built by exactly one thread if there is none; others wait for it.
+
+        An error of `build` is raised to everybody who waits, and not remembered.
+        """
+        with self._lock:
+            found = self._alive.get(key)
+            if found is not None:
+                self._keep(key, found, limit_bytes)
+                metrics.delete_index_hits += 1
+                return found
+            future = self._building.get(key)
+            mine = future is None
+            if future is None:
+                future = self._building[key] = Future()
+        if not mine:
+            built = future.result()
+            metrics.delete_index_hits += 1
+            return built
+        try:
+            built = build()
+        except BaseException as error:
+            with self._lock:
+                del self._building[key]
+            future.set_exception(error)
+            raise
+        with self._lock:
+            del self._building[key]
+            self._alive[key] = built
+            self._keep(key, built, limit_bytes)
+        future.set_result(built)
+        return built
+
+    def holds(self, key: Hashable) -> bool:
+        """Whether an entry is there, and need not be built."""
+        with self._lock:
+            return key in self._alive
+
+    def clear(self) -> None:
+        """Forget every entry."""
+        with self._lock:
+            self._kept.clear()
+            self._alive.clear()
+
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock or builds anything: the threads that did were left behind."""
+        self._lock = threading.Lock()
+        self._kept.forget_threads()
+        self._building = {}
+
+    def _keep(self, key: Hashable, entry: Sized, limit_bytes: int) -> None:
+        if limit_bytes > 0:
+            self._kept.get(key, lambda: entry, limit_bytes)
+
+
+DELETE_CACHE = DeleteCache()
+"""The cache of this process."""
+os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
+
+
+if TYPE_CHECKING:
+    from scan_core.deletes.narrowing import DeleteNarrowing
+
+_REMEMBERED_GROUPS = 256
+
+
+def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> EqualityIndex:
+    """The index of a group, from the cache of this process if it is there.
+
+    Raises:
+        MalformedTableError: a delete file that breaks a rule; names file and field.
+        MissingFileError: a delete file is gone.
+    """
+    source = _KeySource(group, context, metrics)
+    index: EqualityIndex = DELETE_CACHE.get_or_build(
+        source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics
+    )
+    return index
+
+
+class _KeySource:
+    """The delete files of a group, and how an index is made from them."""
+
+    def __init__(self, group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> None:
+        self._group = group
+        self._context = context
+        self._metrics = metrics
+        self._kinds = tuple(arrow_type(f.type) for f in key_fields(group.key_ids, context, group.files[0].path))
+        self._use_numba = may_use_numba(context.options)
+        self._narrowing = None if not context.runtime_filters else self._narrowed_by()
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the index depends on: files, key types (rule 14), how files are found and read, covering groups."""
+        covers = tuple(_KeySource(g, self._context, self._metrics).cache_key for g in self._covering)
+        kinds = tuple(map(str, self._kinds))
+        files = _group_key(self._group, self._context.io)
+        narrowed = () if self._narrowing is None else (self._narrowing.digest,)
+        return "equality", self._group.key_ids, kinds, files, repr(self._context.name_mapping), covers, *narrowed
+
+    def _narrowed_by(self) -> "DeleteNarrowing | None":
+        """The semi join that leaves few of the keys, unless an index of all of them is there already."""
+        from scan_core.deletes.narrowing import narrowing_of
+
+        found = narrowing_of(self._group, self._kinds, self._context, use_numba=self._use_numba)
+        if found is None:
+            return None
+        plain = _KeySource(self._group, replace(self._context, runtime_filters=()), self._metrics)
+        return None if DELETE_CACHE.holds(plain.cache_key) else found
+
+    @property
+    def _covering(self) -> tuple[EqualityDeleteGroup, ...]:
+        return self._group.covered_by if self._context.options.prune_deletes else ()
+
+    def build_or_map(self) -> EqualityIndex:
+        """Build the index, or map what another process of this host has built."""
+        options, files = self._context.options, self._group.files
+        expected = build_bytes(sum(f.record_count for f in files), sum(f.file_size_bytes for f in files))
+        if needs_streaming(expected, options.memory_limit_bytes):
+            self._metrics.delete_indexes_built += 1
+            numbers = tuple(sorted({f.data_sequence_number for f in files}))
+            return build_index_streamed(
+                self._iterate, self._kinds, numbers, expected, options.memory_limit_bytes, use_numba=self._use_numba
+            )
+        if options.index_folder is None:
+            return self._build_whole()
+        index: EqualityIndex = shared_index(options.index_folder, self.cache_key, self._build_whole)
+        return index
+
+    def _build_whole(self) -> FlatIndex:
+        self._metrics.delete_indexes_built += 1
+        keys = list(self._uncovered(load_keys(self._group, self._context, self._metrics)))
+        return build_index(keys, self._kinds, self._context.options.memory_limit_bytes, use_numba=self._use_numba)
+
+    def _iterate(self) -> Iterator[DeleteKeys]:
+        return self._uncovered(iterate_keys(self._group, self._context, self._metrics))
+
+    def _uncovered(self, keys: Iterable[DeleteKeys]) -> Iterator[DeleteKeys]:
+        if self._narrowing is not None:
+            keys = self._narrowing.keys_left(keys, self._metrics)
+        if not self._covering:
+            return iter(keys)
+        covers = [Cover(g.key_ids, equality_index(g, self._context, self._metrics)) for g in self._covering]
+        return without_covered(keys, self._group.key_ids, covers, use_numba=self._use_numba)
+
+
+def file_key(file: DeleteFile, io: FileIOConfig) -> Hashable:
+    """What tells the content of a delete file from that of any other."""
+    return (
+        fingerprint(file.path, io),
+        file.file_size_bytes,
+        file.data_sequence_number,
+        file.content_offset,
+        file.content_size_bytes,
+        io.relocate,
+        tuple(sorted(io.properties.items())),
+    )
+
+
+def _group_key(group: EqualityDeleteGroup, io: FileIOConfig) -> Hashable:
+    """A key that differs for files of other content, so that a thousand tasks do not look at a thousand files each."""
+    known = _GROUP_KEYS.find(id(group))
+    if known is not None and known[1] == io:
+        return known[2]
+    key = tuple(sorted((file_key(file, io) for file in group.files), key=repr))
+    _GROUP_KEYS.put(id(group), (group, io, key), _REMEMBERED_GROUPS)
+    return key
+
+
+_GROUP_KEYS: BoundedCache[int, tuple[EqualityDeleteGroup, FileIOConfig, Hashable]] = BoundedCache()
+"""By identity: a group that is remembered lives on, so no other can have its."""
+os.register_at_fork(after_in_child=_GROUP_KEYS.forget_threads)

@@ -1,1 +1,0 @@
-"""Running splits: in this process, in threads, on Spark."""

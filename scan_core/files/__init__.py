@@ -1,0 +1,1 @@
+"""Readers of data and delete files in Parquet, ORC and Avro."""

@@ -1,0 +1,57 @@
+"""The reader of a data or delete file, by its format; only the decoder that is needed is imported."""
+
+from typing import assert_never
+
+from scan_core.columns.file_reader import FileReader
+from scan_core.io.location import FileIOConfig
+from scan_core.model.errors import MalformedTableError
+from scan_core.model.snapshot import FileFormat
+
+
+def open_file(
+    path: str,
+    file_format: FileFormat,
+    io: FileIOConfig,
+    size: int | None = None,
+    *,
+    reads_pages: bool = True,
+    parallelism: int = 1,
+    whole: bool = False,
+    verifies: bool = True,
+) -> FileReader:
+    """Open a data or delete file by its format.
+
+    Args:
+        path: as the manifest writes it; relocated by `file_io`.
+        file_format: of its manifest entry.
+        io: how to open paths.
+        size: bytes, where the caller knows; saves a request on object stores.
+        reads_pages: decode only the pages that hold selected rows, where the file tells which do.
+        parallelism: threads that may decode columns of a window of rows at a time.
+        whole: most of the file will be wanted: read a small one at once, where that saves requests to the system.
+        verifies: compare checksums where the file has them, those of Avro and ORC in any case.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: not a readable file of this format; names the file.
+        UnsupportedError: encrypted, or in a format that holds no rows.
+    """
+    match file_format:
+        case FileFormat.PARQUET:
+            from scan_core.files.parquet.reader import open_parquet
+
+            return open_parquet(
+                path, io, reads_pages=reads_pages, parallelism=parallelism, whole=whole, verifies=verifies
+            )
+        case FileFormat.ORC:
+            from scan_core.files.orc import open_orc
+
+            return open_orc(path, io)
+        case FileFormat.AVRO:
+            from scan_core.files.avro import open_avro
+
+            return open_avro(path, io)
+        case FileFormat.PUFFIN:
+            raise MalformedTableError(f"{path}: a Puffin file holds no rows of a table (size {size})")
+        case _:
+            assert_never(file_format)

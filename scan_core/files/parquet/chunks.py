@@ -1,0 +1,496 @@
+"""Column chunks decoded whole, by window of rows, or by single pages."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.columns.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.struct_members import descended, read_members
+from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
+from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, open_decoder
+from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, Chunk, Leaf
+from scan_core.files.parquet.pages import (
+    PageHeaders,
+    PageLocations,
+    Positions,
+    Raw,
+    page_encodings,
+    page_file,
+    page_header,
+    parse_column_index,
+    parse_offset_index,
+    plain_page_facts,
+)
+from scan_core.io.remote import ByteSource, Range, RemoteFile
+from scan_core.model.errors import MalformedTableError
+from scan_core.rows.buffers import index_array
+
+
+def decode_pages(
+    chunk: Chunk,
+    leaf: Leaf,
+    content: tuple[Raw, Sequence[Raw]],
+    row_counts: Positions,
+    encodings: Sequence[int] | None = None,
+    *,
+    as_dictionary: bool,
+    verifies: bool = True,
+) -> pa.Array | None:
+    """The values of some pages of a chunk, in order.
+
+    Args:
+        chunk: the column chunk.
+        leaf: its leaf column, the only one of its top-level column.
+        content: the dictionary page, which may be empty, and the data pages.
+        row_counts: of the data pages.
+        encodings: of the data pages, where they are known.
+        as_dictionary: read strings as a dictionary.
+        verifies: compare checksums where pages have them.
+
+    Returns:
+        None if the pages do not hold the rows that the index states: the caller reads the whole chunk.
+    """
+    num_values = _count_values(content[1], row_counts, encodings, leaf)
+    if num_values is None:
+        return None
+    num_rows = int(row_counts.sum())
+    file = page_file(chunk, leaf, content, num_values, num_rows)
+    column = _decoded(file, as_dictionary=as_dictionary, verifies=verifies)
+    return column if len(column) == num_rows else None
+
+
+def pick_rows(
+    array: pa.Array, rows: Positions, page_of_row: Positions, pages: Positions, locations: PageLocations
+) -> pa.Array:
+    """Of the values of `pages`, those of `rows`."""
+    if len(rows) == len(array):
+        return array
+    counts = locations.counts_of(pages)
+    shifts = np.cumsum(counts) - counts - locations.first_rows[pages]
+    return array.take(index_array(rows + shifts[np.searchsorted(pages, page_of_row)]))
+
+
+def _count_values(
+    pages: Sequence[Raw], row_counts: Positions, encodings: Sequence[int] | None, leaf: Leaf
+) -> int | None:
+    """Values in the pages by their own headers; None if a header contradicts the index or the encodings."""
+    total = 0
+    expected: Sequence[int | None] = encodings or [None] * len(pages)
+    for page, num_rows, encoding in zip(pages, row_counts.tolist(), expected, strict=True):
+        found = None if leaf.max_repetition_level else plain_page_facts(page)
+        values, stated = found or _stated_facts(page, num_rows, leaf) or (None, None)
+        if values is None or (leaf.max_repetition_level == 0 and values != num_rows):
+            return None
+        if encoding is not None and encoding != stated:
+            return None
+        total += values
+    return total
+
+
+def _stated_facts(page: Raw, num_rows: int, leaf: Leaf) -> tuple[int, Any] | None:
+    """Values and encoding of a page by its header; None if it is no data page, or states other rows."""
+    found = page_header(page, 0, len(page))
+    if found is None:
+        return None
+    header, _ = found
+    is_v2 = header.get(1) == DATA_PAGE_V2
+    details = header.get(8) if is_v2 else header.get(5) if header.get(1) == DATA_PAGE else None
+    if not isinstance(details, dict) or not isinstance(values := details.get(1), int):
+        return None
+    if leaf.max_repetition_level and is_v2 and details.get(3) != num_rows:
+        return None
+    return values, details.get(4 if is_v2 else 2)
+
+
+def _decoded(file: bytes, *, as_dictionary: bool, verifies: bool) -> pa.Array:
+    reader = open_decoder(pa.BufferReader(file), None, (0,) if as_dictionary else (), verifies=verifies)
+    column = reader.read_row_group(0, [0], False).column(0)
+    return check_codes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+
+
+_PAGED_SHARE_OF_BYTES = 0.6
+"""Above, reading the chunk as a whole is cheaper than choosing among its pages."""
+_LEAST_PAGED_BYTES = 64 * 1024
+_LEAST_PAGED_VALUES = 100_000
+"""A chunk with less of both is decoded sooner than its offset index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """The pages of one column that hold the rows wanted."""
+
+    column: int
+    chunk: Chunk
+    leaf: Leaf
+    locations: PageLocations
+    page_of_row: Positions
+    pages: Positions
+    keeps_dictionary: bool
+
+    @property
+    def dictionary(self) -> Range | None:
+        """Where the dictionary page lies: in front of the data pages."""
+        before = int(self.locations.offsets[0]) - self.chunk.start
+        return (self.chunk.start, before) if before else None
+
+
+class PagedChunks:
+    """The pages of an open file."""
+
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
+        self._path = path
+        self._ranges = source
+        self._layout = layout
+        self._locations: dict[tuple[int, int], PageLocations | None] = {}
+        self._statistics: dict[tuple[int, int], PageStatistics | None] = {}
+
+    def has_pages(self, row_group: RowGroup, column: int) -> bool:
+        """Whether the column can be read by page: it has one leaf, and an offset index."""
+        leaves = self._layout.columns.leaves[column]
+        if len(leaves) != 1 or not self._layout.footer.leaves[leaves.start].elements:
+            return False
+        return self._chunk(row_group, leaves.start).offset_index is not None
+
+    def read(
+        self, row_group: RowGroup, columns: Sequence[int], rows: Positions, counts: ReadCounts
+    ) -> dict[int, pa.Array]:
+        """Those of the columns that are cheaper read by page, only the rows given, in the types of the file.
+
+        Raises:
+            MalformedTableError: pages that cannot be decoded; names file and column.
+        """
+        candidates = [i for i in columns if self._is_large(row_group, i) and self.has_pages(row_group, i)]
+        self._load_locations(row_group, [self._layout.columns.leaves[i].start for i in candidates], counts)
+        wanted = [w for i in candidates if (w := self._wanted(row_group, i, rows)) is not None]
+        arrays: dict[int, pa.Array] = {}
+        for item, (dictionary, pages, num_bytes) in zip(wanted, self._fetch(wanted), strict=True):
+            name = self._layout.columns.fields[item.column].name
+            with refusing_malformed(self._path, f"row group {row_group.index}, pages of column {name!r}"):
+                array = self._decode(item, rows, dictionary, pages)
+            if array is None:
+                counts.fallbacks += 1
+                continue
+            arrays[item.column] = array
+            counts.paged.add(item.column)
+            counts.pages_read += len(item.pages)
+            counts.pages_left_out += item.locations.num_pages - len(item.pages)
+            counts.bytes_left_out += item.chunk.num_bytes - num_bytes
+        return arrays
+
+    def statistics(self, row_group: RowGroup, column: int, counts: ReadCounts) -> PageStatistics | None:
+        """Of the pages of a primitive column; bounds in the file's type."""
+        field_type, leaf = self._layout.columns.fields[column].type, self._layout.columns.leaves[column].start
+        chunk = self._chunk(row_group, leaf)
+        if pt.is_nested(field_type) or chunk.offset_index is None or chunk.column_index is None:
+            return None
+        if not self._layout.footer.has_column_orders:
+            return None
+        key = row_group.index, leaf
+        if key not in self._statistics:
+            self._statistics[key] = self._read_statistics(row_group, leaf, field_type, counts)
+        return self._statistics[key]
+
+    def _chunk(self, row_group: RowGroup, leaf: int) -> Chunk:
+        return self._layout.footer.row_groups[row_group.index].chunks[leaf]
+
+    def _is_large(self, row_group: RowGroup, column: int) -> bool:
+        leaves = self._layout.columns.leaves[column]
+        if len(leaves) != 1:
+            return False
+        chunk = self._chunk(row_group, leaves.start)
+        return chunk.uncompressed_bytes >= _LEAST_PAGED_BYTES or chunk.num_values >= _LEAST_PAGED_VALUES
+
+    def _wanted(self, row_group: RowGroup, column: int, rows: Positions) -> _Wanted | None:
+        """The pages to read; None where the whole chunk is cheaper."""
+        leaf = self._layout.columns.leaves[column].start
+        chunk, facts = self._chunk(row_group, leaf), self._layout.footer.leaves[leaf]
+        if (locations := self._locations[row_group.index, leaf]) is None:
+            return None
+        pages, page_of_row = locations.pages_of(rows)
+        keeps_dictionary = self._layout.keeps_dictionary(row_group.index, column)
+        if locations.lengths[pages].sum() > _PAGED_SHARE_OF_BYTES * chunk.num_bytes:
+            return None
+        return _Wanted(column, chunk, facts, locations, page_of_row, pages, keeps_dictionary)
+
+    def _fetch(self, wanted: Sequence[_Wanted]) -> list[tuple[memoryview | None, list[memoryview], int]]:
+        """Of each column the dictionary page, if it has one, its data pages, and how many bytes that is."""
+        ranges: list[Range] = []
+        for item in wanted:
+            if item.dictionary is not None:
+                ranges.append(item.dictionary)
+            ranges += zip(
+                item.locations.offsets[item.pages].tolist(), item.locations.lengths[item.pages].tolist(), strict=True
+            )
+        with refusing_malformed(self._path, "pages"):
+            found = iter(self._ranges.read(ranges))
+        parts: list[tuple[memoryview | None, list[memoryview], int]] = []
+        for item in wanted:
+            dictionary = None if item.dictionary is None else next(found)
+            pages = [next(found) for _ in item.pages]
+            parts.append((dictionary, pages, len(dictionary or b"") + sum(len(p) for p in pages)))
+        return parts
+
+    def _decode(
+        self,
+        item: _Wanted,
+        rows: Positions,
+        dictionary: memoryview | None,
+        pages: Sequence[memoryview],
+    ) -> pa.Array | None:
+        """The rows of a column; None if its pages do not hold the rows that the index states."""
+        encodings: list[int] | None = None
+        if self._layout.footer.checksums is not None and (
+            stated := page_encodings(item.chunk, item.locations.num_pages)
+        ):
+            encodings = [stated[page] for page in item.pages.tolist()]
+        found = decode_pages(
+            item.chunk,
+            item.leaf,
+            (dictionary or b"", pages),
+            item.locations.counts_of(item.pages),
+            encodings,
+            as_dictionary=item.keeps_dictionary,
+            verifies=self._layout.verifies,
+        )
+        if found is None:
+            return None
+        found = descended(found, (0,) * (len(self._layout.columns.ways[item.column]) - 1))
+        return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
+
+    def _typed(self, column: int, array: pa.Array) -> pa.Array:
+        """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
+        wanted = self._layout.columns.fields[column].type
+        if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
+            return array
+        return array.cast(wanted)
+
+    def _load_locations(self, row_group: RowGroup, leaves: Sequence[int], counts: ReadCounts) -> None:
+        """Read the offset indexes of these leaves, which lie together, at once."""
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
+        places = {
+            leaf: found
+            for leaf in leaves
+            if (row_group.index, leaf) not in self._locations and (found := chunks[leaf].offset_index) is not None
+        }
+        with refusing_malformed(self._path, "offset index"):
+            for leaf, data in zip(places, self._ranges.read(list(places.values())), strict=True):
+                check_part(self._layout.footer.checksums, row_group.index, leaf, OFFSET_INDEX, data)
+                locations = parse_offset_index(bytes(data), chunks[leaf], row_group.num_rows)
+                counts.fallbacks += locations is None
+                self._locations[row_group.index, leaf] = locations
+
+    def _read_statistics(
+        self, row_group: RowGroup, leaf: int, field_type: pa.DataType, counts: ReadCounts
+    ) -> PageStatistics | None:
+        self._load_locations(row_group, [leaf], counts)
+        place = self._chunk(row_group, leaf).column_index
+        if (locations := self._locations[row_group.index, leaf]) is None or place is None:
+            return None
+        with refusing_malformed(self._path, "column index"):
+            data = bytes(self._ranges.read([place])[0])
+            check_part(self._layout.footer.checksums, row_group.index, leaf, COLUMN_INDEX, data)
+        found = parse_column_index(data, self._layout.footer.leaves[leaf], field_type, locations)
+        counts.fallbacks += found is None
+        return None if found is None else PageStatistics(locations.first_rows, found)
+
+
+_LOCAL_BUFFER = 256 * 1024
+_REMOTE_BUFFER = 1024 * 1024
+"""What is read ahead of each column at a time: a request to an object store must be worth its while."""
+_MOST_SKIPPED_WINDOWS = 2
+"""Beyond, decoding rows only to pass them by costs more than looking for their pages."""
+
+
+class ChunkStreams:
+    """The streams of an open file, one for each column of the row group being read."""
+
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout, parallelism: int = 1) -> None:
+        self._path = path
+        self._source = source
+        self._layout = layout
+        self._headers = PageHeaders(source, layout.footer)
+        self._parallelism = parallelism
+        self._pool: ThreadPoolExecutor | None = None
+        self._row_group = -1
+        self._streams: dict[int, _Stream] = {}
+
+    def may_skip_to(self, row_group: RowGroup, column: int, window: range) -> bool:
+        """Whether a window is so near to where the stream of a column is that it pays to go on with it."""
+        stream = self._streams.get(column) if self._row_group == row_group.index else None
+        position = stream.position if stream is not None else 0
+        return position <= window.start <= position + _MOST_SKIPPED_WINDOWS * len(window)
+
+    def read(
+        self, row_group: RowGroup, columns: Sequence[int], window: range, batch_rows: int | None = None
+    ) -> dict[int, pa.Array]:
+        """Columns and struct members in the rows of a window, in the types of the file.
+
+        No more than `batch_rows` rows of a column are decoded at a time, those of the first window unless given.
+
+        Raises:
+            MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
+        """
+        if self._row_group != row_group.index:
+            self._streams, self._row_group = {}, row_group.index
+        if self._parallelism == 1 or len(columns) < 2:
+            return {column: self._read_one(row_group, column, window, batch_rows) for column in columns}
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._parallelism, "scan-column")
+        widest_first = sorted(columns, key=lambda i: -self._num_bytes(row_group, i))
+        arrays = self._pool.map(lambda column: self._read_one(row_group, column, window, batch_rows), widest_first)
+        return dict(zip(widest_first, arrays, strict=True))
+
+    def close(self) -> None:
+        """Let go of what is held for windows to come."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._streams.clear()
+
+    def _num_bytes(self, row_group: RowGroup, column: int) -> int:
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
+        return sum(chunks[leaf].uncompressed_bytes for leaf in self._layout.columns.leaves[column])
+
+    def _read_one(self, row_group: RowGroup, column: int, window: range, batch_rows: int | None) -> pa.Array:
+        name = self._layout.columns.fields[column].name
+        with refusing_malformed(self._path, f"row group {row_group.index}, column {name!r}"):
+            stream = self._streams.get(column)
+            if stream is None or stream.position > window.start:
+                stream = self._streams[column] = _Stream(self._open(row_group, column, batch_rows or len(window)))
+            steps = (0,) * (len(self._layout.columns.ways[column]) - 1)  # nothing but the member was read
+            found = check_codes(descended(stream.read(window), steps))
+            if window.stop == row_group.num_rows:
+                del self._streams[column]
+            return found
+
+    def _open(self, row_group: RowGroup, column: int, num_rows: int) -> Iterator[pa.RecordBatch]:
+        is_local = not isinstance(self._source, RemoteFile)
+        leaves = self._layout.columns.leaves[column]
+        dictionary = (leaves.start,) if self._layout.keeps_dictionary(row_group.index, column) else ()
+        if is_local:  # on an object store that would fetch the chunk twice
+            self._headers.check(row_group.index, leaves)
+        reader = open_decoder(
+            self._source.for_arrow(),
+            self._layout.metadata,
+            dictionary,
+            buffer_bytes=_LOCAL_BUFFER if is_local else _REMOTE_BUFFER,
+            verifies=self._layout.verifies,
+        )
+        batches: Iterator[pa.RecordBatch] = reader.iter_batches(num_rows, [row_group.index], list(leaves), False)
+        return batches
+
+
+class _Stream:
+    """One column from its top on; `position` is the first row that was not handed out."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.Array | None = None
+        self.position = 0
+
+    def read(self, window: range) -> pa.Array:
+        """The rows of a window at or behind the position; rows in front of it are passed by."""
+        while self.position < window.start:
+            self._next(window.start - self.position)
+        parts = []
+        while self.position < window.stop:
+            parts.append(self._next(window.stop - self.position))
+        return parts[0] if len(parts) == 1 else pa.chunked_array(parts).combine_chunks()
+
+    def _next(self, most_rows: int) -> pa.Array:
+        """Some rows, no more than `most_rows`."""
+        while self._left is None:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ValueError(f"the pages end after {self.position} rows")
+            self._left = batch.column(0) if batch.num_rows else None
+        part = self._left.slice(0, most_rows)
+        self._left = self._left.slice(most_rows) if len(part) < len(self._left) else None  # else it would be kept
+        self.position += len(part)
+        return part
+
+
+class WholeChunks:
+    """The column chunks of an open file."""
+
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
+        self._path = path
+        self._source = source
+        self._layout = layout
+        self._headers = PageHeaders(source, layout.footer)
+        self._readers: dict[tuple[int, ...], Any] = {}
+
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        counts: ReadCounts,
+        check: Callable[[Sequence[int]], None] | None = None,
+    ) -> list[pa.Array]:
+        """All rows of columns and struct members, in file types; `check` looks at their leaves once they are fetched.
+
+        Raises:
+            MalformedTableError: pages that cannot be decoded, or hold fewer rows; names file and column.
+        """
+        columns = self._layout.columns
+        wanted = sorted(set(column_indices))
+        leaves = sorted({leaf for i in wanted for leaf in columns.leaves[i]})
+        counts.whole.update(wanted)
+        chunks = self._layout.footer.row_groups[row_group.index].chunks
+        with (
+            refusing_malformed(self._path, lambda: f"row group {row_group.index}, columns {self._names(wanted)}"),
+            self._source.held(
+                [
+                    *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in leaves),
+                    *self._headers.ranges(row_group.index, leaves),
+                ]
+            ),
+        ):
+            if check is not None:
+                check(leaves)
+            self._headers.check(row_group.index, leaves)
+            table = self._reader(row_group).read_row_group(row_group.index, leaves, False)
+            ways = [columns.ways[i] for i in wanted]
+            tops = sorted({way[0] for way in ways})
+            whole = {top: check_codes(_one_array(column)) for top, column in zip(tops, table.columns, strict=True)}
+            arrays = dict(zip(wanted, read_members(whole, ways, columns.ranges, leaves), strict=True))
+        for column, array in arrays.items():
+            if len(array) != row_group.num_rows:
+                raise MalformedTableError(
+                    f"{self._path}: row group {row_group.index}: column {columns.fields[column].name!r} has "
+                    f"{len(array)} of {row_group.num_rows} rows"
+                )
+        return [arrays[i] for i in column_indices]
+
+    def close(self) -> None:
+        """Let go of the decoders."""
+        self._readers.clear()
+
+    def _reader(self, row_group: RowGroup) -> Any:
+        """A decoder that reads the strings of this row group as dictionaries where that pays."""
+        columns = self._layout.columns
+        dictionaries = tuple(
+            columns.leaves[i].start for i in columns.string_columns if self._layout.keeps_dictionary(row_group.index, i)
+        )
+        if dictionaries not in self._readers:
+            source = self._source.for_arrow()
+            self._readers[dictionaries] = open_decoder(
+                source, self._layout.metadata, sorted(dictionaries), verifies=self._layout.verifies
+            )
+        return self._readers[dictionaries]
+
+    def _names(self, columns: Sequence[int]) -> str:
+        return ", ".join(repr(self._layout.columns.fields[i].name) for i in columns)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if column.nbytes < 2**31:
+        return column.combine_chunks()
+    wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(column.type)
+    return (column.cast(wide) if wide else column).combine_chunks()

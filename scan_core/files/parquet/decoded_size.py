@@ -1,0 +1,404 @@
+"""How many bytes columns of a Parquet row group become, told before anything is decoded, and rows cut to what fits.
+
+A few bytes may stand for very many: a dictionary value that repeats, a run of equal numbers, a page that compresses well.
+Sizes are bounded by what the footer states (which is compared with the headers of the pages where it matters), by the types, and
+by the longest value of a dictionary; only where that bound is large are the rows of a column measured one by one, by
+decoding their codes alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.columns.file_reader import RowGroup, refusing_malformed
+from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.files.parquet.file_layout import ParquetLayout, open_decoder
+from scan_core.files.parquet.footer import BYTE_ARRAY, DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PLAIN, Chunk, Leaf
+from scan_core.files.parquet.pages import PageFacts, page_facts, page_file, page_header
+from scan_core.files.parquet.thrift import I32Value, Struct, write_struct
+from scan_core.io.remote import ByteSource, Range, RemoteFile
+from scan_core.model.errors import MalformedTableError, MemoryLimitError
+
+_OFFSET_BYTES = 4
+_LEVEL_BYTES = 4
+"""Of a value in a list or map: its two levels."""
+_TOLERANCE = 4
+"""Times the target is let pass: to read in windows costs more."""
+_LEAST_ROWS = 4_096
+_MEASURED_ROWS = 65_536
+_FIRST_HEADER_BYTES = 256
+_HEADER_BYTES = 4_096
+"""Read at once for a page header: those with longer statistics are read again."""
+_MOST_HEADER_BYTES = 16 * 1024**2
+_MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
+"""Bytes that one byte of a page can become, by codec: none, snappy, gzip, lz4."""
+_LARGEST_EXPANSION = 1 << 15
+"""Of zstd, which writes a block of 128 kB as four bytes."""
+_RLE = 3
+_DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY = 5, 7
+_INT32 = 1
+_OPTIONAL, _REPEATED = 1, 2
+
+
+Costs = npt.NDArray[np.int64]
+
+
+class DecodedSizes:
+    """Sizes of the columns of one open file."""
+
+    def __init__(self, path: str, source: ByteSource, layout: ParquetLayout) -> None:
+        self._path = path
+        self._source = source
+        self._layout = layout
+        self._types = leaf_types(layout.columns.arrow_schema)
+        self._largest_pages = layout.largest_pages
+        self._longest = layout.longest_values
+        self._prefixes = layout.longest_prefixes
+        self._is_remote = isinstance(source, RemoteFile)
+
+    def estimate(self, row_group: RowGroup, leaves: Sequence[int]) -> int:
+        """Bytes of these leaf columns, dictionary values counted once: what most files become."""
+        return sum(self._plain_bytes(self._chunk(row_group, leaf), leaf) for leaf in leaves)
+
+    def check(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> None:
+        """Compare the pages of chunks that may hold more than the footer states with it.
+
+        Raises:
+            MalformedTableError: more bytes or values than the footer states.
+            MemoryLimitError: a page that is too large to be decompressed.
+        """
+        for leaf in leaves:
+            chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
+            expansion = _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
+            is_nested = self._layout.footer.leaves[leaf].max_repetition_level > 0
+            if not is_nested and chunk.num_bytes * expansion <= limits.most_bytes:
+                continue
+            if key not in self._largest_pages:
+                self._largest_pages[key] = self._largest_page(row_group, leaf)
+            if (largest := self._largest_pages[key]) > limits.most_bytes:
+                raise MemoryLimitError(
+                    f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {largest} bytes, and "
+                    f"at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes"
+                )
+
+    def windows(
+        self, row_group: RowGroup, leaves: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """Rows cut so that what leaf columns become fits; None if all of the row group does.
+
+        Raises:
+            MalformedTableError: pages that contradict the footer.
+            MemoryLimitError: a single row or page that is too large.
+        """
+        if not self._is_remote:  # there each page might be a request: they are looked at once the chunk was fetched
+            self.check(row_group, leaves, limits)
+        per_row: float = self.estimate(row_group, leaves) / max(row_group.num_rows, 1)
+        measured: Costs | None = None
+        per_row += sum(self._prefix_bytes(row_group, leaf, limits) for leaf in leaves) / max(row_group.num_rows, 1)
+        with self._source.held(self._dictionary_ranges(row_group, leaves, limits)):
+            repeated = {leaf: size for leaf in leaves if (size := self._repeated_bytes(row_group, leaf, limits))}
+        if per_row * row_group.num_rows + sum(repeated.values()) <= _TOLERANCE * limits.target_bytes:
+            return None
+        for leaf, size in repeated.items():
+            is_text = _width(self._types[leaf]) is None
+            if size <= row_group.num_rows * (limits.target_bytes // _MEASURED_ROWS) or not is_text:
+                per_row += size / row_group.num_rows  # a bound that is good enough: windows stay large
+                continue
+            found = self._measured(row_group, leaf, limits)
+            measured = found if measured is None else measured + found
+        if measured is None:
+            size = max(int(limits.target_bytes / per_row), min(_LEAST_ROWS, int(limits.most_bytes / per_row)), 1)
+            if per_row > limits.most_bytes:
+                self._refuse(row_group, leaves, rows.start, int(per_row), limits)
+            return [range(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+        costs = measured[rows.start : rows.stop] + np.int64(per_row)
+        if len(costs) and (most := int(costs.max())) > limits.most_bytes:
+            self._refuse(row_group, leaves, rows.start + int(costs.argmax()), most, limits)
+        ends, windows, start = np.cumsum(costs), [], 0
+        while start < len(costs):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + limits.target_bytes, "right")), start + 1)
+            windows.append(range(rows.start + start, rows.start + stop))
+            start = stop
+        return windows
+
+    def _refuse(
+        self, row_group: RowGroup, leaves: Sequence[int], row: int, num_bytes: int, limits: DecodingLimits
+    ) -> None:
+        names = ", ".join(repr(".".join(self._layout.footer.leaves[leaf].path)) for leaf in leaves[:5])
+        more = f" and {len(leaves) - 5} more" if len(leaves) > 5 else ""
+        raise MemoryLimitError(
+            f"{self._path}: row {row} of row group {row_group.index} decodes to {num_bytes} bytes (columns {names}{more}), "
+            f"and at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes or select fewer columns"
+        )
+
+    def _chunk(self, row_group: RowGroup, leaf: int) -> Chunk:
+        return self._layout.footer.row_groups[row_group.index].chunks[leaf]
+
+    def _plain_bytes(self, chunk: Chunk, leaf: int) -> int:
+        levels = _LEVEL_BYTES if self._layout.footer.leaves[leaf].max_repetition_level else 0
+        width = _width(self._types[leaf])
+        if width is None:
+            return chunk.uncompressed_bytes + chunk.num_values * (levels + _OFFSET_BYTES)
+        return max(chunk.uncompressed_bytes, chunk.num_values * (levels + width))
+
+    def _repeated_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
+        """A bound of what the values of a dictionary become, if that may be much."""
+        chunk = self._chunk(row_group, leaf)
+        if not chunk.has_dictionary or self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
+            return 0
+        if chunk.num_values * chunk.uncompressed_bytes <= limits.target_bytes:
+            return chunk.num_values * chunk.uncompressed_bytes
+        key = row_group.index, leaf
+        if key not in self._longest:
+            self._longest[key] = self._longest_value(row_group, leaf)
+        return chunk.num_values * self._longest[key]
+
+    def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
+        """A bound of what values take from those before them, if that may be much."""
+        chunk = self._chunk(row_group, leaf)
+        if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
+            return 0  # of fixed size, whatever they share
+        if chunk.num_values * chunk.uncompressed_bytes <= limits.target_bytes:
+            return 0
+        key = row_group.index, leaf
+        if key not in self._prefixes:
+            self._prefixes[key] = self._longest_prefix(row_group, leaf)
+        return chunk.num_values * self._prefixes[key]
+
+    def _longest_prefix(self, row_group: RowGroup, leaf: int) -> int:
+        """Bytes that a value shares at most with the one before it, in pages whose encoding writes them once."""
+        chunk, longest = self._chunk(row_group, leaf), 0
+        if self._is_remote and DELTA_BYTE_ARRAY not in chunk.metadata[2]:
+            return 0
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            for page in page_walk(self._source, chunk):
+                if page.encoding == DELTA_BYTE_ARRAY and page.kind in {DATA_PAGE, DATA_PAGE_V2} and page.num_values:
+                    data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
+                    longest = max(longest, self._page_prefix(chunk, leaf, page, data))
+        return longest
+
+    def _page_prefix(self, chunk: Chunk, leaf: int, page: PageFacts, data: bytes) -> int:
+        """Of one page: its body begins with the lengths, encoded as those of a column of numbers are."""
+        column = self._layout.metadata.schema.column(leaf)
+        header, begin = _header_of(data, 0)
+        details = 8 if page.kind == DATA_PAGE_V2 else 5
+        stated = {
+            i: v if isinstance(v, bool) else I32Value(v) for i, v in header[details].items() if isinstance(v, int)
+        }
+        stated[4 if page.kind == DATA_PAGE_V2 else 2] = I32Value(_DELTA_BINARY_PACKED)
+        sizes = {i: I32Value(header[i]) for i in (1, 2, 3)}
+        content = write_struct({**sizes, details: stated}) + data[begin:]
+        lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
+        numbers = page_file(chunk, _number_leaf(lists, optional), (b"", [content]), page.num_values, page.num_values)
+        found = open_decoder(pa.BufferReader(numbers), None, ()).read_row_group(0, [0], False).column(0)
+        values = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+        while pt.is_nested(values.type):
+            values = values.flatten() if pt.is_list(values.type) else values.flatten()[0]
+        return int(np.asarray(values.drop_null()).max(initial=0))
+
+    def _dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
+        """Where the dictionaries lie that `_repeated_bytes` will look at, so that one request fetches many."""
+        chunks = [
+            chunk
+            for leaf in leaves
+            if (row_group.index, leaf) not in self._longest
+            and self._layout.footer.leaves[leaf].physical_type == BYTE_ARRAY
+            and (chunk := self._chunk(row_group, leaf)).has_dictionary
+            and chunk.num_values * chunk.uncompressed_bytes > limits.target_bytes
+        ]
+        return [_dictionary_range(chunk) for chunk in chunks]
+
+    def _longest_value(self, row_group: RowGroup, leaf: int) -> int:
+        """Bytes of the longest value in the dictionary of a chunk; 0 if it has none."""
+        chunk = self._chunk(row_group, leaf)
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, dictionary of {self._name(leaf)}"):
+            start, length = _dictionary_range(chunk)
+            data = self._source.read_at(length, start)
+            header, begin = _header_of(data, 0)
+            if header.get(1) != DICTIONARY_PAGE:
+                return 0
+            details, size = header.get(7), header.get(3)
+            if not isinstance(details, dict) or not isinstance(size, int) or not isinstance(details.get(1), int):
+                raise ValueError("a dictionary page without its size")  # noqa: TRY004  the bytes are wrong
+            if begin + size > len(data):
+                data = self._source.read_at(begin + size, start)
+            if not details[1]:
+                return 0
+            values = _as_plain_page(chunk, header[2], details[1], data[begin : begin + size])
+            return int(_lengths(values).max())
+
+    def _measured(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> Costs:
+        """Bytes that the values of one leaf column take in every row, by their codes."""
+        chunk = self._chunk(row_group, leaf)
+        per_row = max(chunk.num_values * 2 * _OFFSET_BYTES // max(row_group.num_rows, 1), 1)
+        num_rows = max(min(_MEASURED_ROWS, limits.target_bytes // per_row), 1)
+        reader = open_decoder(self._source.for_arrow(), self._layout.metadata, (leaf,), buffer_bytes=256 * 1024)
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            batches = reader.iter_batches(num_rows, [row_group.index], [leaf], False)
+            parts = [row_bytes(batch.column(0)) for batch in batches]
+            found: Costs = np.concatenate([np.zeros(0, np.int64), *parts])
+        if len(found) != row_group.num_rows:
+            raise MalformedTableError(
+                f"{self._path}: row group {row_group.index}: column {self._name(leaf)} has {len(found)} of "
+                f"{row_group.num_rows} rows"
+            )
+        return found
+
+    def _largest_page(self, row_group: RowGroup, leaf: int) -> int:
+        """Bytes of the largest page of a chunk, whose pages hold no more than the footer states."""
+        chunk = self._chunk(row_group, leaf)
+        num_bytes = num_values = largest = 0
+        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+            for page in page_walk(self._source, chunk):
+                num_bytes, num_values = num_bytes + page.plain_bytes, num_values + page.num_values
+                largest = max(largest, page.plain_bytes)
+            if num_bytes > max(chunk.uncompressed_bytes, chunk.num_bytes):
+                raise ValueError(f"its pages hold {num_bytes} bytes, the footer states {chunk.uncompressed_bytes}")
+            if num_values > chunk.num_values:
+                raise ValueError(f"its pages hold {num_values} values, the footer states {chunk.num_values}")
+        return largest
+
+    def _name(self, leaf: int) -> str:
+        return repr(".".join(self._layout.footer.leaves[leaf].path))
+
+
+def _dictionary_range(chunk: Chunk) -> Range:
+    """Where the dictionary page of a chunk lies, if it has one."""
+    return chunk.start, min(chunk.num_bytes, max(chunk.metadata[9] - chunk.start, _HEADER_BYTES))
+
+
+def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
+    """The pages of a chunk by their headers alone; the values of a dictionary are not counted.
+
+    Raises:
+        ValueError: a header that cannot be read, or a page that ends outside of the chunk.
+    """
+    position, end, values = chunk.start, chunk.start + chunk.num_bytes, 0
+    while position < end and values < chunk.num_values:
+        window = source.read_at(min(_FIRST_HEADER_BYTES, end - position), position)
+        found = page_facts(window, 0)
+        if found is None:
+            found = _slow_facts(source, position, end)
+        if found.kind == DICTIONARY_PAGE:
+            found = found._replace(num_values=0)
+        yield found._replace(body=position + found.body, offset=position)
+        values += found.num_values
+        position += found.body + found.stored_bytes
+
+
+def _slow_facts(source: ByteSource, position: int, end: int) -> PageFacts:
+    """Of a page whose header is long or unusual."""
+    window = source.read_at(min(_HEADER_BYTES * 4, end - position), position)
+    try:
+        header, begin = _header_of(window, 0)
+    except ValueError:
+        header, begin = _header_of(source.read_at(min(_MOST_HEADER_BYTES, end - position), position), 0)
+    kind, plain, stored = header.get(1), header.get(2), header.get(3)
+    if not isinstance(kind, int) or not isinstance(plain, int) or not isinstance(stored, int) or min(plain, stored) < 0:
+        raise ValueError(f"the page at {position} states no sizes")
+    details = header.get({DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(kind, 7), {})
+    count = details.get(1, 0) if isinstance(details, dict) else None
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(f"the page at {position} states {count!r:.40} values")
+    encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
+    return PageFacts(kind, plain, stored, count, encoding if isinstance(encoding, int) else -1, begin)
+
+
+def row_bytes(array: pa.Array) -> Costs:
+    """Bytes that each value of an array takes, those of a dictionary at their length."""
+    if isinstance(array, pa.DictionaryArray):
+        lengths = _lengths(array.dictionary)
+        codes = array.indices.fill_null(len(lengths)).to_numpy()
+        found: Costs = np.append(lengths, 0).astype(np.int64)[codes]
+        return found
+    if pt.is_struct(array.type):
+        parts = [row_bytes(child) for child in array.flatten()]
+        return sum(parts, np.zeros(len(array), np.int64))
+    if pt.is_map(array.type):
+        entries = array.keys, array.items
+        return _sums(sum((row_bytes(child) for child in entries), np.zeros(len(entries[0]), np.int64)), array.offsets)
+    if pt.is_list(array.type) or pt.is_large_list(array.type):
+        return _sums(row_bytes(array.values), array.offsets)
+    return np.zeros(len(array), np.int64)
+
+
+def leaf_types(schema: pa.Schema) -> tuple[pa.DataType, ...]:
+    """The types of the leaf columns of a file, in file order."""
+    return tuple(found for field in schema for found in _leaves_of(field.type))
+
+
+def _leaves_of(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if not pt.is_nested(kind):
+        yield kind
+        return
+    if pt.is_map(kind):
+        children = [kind.key_type, kind.item_type]
+    else:
+        children = [kind.field(i).type for i in range(kind.num_fields)]
+    for child in children:
+        yield from _leaves_of(child)
+
+
+def _lengths(array: pa.Array) -> Costs:
+    """Bytes of each text or binary value."""
+    kind = np.dtype(np.int64 if pt.is_large_string(array.type) or pt.is_large_binary(array.type) else np.int32)
+    first = array.offset * kind.itemsize
+    return np.diff(np.frombuffer(array.buffers()[1], kind, len(array) + 1, first)).astype(np.int64)
+
+
+def _sums(values: Costs, offsets: pa.Array) -> Costs:
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
+    at = offsets.to_numpy()
+    found: Costs = edges[at[1:]] - edges[at[:-1]]
+    return found
+
+
+@cache
+def _width(kind: pa.DataType) -> int | None:
+    """Bytes of a value; None if values differ."""
+    try:
+        bits: int = kind.bit_width
+    except ValueError:
+        return None
+    return -(-bits // 8)
+
+
+def _header_of(data: bytes, position: int) -> tuple[Struct, int]:
+    found = page_header(data, position, len(data) - position)
+    if found is None:
+        raise ValueError("a page without header")
+    return found
+
+
+@cache
+def _number_leaf(lists: int, optional: int) -> Leaf:
+    """A leaf column of numbers below so many lists and groups that may be missing."""
+    names = (*(f"level{i}" for i in range(lists + optional)), "value")
+    repetitions = [_REPEATED] * lists + [_OPTIONAL] * optional
+    groups = [
+        write_struct({3: I32Value(repetition), 4: name.encode(), 5: I32Value(1)})
+        for name, repetition in zip(names, repetitions, strict=False)
+    ]
+    leaf = write_struct({1: I32Value(_INT32), 3: I32Value(0), 4: b"value"})
+    return Leaf(names, _INT32, lists, (*groups, leaf))
+
+
+def _as_plain_page(chunk: Chunk, plain_bytes: int, count: int, body: bytes) -> pa.Array:
+    """The values of a dictionary page, decoded as those of a data page: both are written alike."""
+    header = write_struct(
+        {
+            1: I32Value(DATA_PAGE),
+            2: I32Value(plain_bytes),
+            3: I32Value(len(body)),
+            5: {1: I32Value(count), 2: I32Value(PLAIN), 3: I32Value(_RLE), 4: I32Value(_RLE)},
+        }
+    )
+    element = write_struct({1: I32Value(BYTE_ARRAY), 3: I32Value(0), 4: b"value"})
+    leaf = Leaf(("value",), BYTE_ARRAY, 0, (element,))
+    file = page_file(chunk, leaf, (b"", [header + body]), count, count)
+    return open_decoder(pa.BufferReader(file), None, ()).read_row_group(0, [0], False).column(0).combine_chunks()

@@ -1,0 +1,247 @@
+"""What is known of a Parquet file once its footer is read, remembered across the splits and scans of a process."""
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyarrow._parquet import ParquetReader
+
+from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
+from scan_core.columns.struct_members import Way, leaf_ranges, members_of
+from scan_core.files.parquet.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
+from scan_core.io.cache import BoundedCache
+from scan_core.io.remote import ByteSource
+from scan_core.model.errors import MalformedTableError
+from scan_core.rows.buffers import numbers, validity
+
+_REMEMBERED_SCHEMAS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileColumns:
+    """The columns of one schema.
+
+    Attributes:
+        arrow_schema: with field ids as metadata.
+        ways: the way to each column: top-level ones first, then struct members, which are columns of their own.
+        numbers: of columns, by their ways.
+        fields: of each column.
+        leaves: for each column the indices of its leaf columns.
+        ranges: the same by the ways.
+        num_leaves: of all columns.
+        string_columns: top-level columns of strings, which may be worth reading as dictionaries.
+        has_field_ids: some field at some depth has an id.
+    """
+
+    arrow_schema: pa.Schema
+    ways: tuple[Way, ...]
+    numbers: Mapping[Way, int]
+    fields: tuple[pa.Field, ...]
+    leaves: tuple[range, ...]
+    ranges: Mapping[Way, range]
+    num_leaves: int
+    string_columns: tuple[int, ...]
+    has_field_ids: bool
+
+
+def file_columns(schema: pa.Schema) -> FileColumns:
+    """The columns of a schema.
+
+    Raises:
+        MalformedTableError: a field id that is no number.
+    """
+    leaves = leaf_ranges(schema)
+    members = members_of(schema, leaves)
+    ways = (*((i,) for i in range(len(schema))), *(way for way, _, _ in members))
+    all_leaves = (*leaves, *(found for _, _, found in members))
+    return FileColumns(
+        schema,
+        ways,
+        {way: number for number, way in enumerate(ways)},
+        (*schema, *(field for _, field, _ in members)),
+        all_leaves,
+        dict(zip(ways, all_leaves, strict=True)),
+        leaves[-1].stop if leaves else 0,
+        tuple(i for i, f in enumerate(schema) if pt.is_string(f.type) or pt.is_large_string(f.type)),
+        any(_has_id(field) for field in schema),
+    )
+
+
+COLUMNS: BoundedCache[bytes, FileColumns] = BoundedCache()
+"""Of the schemas seen last, by what the footer says of them."""
+os.register_at_fork(after_in_child=COLUMNS.forget_threads)
+
+
+def known_columns(identity: bytes, read_schema: Callable[[], pa.Schema]) -> FileColumns:
+    """The columns of the schema with this identity, found if they are not known; two threads may both find them."""
+    known = COLUMNS.find(identity)
+    return COLUMNS.put(identity, file_columns(read_schema()), _REMEMBERED_SCHEMAS) if known is None else known
+
+
+def _has_id(field: pa.Field) -> bool:
+    if field_id_of(field) is not None:
+        return True
+    return pt.is_nested(field.type) and any(_has_id(field.type.field(i)) for i in range(field.type.num_fields))
+
+
+_FIRST_BYTE = 4
+_DICTIONARY_BYTES_PER_VALUE = 3
+"""A chunk that kept its dictionary stores at most about 20 bits a value; one that overflowed at least 4 bytes more."""
+_MOST_TAIL_BYTES = 8 * 1024**2
+_REMEMBERED_CHUNKS = 100_000
+"""Column chunks whose facts are kept: some 100 MB at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParquetLayout:
+    """The facts of one file.
+
+    Attributes:
+        footer: as checked by us.
+        metadata: the same as pyarrow has it, so that it need not parse again; never asked for facts.
+        columns: of its schema.
+        row_groups: in file order.
+        footer_bytes: as stored.
+        largest_pages: bytes of the largest page of chunks that were looked at, by row group and leaf.
+        longest_values: bytes of the longest value in their dictionaries.
+        longest_prefixes: bytes that their values share at most with the one before.
+        verifies: compare checksums of pages, indexes and filters where the file has them.
+    """
+
+    footer: Footer
+    metadata: Any
+    columns: FileColumns
+    row_groups: tuple[RowGroup, ...]
+    footer_bytes: int
+    largest_pages: dict[tuple[int, int], int] = field(default_factory=dict)
+    longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
+    longest_prefixes: dict[tuple[int, int], int] = field(default_factory=dict)
+    verifies: bool = True
+
+    def unverified(self) -> "ParquetLayout":
+        """The same facts for reading without a look at checksums."""
+        return replace(self, verifies=False, footer=replace(self.footer, checksums=None))
+
+    def chunk(self, row_group: int, column: int) -> Chunk:
+        """The column chunk of a primitive column; of a nested one the first."""
+        return self.footer.row_groups[row_group].chunks[self.columns.leaves[column].start]
+
+    def keeps_dictionary(self, row_group: int, column: int) -> bool:
+        """Whether this chunk holds strings that are better read as a dictionary.
+
+        The list of encodings does not tell an overflowed dictionary, for the dictionary page itself is PLAIN; the
+        stored width of a value does.
+        """
+        if column not in self.columns.string_columns:
+            return False
+        chunk = self.chunk(row_group, column)
+        values = chunk.num_values - (chunk.null_count or 0)
+        return chunk.has_dictionary and chunk.uncompressed_bytes < _DICTIONARY_BYTES_PER_VALUE * values
+
+
+def _num_chunks(layout: ParquetLayout) -> int:
+    return 1 + len(layout.footer.leaves) * len(layout.row_groups)
+
+
+class FooterCache:
+    """Layouts of recently opened files, bounded by the number of their column chunks.
+
+    `tail_bytes` are read at once from the end of the next file: more than the largest footer so far.
+    """
+
+    def __init__(self) -> None:
+        self._layouts: BoundedCache[Hashable, ParquetLayout] = BoundedCache(_num_chunks)
+        self.tail_bytes = LEAST_TAIL_BYTES
+
+    def get(self, key: Hashable, read: Callable[[], ParquetLayout]) -> ParquetLayout:
+        """The layout under `key`, read if it is not known; two threads may both read it."""
+        if (known := self._layouts.find(key)) is not None:
+            return known
+        layout = read()
+        self.tail_bytes = min(max(self.tail_bytes, layout.footer_bytes * 5 // 4), _MOST_TAIL_BYTES)
+        return self._layouts.put(key, layout, _REMEMBERED_CHUNKS)
+
+    def forget_threads(self) -> None:
+        """See `BoundedCache`."""
+        self._layouts.forget_threads()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._layouts.clear()
+        self.tail_bytes = LEAST_TAIL_BYTES
+
+
+FOOTERS = FooterCache()
+os.register_at_fork(after_in_child=FOOTERS.forget_threads)
+
+
+def read_layout(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> ParquetLayout:
+    """Read and check the footer of an open file, from its last bytes, as many as are given, if it fits in there.
+
+    Raises:
+        MalformedTableError: truncated, or a footer that contradicts itself.
+        UnsupportedError: encrypted.
+    """
+    with refusing_malformed(path, "footer"):
+        footer, encoded = read_footer(source, path, tail_bytes)
+        ending = b"".join((MAGIC, encoded, len(encoded).to_bytes(4, "little"), MAGIC))
+        reader = open_decoder(pa.BufferReader(ending), None, ())
+        columns = known_columns(footer.schema_identity, lambda: reader.schema_arrow)
+        if len(footer.leaves) != columns.num_leaves:
+            raise MalformedTableError(f"{path}: footer: {len(footer.leaves)} columns do not fit the schema")
+        return ParquetLayout(footer, reader.metadata, columns, _row_groups(footer), len(encoded))
+
+
+def open_decoder(
+    source: pa.NativeFile,
+    metadata: Any,
+    dictionary_leaves: Sequence[int],
+    *,
+    buffer_bytes: int = 0,
+    verifies: bool = True,
+) -> Any:
+    """A decoder of the file, reading these leaf columns as dictionaries.
+
+    With `buffer_bytes` chunks are not fetched as a whole but by so much at a time. `verifies`: pages that have a
+    checksum are compared with it.
+    """
+    reader = ParquetReader()
+    reader.open(
+        source,
+        metadata=metadata,
+        read_dictionary=list(dictionary_leaves),
+        buffer_size=buffer_bytes,
+        pre_buffer=False,
+        coerce_int96_timestamp_unit="us",  # nanoseconds would wrap outside of 1677..2262
+        page_checksum_verification=verifies,
+    )
+    return reader
+
+
+def _row_groups(footer: Footer) -> tuple[RowGroup, ...]:
+    groups: list[RowGroup] = []
+    position = 0
+    for index, facts in enumerate(footer.row_groups):
+        offset = max(facts.chunks[0].start, _FIRST_BYTE) if facts.chunks else _FIRST_BYTE
+        groups.append(RowGroup(index, position, facts.num_rows, offset, facts.num_bytes))
+        position += facts.num_rows
+    return tuple(groups)
+
+
+def check_codes(array: pa.Array) -> pa.Array:
+    """The array, if all codes of a dictionary point into it: pyarrow does not look.
+
+    Raises:
+        ValueError: one does not.
+    """
+    if isinstance(array, pa.DictionaryArray) and len(array):
+        codes = numbers(array.indices)
+        if (valid := validity(array.indices)) is not None:
+            codes = codes[valid]
+        low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
+        if len(codes) and not 0 <= low <= high < len(array.dictionary):
+            raise ValueError(f"code {high if low >= 0 else low} in a dictionary of {len(array.dictionary)} values")
+    return array

@@ -1,0 +1,445 @@
+"""The footer of a Parquet file as checked facts: schema, row groups, column chunks, statistics."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.files.parquet.checksums import Checksums, verified_parts, without_entries
+from scan_core.files.parquet.thrift import (
+    LIST,
+    STRUCT,
+    I32Value,
+    ReadField,
+    Struct,
+    ThriftError,
+    read_list_header,
+    read_struct,
+    read_value,
+    write_struct,
+)
+from scan_core.io.remote import ByteSource
+from scan_core.model.errors import MalformedTableError, UnsupportedError
+
+_REPEATING_FIELDS = (2, 3, 13, 16)
+"""Of column metadata: encodings, path, encoding statistics, size statistics."""
+
+
+def row_groups_reader() -> ReadField:
+    """Reads the row groups of one footer."""
+    columns: list[ReadField] = []
+
+    def read_columns(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
+        size, position = structs_at(data, position, kind)
+        found = []
+        for index in range(size):
+            if index == len(columns):
+                columns.append(_column_reader())
+            column, position = columns[index](data, position, STRUCT, depth + 1)
+            found.append(column)
+        return found, position
+
+    def read_groups(data: bytes, position: int, kind: int, depth: int) -> tuple[list[Struct], int]:
+        size, position = structs_at(data, position, kind)
+        found = []
+        for _ in range(size):
+            group, position = read_struct(data, position, depth + 1, {1: read_columns})
+            found.append(group)
+        return found, position
+
+    return read_groups
+
+
+def structs_at(data: bytes, position: int, kind: int) -> tuple[int, int]:
+    """How many structs the list at `position` has, and where the first one begins.
+
+    Raises:
+        ThriftError: it is no list of structs.
+    """
+    if kind != LIST:
+        raise ThriftError(f"a list has the wire type {kind}")
+    size, element, position = read_list_header(data, position)
+    if size and element != STRUCT:
+        raise ThriftError(f"structs have the wire type {element}")
+    return size, position
+
+
+def read_encoded(data: bytes, position: int, kind: int, depth: int) -> tuple[bytes, int]:
+    """The bytes of a value, whatever it says."""
+    _, end = read_value(data, position, kind, depth)
+    return data[position:end], end
+
+
+def _column_reader() -> ReadField:
+    inside = {field_id: _remembering() for field_id in _REPEATING_FIELDS}
+
+    def read_metadata(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+        if kind != STRUCT:
+            raise ThriftError(f"column metadata has the wire type {kind}")
+        return read_struct(data, position, depth + 1, inside)
+
+    readers: dict[int, ReadField] = {3: read_metadata}
+    return lambda data, position, _, depth: read_struct(data, position, depth, readers)
+
+
+def _remembering() -> ReadField:
+    """Reads a value, and knows it again by its bytes: an encoded value is never the beginning of another."""
+    raw, value, wire = b"", None, 0
+
+    def read(data: bytes, position: int, kind: int, depth: int) -> tuple[Any, int]:
+        nonlocal raw, value, wire
+        if wire == kind and data.startswith(raw, position):
+            return value, position + len(raw)
+        value, end = read_value(data, position, kind, depth)
+        raw, wire = data[position:end], kind
+        return value, end
+
+    return read
+
+
+_REPEATED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf column of the schema.
+
+    `elements` are the encoded schema elements from its top-level column down to it, structs with this one child; none
+    if a list or map of several children is among them, so that they make no schema by themselves.
+    """
+
+    path: tuple[str, ...]
+    physical_type: int
+    max_repetition_level: int
+    elements: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FooterSchema:
+    """The leaves of a schema, and the bytes it was read from."""
+
+    leaves: tuple[Leaf, ...]
+    encoded: bytes
+
+
+_last = FooterSchema((), b"")
+
+
+def read_schema(data: bytes, position: int, kind: int, depth: int) -> tuple[FooterSchema, int]:
+    """The list of schema elements at `position`, and the position behind it.
+
+    Raises:
+        ThriftError, KeyError, ValueError, TypeError, AttributeError: it is none.
+    """
+    global _last  # noqa: PLW0603  a cache of one, replaced as a whole, so that threads need no lock
+    known = _last
+    if kind == LIST and known.encoded and data.startswith(known.encoded, position):
+        return known, position + len(known.encoded)
+    elements, end = _read_elements(data, position, kind, depth)
+    _last = found = FooterSchema(_leaves(elements), data[position:end])
+    return found, end
+
+
+@dataclass(slots=True)
+class _Group:
+    """A schema element whose children are being read."""
+
+    children_left: int
+    path: tuple[str, ...]
+    repetitions: int
+    elements: tuple[bytes, ...]
+
+
+def _leaves(elements: Sequence[tuple[Struct, bytes]]) -> tuple[Leaf, ...]:
+    """Walk the flattened tree of schema elements."""
+    leaves: list[Leaf] = []
+    groups = [_Group(elements[0][0].get(5, 0), (), 0, ())]
+    for element, raw in elements[1:]:
+        while groups and groups[-1].children_left == 0:
+            groups.pop()
+        if not groups:
+            raise ValueError("schema elements outside of the schema")
+        above = groups[-1]
+        above.children_left -= 1
+        path = (*above.path, element[4].decode())
+        repetitions = above.repetitions + (element.get(3) == _REPEATED)
+        is_chain = len(groups) == 1 or above.elements != ()
+        num_children = element.get(5, 0)
+        is_chain = is_chain and (num_children <= 1 or element.get(3) != _REPEATED)
+        raw_path = (*above.elements, raw if num_children <= 1 else _with_one_child(element)) if is_chain else ()
+        if num_children:
+            groups.append(_Group(num_children, path, repetitions, raw_path))
+        elif 1 in element:
+            leaves.append(Leaf(path, element[1], repetitions, raw_path))
+    while groups and groups[-1].children_left == 0:
+        groups.pop()
+    if groups:
+        raise ValueError("the schema lacks elements")
+    return tuple(leaves)
+
+
+def _with_one_child(group: Struct) -> bytes:
+    """A group of the schema as if all but one of its children were not there."""
+    fields: dict[int, Any] = {3: I32Value(group.get(3, 0)), 4: group[4], 5: I32Value(1)}
+    if isinstance(field_id := group.get(9), int):
+        fields[9] = I32Value(field_id)
+    return write_struct(fields)
+
+
+def _read_elements(data: bytes, position: int, kind: int, depth: int) -> tuple[list[tuple[Struct, bytes]], int]:
+    """Schema elements, each with the bytes it was read from."""
+    size, position = structs_at(data, position, kind)
+    found = []
+    for _ in range(size):
+        element, end = read_struct(data, position, depth + 1)
+        found.append((element, data[position:end]))
+        position = end
+    return found, position
+
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+MAX_FOOTER_BYTES = 512 * 1024**2
+"""The largest footers seen are some 100 MB."""
+LEAST_TAIL_BYTES = 64 * 1024
+"""Read at once from the end of a file: most footers fit."""
+
+PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY = 0, 2, 8
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column chunk; `metadata` is its ColumnMetaData by field id, `pages` its page index by (offset, length)."""
+
+    metadata: Struct
+    offset_index: tuple[int, int] | None
+    column_index: tuple[int, int] | None
+    start: int
+    num_bytes: int
+    num_values: int
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Of all its pages."""
+        return int(self.metadata[6])
+
+    @property
+    def dictionary_page_offset(self) -> int | None:
+        """Where its dictionary page begins, if it has one."""
+        return None if self.start == self.metadata[9] else self.start
+
+    @property
+    def bloom_filter(self) -> tuple[int, int | None] | None:
+        """Offset of its Bloom filter, and the length if the footer states one."""
+        offset, length = self.metadata.get(14), self.metadata.get(15)
+        if not isinstance(offset, int) or offset <= 0:
+            return None
+        return offset, length if isinstance(length, int) and length > 0 else None
+
+    @property
+    def null_count(self) -> int | None:
+        """Of its statistics, where they tell and it can be."""
+        found = (self.statistics or {}).get(3)
+        return found if isinstance(found, int) and 0 <= found <= self.num_values else None
+
+    @property
+    def has_dictionary(self) -> bool:
+        """True if some page is dictionary-encoded."""
+        encodings = self.metadata.get(2)
+        return isinstance(encodings, list) and (PLAIN_DICTIONARY in encodings or RLE_DICTIONARY in encodings)
+
+    @property
+    def statistics(self) -> Struct | None:
+        """Statistics by field id."""
+        found = self.metadata.get(12)
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupFacts:
+    """A row group: one chunk per leaf of the schema."""
+
+    num_rows: int
+    chunks: tuple[Chunk, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The facts of one file.
+
+    `schema_identity` is equal where schema and key-value metadata are, byte for byte; `checksums` are of the parts that
+    Parquet gives none, in files of our writers.
+    """
+
+    num_rows: int
+    leaves: tuple[Leaf, ...]
+    row_groups: tuple[RowGroupFacts, ...]
+    has_column_orders: bool
+    schema_identity: bytes
+    checksums: Checksums | None = None
+
+
+def read_footer(source: ByteSource, path: str, tail_bytes: int = LEAST_TAIL_BYTES) -> tuple[Footer, bytes]:
+    """Read and check the footer; with it come its bytes. `tail_bytes` are asked for before its length is known.
+
+    Raises:
+        MalformedTableError: not a Parquet file, or a footer that contradicts itself or the file.
+        UnsupportedError: encrypted.
+    """
+    size = source.size()
+    if size < 12:
+        raise MalformedTableError(f"{path}: footer: {size} bytes are no Parquet file")
+    tail = source.read_tail(tail_bytes)
+    if tail[-4:] == ENCRYPTED_MAGIC:
+        raise UnsupportedError(f"{path}: encrypted Parquet files are not supported")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] != MAGIC or not 0 < length <= min(size - 12, MAX_FOOTER_BYTES):
+        raise MalformedTableError(f"{path}: footer: no Parquet file, or a truncated one")
+    data = tail[-8 - length : -8] if length + 8 <= len(tail) else source.read_at(length, size - 8 - length)
+    try:
+        return parse_footer(bytes(data), size), bytes(data)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{path}: footer: {error}") from error
+    except (ThriftError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise MalformedTableError(f"{path}: footer: {_reason(error)}") from error
+
+
+def parse_footer(data: bytes, size: int) -> Footer:
+    """The facts of a footer's bytes, in a file of so many bytes; raises what malformed bytes lead to."""
+    parts = verified_parts(data, size)
+    document, _ = read_struct(data, readers={2: read_schema, 4: row_groups_reader(), 5: read_encoded})
+    if 8 in document:
+        raise UnsupportedError("encrypted Parquet files are not supported")
+    schema: FooterSchema = document[2]
+    leaves = schema.leaves
+    groups = tuple(_row_group(group, leaves, size, index) for index, group in enumerate(document.get(4, [])))
+    num_rows = document[3]
+    if num_rows != sum(g.num_rows for g in groups):
+        raise ValueError(f"{num_rows} rows, but its row groups have {sum(g.num_rows for g in groups)}")
+    identity = schema.encoded + without_entries(document.get(5, b""))
+    checksums = None if parts is None else parts(len(groups), len(leaves))
+    return Footer(num_rows, leaves, groups, len(document.get(7, ())) == len(leaves), identity, checksums)
+
+
+def _row_group(group: Struct, leaves: tuple[Leaf, ...], size: int, index: int) -> RowGroupFacts:
+    columns, num_rows = group[1], group[3]
+    if len(columns) != len(leaves):
+        raise ValueError(f"row group {index} has {len(columns)} of {len(leaves)} columns")
+    if num_rows < 0:
+        raise ValueError(f"row group {index} has {num_rows} rows")
+    chunks = tuple(_chunk(column, leaf, size, num_rows, index) for column, leaf in zip(columns, leaves, strict=True))
+    return RowGroupFacts(num_rows, chunks, sum(c.uncompressed_bytes for c in chunks))
+
+
+def _chunk(column: Struct, leaf: Leaf, size: int, num_rows: int, index: int) -> Chunk:
+    if 8 in column or 9 in column:
+        raise UnsupportedError(f"column {'.'.join(leaf.path)} is encrypted, which is not supported")
+    if column.get(1):
+        raise UnsupportedError(f"column {'.'.join(leaf.path)} lies in another file, which is not supported")
+    metadata = column[3]
+    if metadata[1] != leaf.physical_type:
+        raise ValueError(f"{_where(leaf, index)} has physical type {metadata[1]}, the schema {leaf.physical_type}")
+    data_start, length, num_values = metadata[9], metadata[7], metadata[5]
+    dictionary = metadata.get(11)
+    start = dictionary if dictionary is not None and 4 <= dictionary < data_start else data_start
+    outside = start < 4 or start + length > size
+    if length < 0 or metadata[6] < 0 or (outside and num_rows):  # an empty row group has no bytes to point at
+        raise ValueError(f"{_where(leaf, index)} at {start}, {length} bytes, lies outside of the file of {size} bytes")
+    if num_values < 0 or (leaf.max_repetition_level == 0 and num_values != num_rows):
+        raise ValueError(f"{_where(leaf, index)} has {num_values} values in {num_rows} rows")
+    return Chunk(metadata, _range(column, 4, 5, size), _range(column, 6, 7, size), start, length, num_values)
+
+
+def _range(column: Struct, offset_id: int, length_id: int, size: int) -> tuple[int, int] | None:
+    """An index outside of the file is as good as none: it only ever saves work."""
+    offset, length = column.get(offset_id), column.get(length_id)
+    if offset is None or length is None or offset < 4 or length <= 0 or offset + length > size:
+        return None
+    return offset, length
+
+
+def _where(leaf: Leaf, row_group: int) -> str:
+    return f"row group {row_group}: column {'.'.join(leaf.path)}"
+
+
+def _reason(error: Exception) -> Any:
+    return f"lacks field {error}" if isinstance(error, KeyError) else error
+
+
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
+_FORMATS = {BOOLEAN: "<?", INT32: "<i", INT64: "<q", FLOAT: "<f", DOUBLE: "<d"}
+_EXACT = Context(prec=76)
+"""The default context would round decimals of more than 28 digits."""
+
+
+def stored_bounds(statistics: Struct, leaf: Leaf, *, has_column_orders: bool) -> tuple[bytes | None, bytes | None]:
+    """Raw minimum and maximum of chunk statistics.
+
+    The deprecated pair was written with signed byte order, so it counts for numbers only; the newer pair means
+    something only in a file that states column orders.
+    """
+    numeric = leaf.physical_type in _FORMATS
+    lower, upper = statistics.get(6), statistics.get(5)
+    if (lower is not None or upper is not None) and (has_column_orders or numeric):
+        return _raw(lower), _raw(upper)
+    return (_raw(statistics.get(2)), _raw(statistics.get(1))) if numeric else (None, None)
+
+
+def decode_bounds(lower: bytes | None, upper: bytes | None, leaf: Leaf, arrow_type: pa.DataType) -> tuple[Any, Any]:
+    """Bounds as `ColumnStatistics` holds them, in the file's type; None where they tell nothing.
+
+    NaN tells nothing, and a bound of zero may stand for either zero.
+    """
+    low, high = decode_value(lower, leaf, arrow_type), decode_value(upper, leaf, arrow_type)
+    if leaf.physical_type in {FLOAT, DOUBLE}:
+        low = None if low is None or math.isnan(low) else (-0.0 if low == 0 else low)
+        high = None if high is None or math.isnan(high) else (0.0 if high == 0 else high)
+    return low, high
+
+
+def decode_value(raw: bytes | None, leaf: Leaf, arrow_type: pa.DataType) -> Any:
+    """One plain-encoded value; None if it has no order that is known, or is not of the type."""
+    if raw is None:
+        return None
+    if pt.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if pt.is_unsigned_integer(arrow_type) or pt.is_float16(arrow_type):
+        return None
+    if (form := _FORMATS.get(leaf.physical_type)) is not None:
+        if len(raw) != struct.calcsize(form):
+            return None
+        value = struct.unpack(form, raw)[0]
+        return _scaled(value, arrow_type) if pt.is_decimal(arrow_type) else value
+    if leaf.physical_type == INT96:
+        return None
+    if pt.is_decimal(arrow_type):
+        return _scaled(int.from_bytes(raw, "big", signed=True), arrow_type) if len(raw) <= 32 else None
+    if pt.is_string(arrow_type) or pt.is_large_string(arrow_type):
+        return _text(raw)
+    return (
+        raw
+        if pt.is_binary(arrow_type) or pt.is_large_binary(arrow_type) or pt.is_fixed_size_binary(arrow_type)
+        else None
+    )
+
+
+def _raw(value: Any) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def _scaled(unscaled: int, arrow_type: pa.DataType) -> Decimal:
+    return Decimal(unscaled).scaleb(-arrow_type.scale, _EXACT)
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None  # cut inside a character

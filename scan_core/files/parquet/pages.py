@@ -1,0 +1,481 @@
+"""Pages of column chunks: headers, bodies, the page index, and the small Parquet file that chosen pages are decoded from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
+from scan_core.files.parquet.footer import (
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    MAGIC,
+    PLAIN_DICTIONARY,
+    RLE_DICTIONARY,
+    Chunk,
+    Footer,
+    Leaf,
+    decode_bounds,
+)
+from scan_core.files.parquet.thrift import (
+    BINARY,
+    I32,
+    STRUCT,
+    I32Value,
+    ListValue,
+    RawStruct,
+    Struct,
+    ThriftError,
+    read_list_header,
+    read_struct,
+    write_struct,
+)
+from scan_core.io.remote import ByteSource, Range
+from scan_core.model.statistics import ColumnStatistics
+
+_HEADER_BYTES = 512
+"""Longest page header looked at first: statistics inside may be long, the counts come before them."""
+_UNCOMPRESSED, _SNAPPY, _ZSTD = 0, 1, 6
+READABLE_CODECS = frozenset({_UNCOMPRESSED, _SNAPPY, _ZSTD})
+_MOST_BYTES = 1 << 30
+_I32_FIELD = 0x15
+"""An i32 that is the next field."""
+_DATA_PAGE_AFTER = {3: 0x2C, 4: 0x1C}
+"""The header of the fifth field, a struct, after so many."""
+_LONGEST_SHIFT = 28
+
+_TRUE, _FALSE, _I32, _I64, _BINARY, _STRUCT = 1, 2, 5, 6, 8, 12
+_VALUES_ENCODING = {5: 2, 7: 2, 8: 4}
+"""Where the encoding stands among the details of a data page, a dictionary page, and a data page of the second version."""
+
+Raw = bytes | memoryview
+
+
+class PageFacts(NamedTuple):
+    """A page by its header; `body` is where the page itself begins, `offset` its header."""
+
+    kind: int
+    plain_bytes: int
+    stored_bytes: int
+    num_values: int
+    encoding: int
+    body: int
+    offset: int = 0
+
+
+def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | None:
+    """The header of the page in data[position : position + length], and where its body begins; None if it has none."""
+    for size in (_HEADER_BYTES, length):
+        try:
+            header, end = read_struct(bytes(data[position : position + min(length, size)]))
+        except ThriftError:
+            continue
+        return header, position + end
+    return None
+
+
+def page_facts(data: bytes, position: int) -> PageFacts | None:
+    """What the header at `position` states; None where that is unusual, or goes on behind `data`.
+
+    Ten times as fast as reading all of a header: those of all pages may have to be looked at.
+    """
+    sizes, details, field, is_of = [0] * 4, [0] * 7, 0, 0
+    try:
+        while tag := data[position]:
+            position, field = position + 1, field + (tag >> 4)
+            if tag & 15 == _I32 and field < len(sizes):
+                sizes[field], position = _number(data, position)
+            elif tag & 15 == _STRUCT and field in _VALUES_ENCODING:
+                is_of, number = field, 0
+                while tag := data[position]:
+                    position, number = position + 1, number + (tag >> 4)
+                    if tag & 15 == _I32 and number < len(details):
+                        details[number], position = _number(data, position)
+                    else:
+                        position = _behind(data, position, tag & 15)
+                position += 1
+            else:
+                position = _behind(data, position, tag & 15)
+        return PageFacts(sizes[1], sizes[2], sizes[3], details[1], details[_VALUES_ENCODING[is_of]], position + 1)
+    except (IndexError, KeyError, ValueError):
+        return None
+
+
+def _number(data: bytes, position: int) -> tuple[int, int]:
+    """A number that is not negative, and where it ends."""
+    raw = shift = 0
+    while (byte := data[position]) & 0x80:
+        raw |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    raw |= byte << shift
+    if raw & 1 or shift > _LONGEST_SHIFT:
+        raise ValueError("not a size")
+    return raw >> 1, position + 1
+
+
+def _behind(data: bytes, position: int, kind: int) -> int:
+    """Where a value of statistics ends."""
+    if kind in {_TRUE, _FALSE}:
+        return position
+    if kind in {_I32, _I64}:
+        while data[position] & 0x80:
+            position += 1
+        return position + 1
+    if kind == _BINARY:
+        length = shift = 0
+        while (byte := data[position]) & 0x80:
+            length |= (byte & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+        position += 1 + (length | byte << shift)
+        if position >= len(data):
+            raise ValueError("it goes on")
+        return position
+    if kind == _STRUCT:
+        while tag := data[position]:
+            position = _behind(data, position + 1, tag & 15)
+        return position + 1
+    raise ValueError("an unusual header")
+
+
+def plain_page_facts(page: Raw) -> tuple[int, int] | None:
+    """Values and encoding of a data page of the first version whose header has its fields in order; None of others.
+
+    Most pages do, and reading all of a header takes three times as long.
+    """
+    try:
+        if page[0] != _I32_FIELD or page[1] != DATA_PAGE:
+            return None
+        position, fields = 2, 1
+        while page[position] == _I32_FIELD:  # sizes, perhaps the checksum
+            position, fields = position + 1, fields + 1
+            while page[position] & 0x80:
+                position += 1
+            position += 1
+        if page[position] != _DATA_PAGE_AFTER.get(fields) or page[position + 1] != _I32_FIELD:
+            return None
+        position, shift, raw = position + 2, 0, 0
+        while (byte := page[position]) & 0x80:
+            raw |= (byte & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+        encoding = page[position + 2]
+        if page[position + 1] != _I32_FIELD or encoding & 0x81:
+            return None
+    except IndexError:
+        return None
+    raw |= byte << shift
+    return None if shift > _LONGEST_SHIFT or raw & 1 else (raw >> 1, encoding >> 1)
+
+
+def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:
+    """The plain-encoded values of a dictionary page and their number; None if it is none."""
+    found = page_header(data, 0, len(data))
+    if found is None or found[0].get(1) != DICTIONARY_PAGE:
+        return None
+    header, begin = found
+    size, details = header.get(3), header.get(7)
+    if not isinstance(size, int) or not isinstance(details, dict):
+        return None
+    body = data[begin : begin + max(size, 0)]
+    if len(body) != size or not _is_intact(header, body):
+        return None
+    content, count = _decompressed(body, header.get(2), codec), details.get(1)
+    return None if content is None or not isinstance(count, int) or count < 0 else (content, count)
+
+
+def _is_intact(header: Struct, body: Raw) -> bool:
+    checksum = header.get(4)
+    return checksum is None or (isinstance(checksum, int) and crc32(body) == checksum & 0xFFFFFFFF)
+
+
+def _decompressed(body: Raw, size: Any, codec: int) -> Raw | None:
+    if not isinstance(size, int) or not 0 <= size <= _MOST_BYTES:
+        return None
+    if codec == _UNCOMPRESSED:
+        return body if len(body) == size else None
+    if size == 0:
+        return b""
+    if codec == _SNAPPY and _snappy_size(body) != size:
+        return None
+    try:
+        content = _codec("snappy" if codec == _SNAPPY else "zstd").decompress(body, size)
+    except (OSError, pa.ArrowException):
+        return None
+    return memoryview(content)  # of Arrow's memory pool: Python would map and unmap pages of this size each time
+
+
+@lru_cache(maxsize=4)
+def _codec(name: str) -> pa.Codec:
+    return pa.Codec(name)
+
+
+def _snappy_size(body: Raw) -> int:
+    """Size out of compression, which begins the body."""
+    size = 0
+    for index, byte in enumerate(body[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size
+    return -1
+
+
+_LIST_AS_FIRST_FIELD = 0x19
+_LOCATION_HEADERS = (0x16, None, 0x15, None, 0x16, None, 0x00)
+"""An i64, an i32 and an i64, each the next field, and the end of the struct."""
+_LONGEST_INTEGER_BYTES = 9
+"""Of 63 bits."""
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageLocations:
+    """Pages of a chunk in order; page k holds rows [first_rows[k], first_rows[k + 1])."""
+
+    offsets: Positions
+    lengths: Positions
+    first_rows: Positions
+
+    @property
+    def num_pages(self) -> int:
+        """Data pages of the chunk."""
+        return len(self.offsets)
+
+    @property
+    def row_counts(self) -> Positions:
+        """Rows of each page."""
+        return np.diff(self.first_rows)
+
+    def counts_of(self, pages: Positions) -> Positions:
+        """Rows of these pages."""
+        counts: Positions = self.first_rows[pages + 1] - self.first_rows[pages]
+        return counts
+
+    def pages_of(self, rows: Positions) -> tuple[Positions, Positions]:
+        """The pages of these ascending row numbers, each page once, and the page of each row."""
+        counts = np.diff(np.searchsorted(rows, self.first_rows))  # pages are fewer than rows
+        pages = np.flatnonzero(counts)
+        return pages, np.repeat(pages, counts[pages])
+
+
+def page_places(chunk: Chunk, locations: PageLocations) -> list[tuple[int, int]]:
+    """Offset and length of every page of a chunk, the dictionary page first, if it has one."""
+    pages = list(zip(locations.offsets.tolist(), locations.lengths.tolist(), strict=True))
+    before = pages[0][0] - chunk.start
+    return [(chunk.start, before), *pages] if before else pages
+
+
+def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> PageLocations | None:
+    """Page locations from the bytes of an offset index; None if they cannot be those of the chunk."""
+    try:
+        table = _plain_locations(data)
+        if table is None:
+            document, _ = read_struct(data)
+            found = [(page[1], page[2], page[3]) for page in document[1]]
+            table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    except (ThriftError, KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return None
+    offsets, lengths, first_rows = table[:, 0], table[:, 1], table[:, 2]
+    ends = offsets + lengths
+    is_right = (
+        len(table) > 0
+        and (lengths > 0).all()
+        and offsets[0] >= chunk.start
+        and ends[-1] <= chunk.start + chunk.num_bytes
+        and (offsets[1:] >= ends[:-1]).all()
+        and first_rows[0] == 0
+        and (np.diff(first_rows) > 0).all()
+        and first_rows[-1] < num_rows
+    )
+    if not is_right:
+        return None
+    return PageLocations(offsets, lengths, np.append(first_rows, num_rows))
+
+
+def _plain_locations(data: bytes) -> Positions | None:
+    """Offset, length and first row of each page, all decoded at once; None if the bytes are laid out in another way.
+
+    A page location of three fields in order is seven variable-length integers: each field's header is one byte.
+    """
+    if data[0] != _LIST_AS_FIRST_FIELD:
+        return None
+    num_pages, kind, position = read_list_header(data, 1)
+    raw = np.frombuffer(data, dtype=np.uint8, offset=position)
+    ends = np.flatnonzero(raw < 0x80)[: num_pages * len(_LOCATION_HEADERS)]
+    if kind != STRUCT or num_pages == 0 or len(ends) < num_pages * len(_LOCATION_HEADERS):
+        return None
+    starts = np.append(0, ends[:-1] + 1)
+    lengths = ends - starts + 1
+    if lengths.max() > _LONGEST_INTEGER_BYTES:
+        return None
+    shifts = (np.arange(ends[-1] + 1) - np.repeat(starts, lengths)) * 7
+    parts = (raw[: ends[-1] + 1] & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    tokens = np.add.reduceat(parts, starts).reshape(num_pages, len(_LOCATION_HEADERS))
+    if any((tokens[:, i] != header).any() for i, header in enumerate(_LOCATION_HEADERS) if header is not None):
+        return None
+    values = tokens[:, 1::2]
+    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
+
+
+def parse_column_index(
+    data: bytes, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
+) -> list[ColumnStatistics] | None:
+    """Statistics of each page from the bytes of a column index; None if they cannot be those of the pages."""
+    try:
+        document, _ = read_struct(data)
+        return _page_statistics(document, leaf, arrow_type, locations)
+    except (ThriftError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _page_statistics(
+    document: Struct, leaf: Leaf, arrow_type: pa.DataType, locations: PageLocations
+) -> list[ColumnStatistics] | None:
+    num_pages = locations.num_pages
+    null_pages, lowers, uppers = document[1], document[2], document[3]
+    null_counts = document.get(5) or [None] * num_pages
+    if not len(null_pages) == len(lowers) == len(uppers) == len(null_counts) == num_pages:
+        return None
+    found = []
+    rows = zip(null_pages, lowers, uppers, null_counts, locations.row_counts.tolist(), strict=True)
+    for is_null, lower, upper, null_count, num_rows in rows:
+        if is_null:
+            found.append(ColumnStatistics(None, None, num_rows, 0, num_rows))
+            continue
+        low, high = decode_bounds(lower, upper, leaf, arrow_type)
+        is_known = isinstance(null_count, int) and 0 <= null_count <= num_rows
+        found.append(ColumnStatistics(low, high, null_count if is_known else None, None, num_rows))
+    return found
+
+
+class PageHeaders:
+    """The headers of the pages of an open file; those of a chunk are compared once."""
+
+    def __init__(self, source: ByteSource, footer: Footer) -> None:
+        self._source = source
+        self._footer = footer
+        self._checked: set[tuple[int, int]] = set()
+
+    def ranges(self, row_group: int, leaves: Sequence[int]) -> list[Range]:
+        """What `check` reads beside the chunks themselves."""
+        if self._footer.checksums is None:
+            return []
+        chunks = self._footer.row_groups[row_group].chunks
+        return [place for leaf in leaves if (place := chunks[leaf].offset_index) is not None]
+
+    def check(self, row_group: int, leaves: Sequence[int]) -> None:
+        """Compare the first bytes of all pages of these chunks with their checksum, where the file has one.
+
+        Raises:
+            ValueError: it is wrong.
+        """
+        checksums, group = self._footer.checksums, self._footer.row_groups[row_group]
+        if checksums is None:
+            return
+        wanted = [
+            leaf
+            for leaf in leaves
+            if checksums[row_group, leaf, PAGE_HEADERS] and (row_group, leaf) not in self._checked
+        ]
+        for leaf, index in zip(wanted, self._source.read(self.ranges(row_group, wanted)), strict=True):
+            check_part(checksums, row_group, leaf, OFFSET_INDEX, index)
+            locations = parse_offset_index(bytes(index), group.chunks[leaf], group.num_rows)
+            if locations is None:
+                raise ValueError("the offset index contradicts the footer")
+            places = page_places(group.chunks[leaf], locations)
+            beginnings = self._source.read([(at, min(length, HEADER_BYTES)) for at, length in places])
+            if crc32(b"".join(beginnings)) != checksums[row_group, leaf, PAGE_HEADERS]:
+                raise ValueError("the checksum of the page headers is wrong: the bytes are damaged")
+            self._checked.add((row_group, leaf))
+
+
+def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
+    """The encoding of each data page by the footer, for files of our writers; None if it does not tell.
+
+    A chunk whose dictionary grows too large goes on without it: what the dictionary encodes comes first.
+    """
+    stated = chunk.metadata.get(13)
+    if not isinstance(stated, list):
+        return None
+    pages = [s for s in stated if s.get(1) in {DATA_PAGE, DATA_PAGE_V2}]
+    pages.sort(key=lambda s: s.get(2) not in {PLAIN_DICTIONARY, RLE_DICTIONARY})
+    found = [s[2] for s in pages for _ in range(min(s[3], num_pages + 1))]
+    return found if len(found) == num_pages else None
+
+
+_REMEMBERED_COLUMNS = 4_096
+_ROW_GROUPS = b"\x19\x1c\x19\x1c\x26\x08\x1c"
+"""A list of one row group, whose first field is a list of one column chunk, at 4, whose next field is its metadata."""
+_I64_PAGE_FILE, _I64_AFTER_NEXT = b"\x16", b"\x26"
+"""Headers of the field after the last one, and of the one after that."""
+_END = b"\x00"
+
+
+def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_values: int, num_rows: int) -> bytes:
+    """A Parquet file of one column and one row group.
+
+    Args:
+        chunk: that the pages are from.
+        leaf: its leaf column, the only one of its top-level column.
+        content: the dictionary page, which may be empty, and the data pages.
+        num_values: in the data pages.
+        num_rows: in the data pages.
+    """
+    dictionary, pages = content
+    schema, column = _unchanging(leaf, tuple(chunk.metadata[2]), chunk.metadata[4])
+    size, rows = _integer(len(dictionary) + sum(map(len, pages))), _integer(num_rows)
+    footer = b"".join(
+        (
+            *(schema, _I64_PAGE_FILE, rows, _ROW_GROUPS),
+            *(
+                column,
+                _I64_PAGE_FILE,
+                _integer(num_values),
+                _I64_PAGE_FILE,
+                size,
+                _I64_PAGE_FILE,
+                size,
+                _I64_AFTER_NEXT,
+                _integer(4 + len(dictionary)),
+            ),
+            *((_I64_AFTER_NEXT, _integer(4)) if dictionary else ()),
+            *(_END, _END, _I64_PAGE_FILE, size, _I64_PAGE_FILE, rows, _END, _END),
+        )
+    )
+    return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))
+
+
+@lru_cache(maxsize=_REMEMBERED_COLUMNS)
+def _unchanging(leaf: Leaf, encodings: tuple[int, ...], codec: int) -> tuple[bytes, bytes]:
+    """The beginnings of the footer, up to its schema, and of the column's metadata, up to its codec."""
+    schema = write_struct(
+        {
+            1: I32Value(2),
+            2: ListValue(STRUCT, [{4: b"schema", 5: I32Value(1)}, *map(RawStruct, leaf.elements)]),
+        }
+    )
+    column = write_struct(
+        {
+            1: I32Value(leaf.physical_type),
+            2: ListValue(I32, [I32Value(encoding) for encoding in encodings]),
+            3: ListValue(BINARY, [part.encode() for part in leaf.path]),
+            4: I32Value(codec),
+        }
+    )
+    return schema[:-1], column[:-1]  # without their ends: more fields follow
+
+
+def _integer(value: int) -> bytes:
+    """A number that is not negative, as an i64 is written."""
+    value <<= 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,265 @@
+"""Parquet files as a FileReader: column chunks decoded by pyarrow, strings as dictionaries where that pays.
+
+Columns are found by their place in the file's schema, never by name: names may hold dots and repeat. What the
+arrays mean for the table is the business of `projection.py`; reading single pages that of `page_reader.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from time import time_ns
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.columns.file_reader import Habits, PageStatistics, ReadCounts, RowGroup
+from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.files.parquet.absent_values import AbsenceTests
+from scan_core.files.parquet.chunks import ChunkStreams, PagedChunks, WholeChunks
+from scan_core.files.parquet.decoded_size import DecodedSizes
+from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
+from scan_core.files.parquet.footer import decode_bounds, stored_bounds
+from scan_core.io.files import fingerprint, open_input, read_small
+from scan_core.io.location import FileIOConfig
+from scan_core.io.remote import ByteRanges, ByteSource, RemoteFile, opened_source
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.rows.algebra import select_rows
+from scan_core.rows.selection import RowSelection, selected_count, slice_selection, to_indices
+
+_PAGED_SHARE_OF_ROWS = 0.5
+"""Above, reading chunks as a whole is cheaper than choosing among their pages."""
+_SMALL_FILE_BYTES = 256 * 1024
+"""Up to here copying the bytes costs less than asking the system for parts of them."""
+_SETTLED_AFTER_NANOSECONDS = 1_000_000_000
+"""A file written later than that may be written again without its time telling so."""
+
+
+def open_parquet(
+    path: str,
+    io: FileIOConfig,
+    *,
+    reads_pages: bool = True,
+    parallelism: int = 1,
+    whole: bool = False,
+    verifies: bool = True,
+) -> "ParquetFileReader":
+    """Open a Parquet file and read its footer, which is remembered: a file is opened once per split.
+
+    Args:
+        path: as the manifest writes it.
+        io: how to open it.
+        reads_pages: decode only the pages that hold selected rows, where the file has a page index.
+        parallelism: threads that may decode columns of a window of rows at a time.
+        whole: most of the file will be wanted: read a small one at once.
+        verifies: compare the checksums of pages, indexes and filters where the file has them.
+
+    Raises:
+        MissingFileError: no such file.
+        MalformedTableError: truncated, or a footer that contradicts itself.
+        UnsupportedError: encrypted.
+    """
+    source: ByteSource
+    if whole and (small := read_small(path, io, _SMALL_FILE_BYTES)) is not None:
+        source, content = ByteRanges(pa.BufferReader(small[0])), small[1]
+    else:
+        content = fingerprint(path, io)
+        source = opened_source(open_input(path, io))
+    is_settled = time_ns() - content[1] > _SETTLED_AFTER_NANOSECONDS
+    try:
+        if is_settled:
+            key = (content, tuple(sorted(io.properties.items())))
+            layout = FOOTERS.get(key, lambda: read_layout(source, path, FOOTERS.tail_bytes))
+        else:
+            layout = read_layout(source, path)
+        layout = layout if verifies else layout.unverified()
+        return ParquetFileReader(path, source, layout, reads_pages=reads_pages, parallelism=parallelism)
+    except BaseException:
+        source.close()
+        raise
+
+
+class ParquetFileReader:
+    """An open Parquet file."""
+
+    def __init__(
+        self,
+        path: str,
+        source: ByteSource,
+        layout: ParquetLayout,
+        *,
+        reads_pages: bool = True,
+        parallelism: int = 1,
+    ) -> None:
+        self.path = path
+        self._source = source
+        self._remote = source if isinstance(source, RemoteFile) else None
+        self._layout = layout
+        self._footer = self._layout.footer
+        self._leaves = self._layout.columns.leaves
+        self._reads_pages = reads_pages
+        self._chunks = WholeChunks(path, source, layout)
+        self._pages = PagedChunks(path, source, layout)
+        self._streams = ChunkStreams(path, source, layout, parallelism)
+        self._tests = AbsenceTests(path, source, layout)
+        self._sizes = DecodedSizes(path, source, layout)
+        self._windows: dict[int, int] = {}
+        self._limits: DecodingLimits | None = None
+        self.counts = ReadCounts()
+        self.arrow_schema = self._layout.columns.arrow_schema
+        self.has_field_ids = self._layout.columns.has_field_ids
+        self.row_groups: Sequence[RowGroup] = self._layout.row_groups
+        self.num_rows = self._footer.num_rows
+
+    def read(
+        self,
+        row_group: RowGroup,
+        column_indices: Sequence[int],
+        selection: RowSelection,
+        window: range | None = None,
+    ) -> list[pa.Array]:
+        """Columns and struct members by number, only the selected rows, in file types.
+
+        Low-cardinality strings come dictionary-encoded.
+
+        Raises:
+            MalformedTableError: pages that cannot be decoded; names file and column.
+        """
+        num_selected = selected_count(selection)
+        if num_selected == 0:
+            return [pa.array([], type=self.field(i).type) for i in column_indices]
+        arrays = {} if window is None else self._read_on(row_group, column_indices, selection, window)
+        if self._reads_pages and num_selected < _PAGED_SHARE_OF_ROWS * row_group.num_rows:
+            columns = [i for i in dict.fromkeys(column_indices) if i not in arrays]
+            arrays.update(self._pages.read(row_group, columns, to_indices(selection), self.counts))
+        whole = [i for i in dict.fromkeys(column_indices) if i not in arrays]
+        if whole:
+            found = self._chunks.read(row_group, whole, self.counts, self._check_of(row_group))
+            arrays.update(zip(whole, select_rows(found, selection), strict=True))
+        return [arrays[i] for i in column_indices]
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """Rows of a row group cut so that each part fits when decoded; None if all of it does.
+
+        A row group that was cut is read from top to bottom.
+
+        Raises:
+            MemoryLimitError: a single row or page is too large.
+            MalformedTableError: pages hold more than the footer states.
+        """
+        leaves = sorted({leaf for i in column_indices for leaf in self._leaves[i]})
+        self._limits = limits
+        found = self._sizes.windows(row_group, leaves, rows, limits)
+        if found:
+            self._windows[row_group.index] = min(map(len, found))
+        return found
+
+    def member(self, way: tuple[int, ...]) -> int | None:
+        """The number of a struct member as a column of its own."""
+        return self._layout.columns.numbers.get(way)
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column or member."""
+        return self._layout.columns.fields[column_index]
+
+    def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
+        """Of a primitive column from the footer; bounds in the file's type."""
+        field_type = self.field(column_index).type
+        if pt.is_nested(field_type):
+            return None
+        chunk = self._layout.chunk(row_group.index, column_index)
+        leaf = self._footer.leaves[self._leaves[column_index].start]
+        if (statistics := chunk.statistics) is None:
+            return ColumnStatistics(value_count=chunk.num_values)
+        raw = stored_bounds(statistics, leaf, has_column_orders=self._footer.has_column_orders)
+        lower, upper = decode_bounds(*raw, leaf, field_type)
+        return ColumnStatistics(lower, upper, chunk.null_count, None, chunk.num_values)
+
+    def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
+        """Of the pages of a primitive column; bounds in the file's type."""
+        return self._pages.statistics(row_group, column_index, self.counts)
+
+    def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
+        """Whether the footer names a Bloom filter of the column chunk."""
+        return self._layout.chunk(row_group.index, column_index).bloom_filter is not None
+
+    def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """By the Bloom filter of a column chunk, if it has one that is no larger than what it may spare."""
+        return self._tests.by_bloom_filter(row_group, column_index, self.counts)
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """By the dictionary page of a column chunk in which every page is encoded by it."""
+        return self._tests.by_dictionary(row_group, column_index, self.counts)
+
+    def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether all of them can be read by page, or from top to bottom."""
+        return self._reads_pages and all(
+            self._pages.has_pages(row_group, i) or len(self._layout.columns.ways[i]) == 1 for i in column_indices
+        )
+
+    def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
+        """Whether all of them can be read by page."""
+        return self._reads_pages and all(self._pages.has_pages(row_group, i) for i in column_indices)
+
+    def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
+        """Stored size of the chunks of these columns."""
+        chunks = self._footer.row_groups[row_group.index].chunks
+        return sum(chunks[leaf].num_bytes for i in column_indices for leaf in self._leaves[i])
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it pays to fetch bytes before they are asked for."""
+        return self._remote is not None
+
+    def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
+        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        if self._remote is None:
+            return
+        chunks = self._footer.row_groups[row_group.index].chunks
+        known = {(i, f.name): i for i, f in enumerate(self._layout.columns.fields)}
+        whole = sorted({leaf for key in habits.whole if key in known for leaf in self._leaves[known[key]]})
+        paged = sorted({leaf for key in habits.paged if key in known for leaf in self._leaves[known[key]]})
+        indexes = [place for leaf in paged for place in (chunks[leaf].offset_index,) if place is not None]
+        ranges = [*indexes, *((chunks[leaf].start, chunks[leaf].num_bytes) for leaf in whole)]
+        self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, most_bytes)
+
+    def release(self, row_group: RowGroup) -> None:
+        """Drop what was fetched of a row group and not asked for."""
+        if self._remote is not None:
+            self.counts.bytes_in_vain += self._remote.forget_ahead(row_group.index)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._streams.close()
+        self._chunks.close()
+        self._source.close()
+
+    def _check_of(self, row_group: RowGroup) -> Callable[[Sequence[int]], None] | None:
+        """What compares pages with the footer, on an object store, where that waits until they are fetched."""
+        if self._remote is None or (limits := self._limits) is None:
+            return None
+        return lambda leaves: self._sizes.check(row_group, leaves, limits)
+
+    def _read_on(
+        self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection, window: range
+    ) -> dict[int, pa.Array]:
+        """Those of the columns of which to go on where the last window ended: most rows are wanted, or no page is."""
+        within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
+        if selected_count(within) < num_selected:  # a diagnosis looks at all rows
+            return {}
+        if (batch_rows := self._windows.get(row_group.index)) is not None:
+            found = self._streams.read(row_group, list(dict.fromkeys(column_indices)), window, batch_rows)
+            return dict(zip(found, select_rows(list(found.values()), within), strict=True))
+        is_most = num_selected >= _PAGED_SHARE_OF_ROWS * len(window)
+        columns = [
+            i
+            for i in dict.fromkeys(column_indices)
+            if len(self._layout.columns.ways[i]) == 1
+            and (
+                not self._pages.has_pages(row_group, i) or (is_most and self._streams.may_skip_to(row_group, i, window))
+            )
+        ]
+        found = self._streams.read(row_group, columns, window)
+        read = self.compressed_bytes(row_group, columns)
+        self.counts.bytes_left_out += read - read * len(window) // max(row_group.num_rows, 1)
+        return dict(zip(found, select_rows(list(found.values()), within), strict=True))

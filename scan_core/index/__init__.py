@@ -1,1 +1,0 @@
-"""Lookup structures: key hash tables, Bloom filters, bitmap indexes."""

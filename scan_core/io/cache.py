@@ -1,0 +1,142 @@
+"""Caches of a process: bounded in bytes, least recently used values dropped first.
+
+`BoundedCache` is the one cache class; `MANIFEST_CACHE` holds decoded manifests, manifest lists and directories of
+bitmap indexes, whose sizes only their decoders know.
+
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, Generic, NamedTuple, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class BoundedCache(Generic[Key, Value]):
+    """Values by key. Safe for several threads; where processes fork, have `forget_threads` called in the new one."""
+
+    def __init__(self, size_of: Callable[[Value], int] = _one) -> None:
+        """`size_of` tells what a value adds to the whole; asked once, when it is kept."""
+        self._size_of = size_of
+        self._kept: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Of all values kept."""
+        return self._size
+
+    def __len__(self) -> int:
+        """Values kept."""
+        return len(self._kept)
+
+    def find(self, key: Key) -> Value | None:
+        """The value of `key`, None if there is none."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: Key, value: Value, limit: int) -> Value:
+        """Keep a value, in place of any other under that key; it is given back.
+
+        Older values are dropped until all fit into `limit`. One that alone does not is not kept.
+        """
+        size = self._size_of(value)
+        with self._lock:
+            self._size -= self._kept.pop(key, (value, 0))[1]
+            if size <= limit:
+                self._keep(key, value, size, limit)
+        return value
+
+    def get(self, key: Key, make: Callable[[], Value], limit: int) -> Value:
+        """The value of `key`, made if there is none while other threads wait.
+
+        Older values are dropped until all fit into `limit`; the newest stays even if it alone does not, for whoever asked
+        will ask again.
+        """
+        with self._lock:
+            if (found := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return found[0]
+            value = make()
+            self._keep(key, value, self._size_of(value), limit)
+            return value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._forget()
+
+    def forget_threads(self) -> None:
+        """In a forked process nobody holds the lock, and what the thread that did was about to change is made anew."""
+        if self._lock.locked():
+            self._forget()
+        self._lock = Lock()
+
+    def _keep(self, key: Key, value: Value, size: int, limit: int) -> None:
+        self._kept[key] = value, size
+        self._size += size
+        while self._size > limit and len(self._kept) > 1:
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._size -= freed
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._size = 0
+
+
+CACHE_LIMIT_BYTES = 256 * 1024**2
+"""About 200,000 decoded entries with statistics of 20 columns."""
+
+T = TypeVar("T")
+
+
+class _Decoded(NamedTuple):
+    value: Any
+    num_bytes: int
+
+
+_DECODED: BoundedCache[Hashable, _Decoded] = BoundedCache(lambda decoded: decoded.num_bytes)
+os.register_at_fork(after_in_child=_DECODED.forget_threads)
+
+
+def cached(key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
+    """The value under `key`; `load` returns it with its size in bytes if it is not there.
+
+    Two threads may load the same value at once; they get equal values.
+    """
+    found: T | None = get(key)
+    return put(key, *load()) if found is None else found
+
+
+def get(key: Hashable) -> Any:
+    """The value under `key`, None if there is none."""
+    found = _DECODED.find(key)
+    return None if found is None else found.value
+
+
+def put(key: Hashable, value: T, num_bytes: int) -> T:
+    """Keep a value, in place of any other under that key, unless it alone exceeds the limit; it is given back."""
+    _DECODED.put(key, _Decoded(value, num_bytes), CACHE_LIMIT_BYTES)
+    return value
+
+
+def clear() -> None:
+    """Forget everything."""
+    _DECODED.clear()
+
+
+def total_bytes() -> int:
+    """Estimated size of what is held."""
+    return _DECODED.size

@@ -1,0 +1,104 @@
+"""What only the catalog library (PyIceberg) can do: find a table by its catalog name, open remote file systems.
+
+The only import of PyIceberg in scan_core, and a lazy one: local tables never load it.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from scan_core.io.location import Location
+from scan_core.model.errors import MissingFileError, TableNotFoundError
+
+_filesystems: dict[tuple[Any, ...], Any] = {}
+_lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """In a forked process the thread that held the lock does not exist, and would never release it."""
+    global _lock  # noqa: PLW0603 - the lock belongs to the file systems of the process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
+def filesystem(location: Location, properties: Mapping[str, str]) -> tuple[Any, str]:
+    """The pyarrow file system of a remote location, and the path inside it.
+
+    Raises:
+        MissingFileError: no installed FileIO opens this scheme.
+    """
+    key = (location.scheme, location.authority, tuple(sorted(properties.items())))
+    with _lock:
+        found = _filesystems.get(key)
+    if found is None:
+        found = _open_filesystem(location, properties)
+        with _lock:
+            found = _filesystems.setdefault(key, found)
+    if location.scheme in {"hdfs", "viewfs"}:
+        return found, location.path
+    return found, location.authority + location.path
+
+
+def load_table(identifier: str, properties: Mapping[str, str]) -> Any:
+    """The PyIceberg table called `catalog.namespace.table`, or `namespace.table` in the default catalog.
+
+    Raises:
+        TableNotFoundError: no such catalog or table, or the catalog cannot be asked.
+    """
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
+        NoSuchIdentifierError,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+    )
+
+    parts = identifier.split(".")
+    catalog_name, name = (parts[0], parts[1:]) if len(parts) > 2 else (None, parts)
+    try:
+        catalog = load_catalog(catalog_name, **properties)
+    except Exception as error:  # of PyIceberg, a database or the network: each kind of catalog has its own
+        raise TableNotFoundError(
+            f"{identifier!r} is no file or folder, and PyIceberg cannot open a catalog "
+            f"{catalog_name or 'default'!r}: {_reason(error)}"
+        ) from error
+    try:
+        return catalog.load_table(tuple(name))
+    except (NoSuchTableError, NoSuchNamespaceError, NoSuchIdentifierError) as error:
+        raise TableNotFoundError(f"catalog {catalog.name!r} has no table {'.'.join(name)!r}") from error
+    except Exception as error:  # the same
+        raise TableNotFoundError(
+            f"catalog {catalog.name!r} cannot load the table {'.'.join(name)!r}: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
+
+
+def table_facts(table: Any) -> tuple[str, dict[str, str]] | None:
+    """Metadata location and FileIO properties of a PyIceberg table; None for any other object."""
+    location = getattr(table, "metadata_location", None)
+    file_io: Any = getattr(table, "io", None)
+    if not isinstance(location, str) or not hasattr(file_io, "properties"):
+        return None
+    return location, {str(k): str(v) for k, v in file_io.properties.items()}
+
+
+def _open_filesystem(location: Location, properties: Mapping[str, str]) -> Any:
+    from pyarrow import fs
+    from pyiceberg.io import load_file_io
+
+    handler: Any = fs.FSSpecHandler
+    try:
+        file_io: Any = load_file_io(dict(properties), str(location))
+        if hasattr(file_io, "fs_by_scheme"):
+            return file_io.fs_by_scheme(location.scheme, location.authority)
+        return fs.PyFileSystem(handler(file_io.get_fs(location.scheme, location.authority)))
+    except (ValueError, ImportError, AttributeError, UserWarning) as error:
+        scheme = urlsplit(str(location)).scheme
+        raise MissingFileError(f"cannot open {location}: no file system for {scheme}:// ({error})") from error

@@ -1,0 +1,309 @@
+"""Opening the files that metadata names: local ones directly, others through the catalog library's FileIO.
+
+Nothing here knows formats. Local files need no catalog library. Lengths that come from metadata are checked against
+the file before anything is allocated.
+"""
+
+import os
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scan_core.io.location import FileIOConfig, Location, is_within, parse_location, relocate
+from scan_core.model.errors import MalformedTableError, MissingFileError, OutsideTableError
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+Fingerprint = tuple[str, int, int]
+"""Resolved path and, of local files, time and size."""
+
+
+def locate(path: str, io: FileIOConfig) -> Location:
+    """The place to open: relocated, with one spelling per scheme, and one where files of the table may lie.
+
+    Raises:
+        MalformedTableError: the path climbs out of a relocated prefix.
+        OutsideTableError: the table has no business there.
+    """
+    location = relocate(path, io)
+    if io.places is not None and not _is_allowed(location, io.places):
+        raise OutsideTableError(
+            f"cannot open {path}: the table was found in {io.places[0]}, and this lies outside of the places that may hold "
+            f"its files ({', '.join(io.places)}){_how_to_allow(location, path, io)}"
+        )
+    return location
+
+
+def refuse_moved(named: str, live: str, io: FileIOConfig, delete_path: str) -> None:
+    """Refuse a position delete that names a live data file where it lay before the table was moved.
+
+    Tools that move tables may rewrite metadata and leave the paths inside position-delete files as they were. The deletes
+    would then meet no file, and deleted rows come back. A path outside of the table's places that ends as a live file's
+    does, from the place on, is taken for such a one; every other unknown path is that of a file that is gone.
+
+    Args:
+        named: data file by the position delete.
+        live: a live data file of the table.
+        io: places of the table, and relocation.
+        delete_path: of the delete file.
+
+    Raises:
+        MalformedTableError: it is one; says how to relocate.
+    """
+    if io.places is None:
+        return
+    other, here = relocate(named, io), relocate(live, io)
+    if not other.path.endswith(f"/{here.path.rpartition('/')[2]}") or _is_allowed(other, io.places):
+        return
+    for place in io.places:
+        root = parse_location(place).path.rstrip("/")
+        tail = here.path.removeprefix(root)
+        if here.path.startswith(f"{root}/") and other.path.endswith(tail):
+            before = named.removesuffix(tail)
+            raise MalformedTableError(
+                f"{delete_path}: deletes rows of {named}, which is where {live} lay before the table was moved: its metadata "
+                f"was rewritten, this file was not; read the table with --relocate '{before}={place}' (in Python "
+                "relocate={old: new}), or rewrite its position deletes"
+            )
+
+
+@lru_cache(maxsize=65_536)
+def _is_allowed(location: Location, places: tuple[str, ...]) -> bool:
+    return any(is_within(location, parse_location(place)) for place in places)
+
+
+def open_input(path: str, io: FileIOConfig) -> pa.NativeFile:
+    """The file for random access; the caller closes it.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be opened.
+    """
+    location = locate(path, io)
+    try:
+        if location.is_local:
+            _require_plain(os.stat(location.path), path)  # noqa: PTH116 - opening a FIFO would wait for its other end
+            return pa.OSFile(location.path, "rb")
+        filesystem, inner = _remote(location, io)
+        opened: pa.NativeFile = filesystem.open_input_file(inner)
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+    return opened
+
+
+def file_size(path: str, io: FileIOConfig) -> int:
+    """Size in bytes; MissingFileError if there is no such file."""
+    location = locate(path, io)
+    try:
+        if location.is_local:
+            return Path(location.path).stat().st_size
+        with open_input(path, io) as file:
+            return int(file.size())
+    except OSError as error:
+        if isinstance(error, MissingFileError):
+            raise
+        raise _missing(path, location, error, io) from error
+
+
+def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None = None) -> bytes:
+    """The bytes [offset, offset + length) of a file, or all from `offset` on.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+        MalformedTableError: the range is not inside the file.
+    """
+    location = locate(path, io)
+    try:
+        if location.is_local:
+            descriptor = os.open(location.path, _READ)
+            try:
+                _require_plain(os.fstat(descriptor), path)
+                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size)
+                return _read_local(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+        remote: Any = open_input(path, io)
+        with remote:
+            length = _checked_length(path, offset, length, remote.size())
+            data: bytes = remote.read_at(length, offset)
+            return data
+    except OSError as error:
+        if isinstance(error, MissingFileError):
+            raise
+        raise _missing(path, location, error, io) from error
+
+
+def read_whole(path: str, io: FileIOConfig) -> tuple[bytes, Fingerprint]:
+    """All bytes of a file, and its `fingerprint`, which costs nothing while the file is open.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+    """
+    location = locate(path, io)
+    if not location.is_local:
+        return read_bytes(path, io), (str(location), 0, 0)
+    found = _read_whole_local(path, location, None, io)
+    assert found is not None  # noqa: S101  none is too large
+    return found
+
+
+def read_small(path: str, io: FileIOConfig, most_bytes: int) -> tuple[bytes, Fingerprint] | None:
+    """The same of a local file of up to `most_bytes`; None of others, which are better asked for ranges.
+
+    Raises:
+        MissingFileError: it does not exist or cannot be read.
+    """
+    location = locate(path, io)
+    return _read_whole_local(path, location, most_bytes, io) if location.is_local else None
+
+
+def fingerprint(path: str, io: FileIOConfig) -> Fingerprint:
+    """What identifies a file's content to a cache: resolved path and, for local files, time and size.
+
+    Files of a table never change under one name; local ones are checked all the same, since looking is cheap.
+    """
+    location = locate(path, io)
+    if not location.is_local:
+        return str(location), 0, 0
+    try:
+        status = os.stat(location.path)  # noqa: PTH116 - once per manifest: a Path costs more than the call
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+    return location.path, status.st_mtime_ns, status.st_size
+
+
+def exists(path: str, io: FileIOConfig) -> bool:
+    """True if there is a file or folder of that name."""
+    return _kind(locate(path, io), io) is not None
+
+
+def is_folder(path: str, io: FileIOConfig) -> bool:
+    """True if the path is a folder (on object stores: a prefix with something below it)."""
+    return _kind(locate(path, io), io) == "folder"
+
+
+def list_folder(path: str, io: FileIOConfig) -> list[str]:
+    """Names of the files directly in a folder, sorted; empty if there is no such folder."""
+    return _list(path, io, folders=False)
+
+
+def list_folders(path: str, io: FileIOConfig) -> list[str]:
+    """Names of the folders directly in a folder, sorted; empty if there is no such folder."""
+    return _list(path, io, folders=True)
+
+
+def _list(path: str, io: FileIOConfig, *, folders: bool) -> list[str]:
+    location = locate(path, io)
+    try:
+        if location.is_local:
+            entries = Path(location.path).iterdir()
+            return sorted(e.name for e in entries if (e.is_dir() if folders else e.is_file()))
+        from pyarrow import fs
+
+        filesystem, inner = _remote(location, io)
+        infos = filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+        wanted = fs.FileType.Directory if folders else fs.FileType.File
+        return sorted(i.base_name for i in infos if i.type == wanted)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+
+
+def _kind(location: Location, io: FileIOConfig) -> str | None:
+    if location.is_local:
+        local = Path(location.path)
+        if local.is_dir():
+            return "folder"
+        return "file" if local.exists() else None
+    from pyarrow import fs
+
+    filesystem, inner = _remote(location, io)
+    try:
+        kind = filesystem.get_file_info(inner).type
+    except OSError as error:
+        raise _missing(str(location), location, error, io) from error
+    return {fs.FileType.Directory: "folder", fs.FileType.File: "file"}.get(kind)
+
+
+def _remote(location: Location, io: FileIOConfig) -> tuple[Any, str]:
+    from scan_core.io.catalog import filesystem
+
+    try:
+        return filesystem(location, io.properties)
+    except MissingFileError as error:
+        raise MissingFileError(f"{error}{_how_to_relocate(str(location), io)}") from error
+
+
+def _read_whole_local(
+    path: str, location: Location, most_bytes: int | None, io: FileIOConfig
+) -> tuple[bytes, Fingerprint] | None:
+    try:
+        descriptor = os.open(location.path, _READ)
+        try:
+            status = os.fstat(descriptor)
+            _require_plain(status, path)
+            if most_bytes is not None and status.st_size > most_bytes:
+                return None
+            data = _read_local(descriptor, 0, status.st_size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _missing(path, location, error, io) from error
+    return data, (location.path, status.st_mtime_ns, status.st_size)
+
+
+def _read_local(descriptor: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _checked_length(path: str, offset: int, length: int | None, size: int) -> int:
+    if length is None:
+        length = size - offset
+    if offset < 0 or length < 0 or offset + length > size:
+        raise MalformedTableError(f"{path}: bytes {offset} to {offset + length} are not inside its {size} bytes")
+    return length
+
+
+def _require_plain(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = next((name for test, name in _KINDS if test(status.st_mode)), "no plain file")
+        raise MissingFileError(f"cannot open {path}: it is {kind}, no file of a table")
+
+
+def _missing(path: str, location: Location, error: OSError, io: FileIOConfig) -> MissingFileError:
+    opened = "" if path == str(location) else f" (opened as {location})"
+    reason = error.strerror or str(error)
+    return MissingFileError(f"cannot open {path}{opened}: {reason}{_how_to_relocate(path, io)}")
+
+
+def _how_to_allow(location: Location, path: str, io: FileIOConfig) -> str:
+    if io.moved is not None and path.startswith(io.moved[0]):
+        return _how_to_relocate(path, io)
+    folder = str(location).rpartition("/")[0]
+    return f"; if it is a file of the table, allow its folder: --relocate {folder}={folder} (relocate={{old: new}})"
+
+
+def _how_to_relocate(path: str, io: FileIOConfig) -> str:
+    if io.moved is not None and path.startswith(io.moved[0]):
+        old, new = io.moved
+        found = f"; by its metadata the table lies at {old}, but the metadata was found in {new}: "
+        return f"{found}if it was moved, read it with --relocate '{old}={new}' (in Python relocate={{old: new}})"
+    return "; if the table was moved, name the old and the new place with --relocate OLD=NEW (relocate={old: new})"

@@ -1,0 +1,215 @@
+"""Keys of another table as values of a column: exactly the same value, or none that could match.
+
+Whoever gives keys need not know the column's width, unit or precision: 5 as int64 is 5 as int32, and 2**40 is in no int
+column. What is of another kind (text for a number, a date for a timestamp) is refused, never converted.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from scan_core.model.errors import OptionError
+from scan_core.model.schema import Type, arrow_type
+
+_MOST_DIGITS = 38
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MILLISECONDS_PER_DAY = 86_400_000
+_FLOAT_EXACT = 1 << 53
+_UUID_BYTES = 16
+_UUID_TEXT = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+
+
+def as_column_values(keys: pa.Array, column: str, column_type: Type) -> pa.Array:
+    """The keys that can be values of the column, in the engine's Arrow type, the others NULL; one per key.
+
+    Args:
+        keys: an array of any Arrow type.
+        column: its name, for messages.
+        column_type: its Iceberg type.
+
+    Raises:
+        OptionError: the keys are of another kind than the column.
+    """
+    target = arrow_type(column_type)
+    keys = _plain(keys)
+    if pt.is_null(keys.type):
+        return pa.nulls(len(keys), target)
+    is_uuid = str(column_type) == "uuid"
+    convert = _as_uuids if is_uuid else _conversion(keys.type, target)
+    found = convert(keys, target) if convert is not None else None
+    if found is None:
+        raise OptionError(
+            f"keys of type {keys.type} cannot be compared with column {column!r} of type {column_type}; convert them first"
+        )
+    return positive_zero(found)
+
+
+def positive_zero(array: pa.Array) -> pa.Array:
+    """Floats with one zero: both zeros are one key, as in every join."""
+    if pt.is_dictionary(array.type) and pt.is_floating(array.type.value_type):
+        array = array.dictionary_decode()
+    return pc.add(array, pa.scalar(0.0, array.type)) if pt.is_floating(array.type) else array
+
+
+def _plain(keys: pa.Array) -> pa.Array:
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    if isinstance(keys, pa.DictionaryArray):
+        keys = keys.dictionary_decode()
+    if isinstance(keys, pa.ExtensionArray):
+        keys = keys.storage
+    if pt.is_float16(keys.type):  # few kernels know it
+        return keys.cast(pa.float32())
+    if pt.is_string_view(keys.type) or pt.is_large_string(keys.type):
+        return _narrow_text(keys, pa.string(), pa.large_string())
+    if pt.is_binary_view(keys.type) or pt.is_large_binary(keys.type):
+        return _narrow_text(keys, pa.binary(), pa.large_binary())
+    return keys
+
+
+def _narrow_text(keys: pa.Array, narrow: pa.DataType, wide: pa.DataType) -> pa.Array:
+    return keys.cast(narrow) if keys.nbytes < 2**31 else keys.cast(wide)
+
+
+Conversion = Callable[[pa.Array, pa.DataType], pa.Array | None]
+
+
+def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:  # noqa: C901  one flat case per kind
+    if source == target:
+        return lambda keys, _: keys
+    if pt.is_integer(target):
+        if pt.is_integer(source):
+            return _as_integers
+        return _whole_to_integers if pt.is_decimal(source) or pt.is_floating(source) else None
+    if pt.is_decimal(target):
+        return _as_decimals if pt.is_integer(source) or pt.is_decimal(source) else None
+    if pt.is_floating(target):
+        return _as_floats if pt.is_floating(source) or pt.is_integer(source) else None
+    if pt.is_date32(target):
+        return _as_dates if pt.is_date64(source) else None
+    if pt.is_timestamp(target):
+        same_kind = pt.is_timestamp(source) and (source.tz is None) == (target.tz is None)
+        return _as_moments if same_kind else None
+    if pt.is_time(target):
+        return _as_moments if pt.is_time(source) else None
+    if pt.is_string(target):
+        return (lambda keys, _: keys) if pt.is_large_string(source) else None
+    if pt.is_binary(target):
+        return (
+            (lambda keys, _: keys.cast(pa.binary()))
+            if pt.is_fixed_size_binary(source) or pt.is_large_binary(source)
+            else None
+        )
+    if pt.is_fixed_size_binary(target):
+        return _as_fixed if pt.is_binary(source) or pt.is_fixed_size_binary(source) else None
+    return None
+
+
+def _where(array: pa.Array, condition: pa.Array) -> pa.Array:
+    """The values for which the condition is true, the others NULL."""
+    return pc.if_else(condition.fill_null(False), array, pa.scalar(None, array.type))
+
+
+def _within(keys: pa.Array, low: int, high: int) -> pa.Array:
+    """The keys in the range, as far as their type reaches."""
+    kind = keys.type
+    if pt.is_integer(kind):
+        bits, signed = kind.bit_width, pt.is_signed_integer(kind)
+        least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+        low, high = max(low, least), min(high, most)
+    inside = pc.and_(pc.greater_equal(keys, pa.scalar(low, kind)), pc.less_equal(keys, pa.scalar(high, kind)))
+    return _where(keys, inside)
+
+
+def _as_integers(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    limit = 1 << (target.bit_width - 1)
+    return _within(keys, -limit, limit - 1).cast(target)
+
+
+def _whole_to_integers(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    whole = _where(keys, pc.equal(keys, pc.floor(keys)))
+    if pt.is_floating(keys.type):
+        wide = whole.cast(pa.float64())
+        inside = pc.and_(pc.greater_equal(wide, -(2.0**63)), pc.less(wide, 2.0**63))
+        return _as_integers(_where(wide, inside).cast(pa.int64()), target)
+    integral = whole.cast(pa.decimal256(76, whole.type.scale)).cast(pa.decimal256(76, 0))
+    limit = 1 << (target.bit_width - 1)
+    inside = pc.and_(
+        pc.greater_equal(integral, pa.scalar(-limit, pa.decimal256(76, 0))),
+        pc.less(integral, pa.scalar(limit, pa.decimal256(76, 0))),
+    )
+    return _where(integral, inside).cast(target)
+
+
+def _as_decimals(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
+    if pt.is_integer(keys.type):
+        wide = (
+            keys.cast(pa.decimal256(76, 0))
+            if keys.type.bit_width == 64
+            else keys.cast(pa.int64()).cast(pa.decimal256(76, 0))
+        )
+    else:
+        wide = keys.cast(pa.decimal256(76, keys.type.scale))
+    common = pa.decimal256(76, max(target.scale, wide.type.scale))
+    wide = wide.cast(common)
+    if target.precision - target.scale + common.scale < common.precision:  # else everything is below the limit
+        limit = pa.scalar(10 ** (target.precision - target.scale), pa.decimal256(76, 0)).cast(common)
+        wide = _where(wide, pc.less(pc.abs(wide), limit))
+    scaled = wide.cast(pa.decimal256(76, target.scale), safe=False)
+    return _where(scaled, pc.equal(scaled.cast(common), wide)).cast(target)
+
+
+def _as_floats(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    if pt.is_integer(keys.type):
+        keys = _within(keys, -_FLOAT_EXACT, _FLOAT_EXACT).cast(pa.float64())
+    wide = keys.cast(pa.float64())
+    narrow = wide.cast(target, safe=False)
+    back = narrow.cast(pa.float64())
+    return _where(narrow, pc.or_kleene(pc.equal(back, wide), pc.and_(pc.is_nan(back), pc.is_nan(wide))))
+
+
+def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    have, want = _PER_SECOND[keys.type.unit], _PER_SECOND[target.unit]
+    stored = keys.cast(pa.int32()).cast(pa.int64()) if keys.type.bit_width == 32 else keys.cast(pa.int64())
+    if want >= have:
+        limit = ((1 << 63) - 1) // (want // have)
+        numbers = pc.multiply(_within(stored, -limit, limit), want // have)
+    else:
+        step = have // want
+        numbers = pc.divide(stored, step)
+        numbers = _where(numbers, pc.equal(pc.multiply(numbers, step), stored))
+    return numbers.cast(target) if target.bit_width == 64 else numbers.cast(pa.int32()).cast(target)
+
+
+def _as_dates(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    """From milliseconds, which should be whole days but need not be."""
+    stored = keys.cast(pa.int64())
+    days = pc.divide(stored, _MILLISECONDS_PER_DAY)
+    whole = _where(days, pc.equal(pc.multiply(days, _MILLISECONDS_PER_DAY), stored))
+    return _as_integers(whole, pa.int32()).cast(target)
+
+
+def _as_fixed(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
+    variable = keys.cast(pa.binary())
+    return _where(variable, pc.equal(pc.binary_length(variable), target.byte_width)).cast(target)
+
+
+def _as_uuids(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """From 16 bytes, or from text in one of its usual forms."""
+    if pt.is_binary(keys.type) or pt.is_fixed_size_binary(keys.type):
+        return _as_fixed(keys, target)
+    if not pt.is_string(keys.type):
+        return None
+    is_uuid = pc.match_substring_regex(keys, _UUID_TEXT).fill_null(False)
+    digits = pc.replace_substring(pc.if_else(is_uuid, keys, "0" * (2 * _UUID_BYTES)), "-", "")
+    joined = digits.cast(pa.string())
+    text = pa.py_buffer(bytes.fromhex(_all_text(joined)))
+    return _where(pa.Array.from_buffers(target, len(keys), [None, text]), is_uuid)
+
+
+def _all_text(array: pa.Array) -> str:
+    """The characters of all strings, one after the other."""
+    whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array), "")
+    return str(whole[0].as_py())

@@ -1,0 +1,284 @@
+"""Key columns in a form that can be hashed and compared in bulk: 64-bit words, or byte strings.
+
+Two rows are the same key iff every word and every null flag is equal: NULL equals NULL, NaN equals NaN whatever its
+payload, -0.0 differs from 0.0. Hashing is the business of `key_hash.py`, finding that of `hash_table.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scan_core.model.errors import MalformedTableError, UnsupportedError
+from scan_core.rows.buffers import numbers, validity
+
+Words = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.integer]
+
+LOOP_WORDS = 8
+"""Strings of up to this many words are hashed word by word over all rows; the rest of longer ones is flattened."""
+SLACK_BYTES = 8 * LOOP_WORDS
+"""Readable bytes after the last byte string: all words of the loop can be loaded whole for every string."""
+
+_CANONICAL_NAN = np.uint64(0x7FF8000000000000)
+_ONE_WORD_DECIMAL_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedColumn:
+    """Values of a fixed number of 64-bit words; words of NULL are 0. `valid` is None where nothing is NULL."""
+
+    words: tuple[Words, ...]
+    valid: Flags | None
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesColumn:
+    """Byte strings `data[offsets[i] : offsets[i + 1]]`; NULL has length 0. Offsets have 32 or 64 bits.
+
+    With slack the offsets have 64 bits, and as many bytes can be read after the last string.
+    """
+
+    offsets: npt.NDArray[np.signedinteger]
+    data: npt.NDArray[np.uint8]
+    valid: Flags | None
+    num_rows: int
+    has_slack: bool = False
+
+    def with_slack(self) -> "BytesColumn":
+        """The same strings, with slack; copied unless they have it."""
+        if self.has_slack:
+            return self
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        data = np.zeros(last - first + SLACK_BYTES, np.uint8)
+        data[: last - first] = self.data[first:last]
+        return BytesColumn(self.offsets.astype(np.int64) - first, data, self.valid, self.num_rows, has_slack=True)
+
+    @property
+    def word_view(self) -> Words:
+        """The word that begins at each byte, little-endian, unaligned; of a column with slack."""
+        count = len(self.data) - 7
+        return np.ndarray((count,), dtype="<u8", buffer=self.data, strides=(1,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictionaryColumn:
+    """Rows that point into distinct values, which are hashed once each."""
+
+    codes: Codes
+    values: FixedColumn | BytesColumn
+    num_rows: int
+
+
+KeyColumn = FixedColumn | BytesColumn | DictionaryColumn
+
+
+def key_column(array: pa.Array) -> KeyColumn:
+    """The canonical form of a leaf array in the engine's type.
+
+    Integers, dates, times and timestamps become their 64-bit value, float and double the bits of the double,
+    booleans 0 and 1, decimals of up to 18 digits their unscaled value, wider ones and fixed-length bytes as many words
+    as they fill.
+
+    Raises:
+        UnsupportedError: a list, map, struct or other type that cannot be a key.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        return _dictionary_column(array)
+    if pa.types.is_null(array.type):
+        return FixedColumn((np.zeros(len(array), np.uint64),), np.zeros(len(array), np.bool_), len(array))
+    valid = validity(array)
+    if _is_byte_string(array.type):
+        return _bytes_column(array, valid)
+    words = tuple(_words(array))
+    if valid is not None:
+        words = tuple(np.where(valid, w, np.uint64(0)) for w in words)
+    return FixedColumn(words, valid, len(array))
+
+
+def is_integer_like(kind: pa.DataType) -> bool:
+    """Whether values of the type are one signed 64-bit number each."""
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _ONE_WORD_DECIMAL_DIGITS)
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def is_one_word(kind: pa.DataType) -> bool:
+    """Whether one 64-bit word tells every value of the type but NULL."""
+    return is_integer_like(kind) or bool(pa.types.is_floating(kind))
+
+
+def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int32]:
+    """The numbers of an integer-like array, garbage under NULL included; int32 where the array stores that."""
+    kind = array.type
+    stored_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
+    if stored_signed and kind.bit_width in {32, 64}:
+        return _values(array, np.int64 if kind.bit_width == 64 else np.int32)
+    return _words(array)[0].view(np.int64)
+
+
+def concat(columns: Sequence[KeyColumn]) -> KeyColumn:
+    """The rows of all columns, which hold one type, one after the other."""
+    if len(columns) == 1:
+        return columns[0]
+    if any(isinstance(c, DictionaryColumn) for c in columns):
+        return _concat_dictionaries(columns)
+    num_rows = sum(c.num_rows for c in columns)
+    valid = None
+    if any(null_flags(c) is not None for c in columns):
+        valid = np.concatenate(
+            [~flags if (flags := null_flags(c)) is not None else np.ones(c.num_rows, np.bool_) for c in columns]
+        )
+    fixed = [c for c in columns if isinstance(c, FixedColumn)]
+    if fixed:
+        words = tuple(np.concatenate(parts) for parts in zip(*(c.words for c in fixed), strict=True))
+        return FixedColumn(words, valid, num_rows)
+    strings = [c.with_slack() for c in columns if isinstance(c, BytesColumn)]
+    shifts = np.cumsum([0, *(len(c.data) - SLACK_BYTES for c in strings)])
+    return BytesColumn(
+        np.concatenate([*(c.offsets[:-1] + shift for c, shift in zip(strings, shifts[:-1], strict=True)), shifts[-1:]]),
+        np.concatenate([*(c.data[: len(c.data) - SLACK_BYTES] for c in strings), np.zeros(SLACK_BYTES, np.uint8)]),
+        valid,
+        num_rows,
+        has_slack=True,
+    )
+
+
+def _concat_dictionaries(columns: Sequence[KeyColumn]) -> DictionaryColumn:
+    """Codes shifted behind each other; a plain column is its own dictionary."""
+    values = [c.values if isinstance(c, DictionaryColumn) else c for c in columns]
+    shifts = np.cumsum([0, *(v.num_rows for v in values)])
+    codes = [
+        (c.codes if isinstance(c, DictionaryColumn) else np.arange(c.num_rows)) + shift
+        for c, shift in zip(columns, shifts[:-1], strict=True)
+    ]
+    joined = concat(values)
+    assert not isinstance(joined, DictionaryColumn)  # noqa: S101 - values are plain columns
+    return DictionaryColumn(np.concatenate(codes), joined, sum(len(c) for c in codes))
+
+
+def null_flags(column: KeyColumn) -> Flags | None:
+    """True for NULL; None where nothing is NULL."""
+    if isinstance(column, DictionaryColumn):
+        return None if column.values.valid is None else ~column.values.valid[column.codes]
+    return None if column.valid is None else ~column.valid
+
+
+def column_bytes(column: KeyColumn) -> int:
+    """Memory held."""
+    if isinstance(column, DictionaryColumn):
+        return column.codes.nbytes + column_bytes(column.values)
+    flags = 0 if column.valid is None else column.valid.nbytes
+    if isinstance(column, FixedColumn):
+        return flags + sum(w.nbytes for w in column.words)
+    return flags + column.offsets.nbytes + column.data.nbytes
+
+
+def _dictionary_column(array: pa.DictionaryArray) -> DictionaryColumn:
+    """NULL codes point at one more NULL value, so that a row's nullness is that of its value."""
+    values = array.dictionary
+    codes = array.indices
+    if codes.null_count:
+        codes = codes.cast(pa.int64()).fill_null(len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    plain = key_column(values)
+    if isinstance(plain, DictionaryColumn):
+        raise UnsupportedError(f"a key of type {array.type} cannot be matched against deletes")
+    return DictionaryColumn(numbers(codes), plain, len(array))
+
+
+def _is_byte_string(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _bytes_column(array: pa.Array, valid: Flags | None, flags: Flags | None = None) -> BytesColumn:
+    """`flags` say what was valid before NULLs with bytes of their own were emptied."""
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offset_buffer, data_buffer = array.buffers()
+    num_rows = len(array)
+    if num_rows == 0:
+        return BytesColumn(np.zeros(1, np.int64), np.zeros(SLACK_BYTES, np.uint8), valid, 0, has_slack=True)
+    kind = np.dtype(np.int64 if wide else np.int32)
+    offsets = np.frombuffer(offset_buffer, kind, count=num_rows + 1, offset=array.offset * kind.itemsize)
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    if valid is not None and np.diff(offsets)[~valid].any():
+        return _bytes_column(array.fill_null(b"" if _is_binary(array.type) else ""), None, valid)
+    return BytesColumn(offsets, data, valid if flags is None else flags, num_rows)
+
+
+def _words(array: pa.Array) -> list[Words]:
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return [_values(array.cast(pa.uint8()), np.uint8).astype(np.uint64)]
+    if pa.types.is_floating(kind):
+        doubles = _values(array if pa.types.is_float64(kind) else array.cast(pa.float64()), np.float64)
+        bits = doubles.view(np.uint64)
+        nan = np.isnan(doubles)
+        return [np.where(nan, _CANONICAL_NAN, bits) if nan.any() else bits]
+    if pa.types.is_decimal(kind):
+        return _decimal_words(array)
+    if pa.types.is_fixed_size_binary(kind):
+        return _fixed_binary_words(array)
+    if pa.types.is_unsigned_integer(kind):
+        return [_values(array.cast(pa.uint64()), np.uint64)]
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        narrow = pa.types.is_integer(kind) and kind.bit_width < 64
+        if narrow:
+            array = array.cast(pa.int64())
+        signed = np.int64 if array.type.bit_width == 64 else np.int32
+        return [_values(array, signed).astype(np.int64, copy=False).view(np.uint64)]
+    raise UnsupportedError(f"a key of type {kind} cannot be matched against deletes")
+
+
+def _values(array: pa.Array, dtype: Any, per_row: int = 1) -> npt.NDArray[Any]:
+    """The value buffer, garbage under NULL included, without a copy."""
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    offset = array.offset * per_row * np.dtype(dtype).itemsize
+    return np.frombuffer(array.buffers()[1], dtype, count=len(array) * per_row, offset=offset)
+
+
+def _decimal_words(array: pa.Array) -> list[Words]:
+    if not pa.types.is_decimal128(array.type):
+        array = array.cast(pa.decimal128(min(array.type.precision, 38), array.type.scale))
+    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+    if array.type.precision > _ONE_WORD_DECIMAL_DIGITS:
+        return [low, high]
+    fits = low.view(np.int64) >> 63 == high.view(np.int64)
+    if not fits.all() and (valid := validity(array)) is not None:
+        fits |= ~valid
+    if not fits.all():
+        raise MalformedTableError(f"a key value has more digits than its type {array.type} allows")
+    return [low]
+
+
+def _fixed_binary_words(array: pa.Array) -> list[Words]:
+    width = array.type.byte_width
+    count = -(-width // 8)
+    padded = np.zeros((len(array), count * 8), np.uint8)
+    if len(array) and width:
+        padded[:, :width] = _values(array, np.uint8, width).reshape(-1, width)
+    words = padded.view(np.uint64)
+    return [np.ascontiguousarray(words[:, i]) for i in range(count)]

@@ -1,0 +1,287 @@
+"""The index of one equality-delete group: key -> rank of the highest sequence number that deletes it (SEMANTICS rule 18).
+
+The form is chosen here: dense for close integers, hashed otherwise, partitioned by hash ranges in mapped files where
+the keys do not fit into memory.
+
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import pyarrow as pa
+
+from scan_core.io.private_files import PrivateFolder, spill_folder
+from scan_core.keys.columns import Flags, Words, is_integer_like, key_column, null_flags
+from scan_core.keys.dense import DenseIndex, build_dense, build_dense_streamed
+from scan_core.keys.hash import HashSeed, hash_rows, rotated
+from scan_core.keys.hashed import HashedIndex, build_hashed, random_seed
+from scan_core.keys.index_file import MappedIndex, write_index
+from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
+from scan_core.keys.table import may_contain
+from scan_core.model.errors import ScanError
+from scan_core.native.compiled import kernels_if_worthwhile, measured
+from scan_core.rows.buffers import numbers
+
+MAX_PARTITION_BITS = 8
+"""256 spill files are open at a time."""
+_SEQUENCE_NUMBER = b"sequence-number"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PartitionedIndex:
+    """Partition p holds the keys whose hash begins with the bits of p."""
+
+    sequence_numbers: tuple[int, ...]
+    seed: HashSeed
+    shift: int
+    parts: tuple[MappedIndex, ...]
+    filters: tuple[Words, ...]
+    has_bijective_hash: bool
+    null_rank: int
+    num_keys: int
+    summaries: tuple[KeySummary, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held between probes."""
+        return sum(s.num_bytes for s in self.summaries) + sum(f.nbytes for f in self.filters)
+
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+        """Rows whose key has a rank above the threshold."""
+        kernels = kernels_if_worthwhile(use_numba=use_numba)
+        with measured(kernels):
+            columns = [key_column(array) for array in keys]
+            hashes = hash_rows(columns, self.seed, kernels)
+            partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
+            hashes = rotated(hashes, 64 - self.shift)
+            dead = np.zeros(len(hashes), np.bool_)
+            for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
+                index = _hashed(part)
+                own = hashes if index.seed == self.seed else hash_rows(columns, index.seed, kernels)
+                among = np.flatnonzero(partition == number)
+                among = among[may_contain(bits, own[among], index.table.levels[0, 1])]
+                if len(among):
+                    dead[among] = index.deleted_hashes(own[among], columns, threshold, kernels, among)
+                    part.release()
+            if self.has_bijective_hash and (nulls := null_flags(columns[0])) is not None:
+                dead[nulls] = self.null_rank > threshold
+            return dead
+
+
+def build_partitioned(
+    keys: Iterable[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    partitions: int,
+    *,
+    use_numba: bool,
+) -> PartitionedIndex:
+    """An index over keys that are read one file after the other, ascending by sequence number.
+
+    Args:
+        keys: by file; each is dropped before the next is asked for.
+        key_types: of the key columns.
+        sequence_numbers: all of the group, ascending.
+        partitions: how many; rounded up to a power of two.
+        use_numba: allow compiled kernels.
+
+    Raises:
+        OSError: no space for the spill files.
+    """
+    bits = min(max((partitions - 1).bit_length(), 1), MAX_PARTITION_BITS)
+    seed, shift = random_seed(), 64 - bits
+    parts: list[MappedIndex] = []
+    own, name = spill_folder(), f"deletes-{secrets.token_hex(8)}"
+    folder = own.folder(name)
+    try:
+        with _Spill(folder, key_types, seed, shift) as spill:
+            for part in keys:
+                spill.add(part, use_numba=use_numba)
+        for number in range(1 << bits):
+            index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits, use_numba=use_numba)
+            write_index(index, folder, f"{number}.index")
+            with folder.read(f"{number}.index") as file:
+                parts.append(MappedIndex(file, is_verified=True))  # the mapping outlives the file's name
+    finally:
+        folder.close()
+        own.remove_folder(name)
+    num_keys = sum(_hashed(p).num_keys for p in parts)
+    summaries = zip(*(_hashed(p).summaries for p in parts), strict=True)
+    merged = tuple(merge_summaries(of_column) for of_column in summaries)
+    filters = tuple(_hashed(p).table.first_bits.copy() for p in parts)
+    for mapped in parts:
+        mapped.release()
+    is_bijective = not _hashed(parts[0]).columns
+    null_rank = max(_hashed(p).null_rank for p in parts)
+    return PartitionedIndex(
+        sequence_numbers, seed, shift, tuple(parts), filters, is_bijective, null_rank, num_keys, merged
+    )
+
+
+def _hashed(part: MappedIndex) -> HashedIndex:
+    assert isinstance(part.index, HashedIndex)  # noqa: S101 - partitions are built as such
+    return part.index
+
+
+def _build_part(
+    keys: Iterator[DeleteKeys],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    seed: HashSeed,
+    rotation: int,
+    *,
+    use_numba: bool,
+) -> HashedIndex:
+    held = list(keys)
+    try:
+        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba, seed=seed, rotation=rotation)
+    except ScanError:  # two keys of one hash: this partition gets a seed of its own
+        return build_hashed(held, key_types, sequence_numbers, use_numba=use_numba)
+
+
+class _Spill:
+    """Keys by partition in Arrow stream files."""
+
+    def __init__(self, folder: PrivateFolder, key_types: Sequence[pa.DataType], seed: HashSeed, shift: int) -> None:
+        self._schema = pa.schema([pa.field(str(i), kind) for i, kind in enumerate(key_types)])
+        self._seed = seed
+        self._shift = shift
+        self._folder = folder
+        self._num_partitions = 1 << (64 - shift)
+        self._files: list[BinaryIO] = []
+        self._writers: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._files = [self._folder.create(f"{number}.keys") for number in range(self._num_partitions)]
+        self._writers = [pa.ipc.new_stream(file, self._schema) for file in self._files]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers:
+            writer.close()
+        for file in self._files:
+            file.close()
+
+    def add(self, part: DeleteKeys, *, use_numba: bool) -> None:
+        """Append the keys of a file to their partitions."""
+        if not part.num_rows:
+            return
+        plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in part.columns]
+        hashes = hash_rows([key_column(a) for a in plain], self._seed, kernels_if_worthwhile(use_numba=use_numba))
+        partition = (hashes >> np.uint64(self._shift)).astype(np.uint16)
+        order = pa.array(np.argsort(partition, kind="stable"))
+        batch = pa.RecordBatch.from_arrays([a.take(order) for a in plain], schema=self._schema)
+        metadata = {_SEQUENCE_NUMBER: str(part.sequence_number).encode()}
+        ends = np.cumsum(np.bincount(partition, minlength=len(self._writers))).tolist()
+        begin = 0
+        for writer, end in zip(self._writers, ends, strict=True):
+            if end > begin:
+                writer.write_batch(batch.slice(begin, end - begin), custom_metadata=metadata)
+            begin = end
+
+    def read(self, number: int) -> Iterator[DeleteKeys]:
+        """The keys of a partition, in the order in which they were added."""
+        with self._folder.read(f"{number}.keys") as file, pa.ipc.open_stream(file) as reader:
+            while True:
+                try:
+                    batch, metadata = reader.read_next_batch_with_custom_metadata()
+                except StopIteration:
+                    return
+                yield DeleteKeys(int(metadata[_SEQUENCE_NUMBER]), tuple(batch.columns))
+
+
+EqualityIndex = DenseIndex | HashedIndex | PartitionedIndex
+
+_BUILD_BYTES_PER_KEY = 64
+"""What building a hash table holds for each key beside its column values, at its peak."""
+_DENSE_SHARE = 4
+"""A dense table may take this part of the memory limit."""
+_BUILD_SHARE = 2
+"""Loading and building may take this part; beyond it keys go through spill files."""
+_PARTITION_SHARE = 8
+"""One partition may take this part while it is built."""
+_LEAST_PARTITION_BYTES = 4 * 1024**2
+"""Smaller partitions save no memory worth their files."""
+
+
+def threshold_of(index: EqualityIndex, data_sequence_number: int) -> int:
+    """Ranks above it delete rows of a data file with this sequence number."""
+    return rank_of(data_sequence_number, index.sequence_numbers)
+
+
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+    """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
+    if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
+        return index.deleted(keys, threshold, use_numba=use_numba)
+    array = keys[0]
+    values, codes = array.dictionary, array.indices
+    if len(values) > len(array):
+        return index.deleted([array.dictionary_decode()], threshold, use_numba=use_numba)
+    if codes.null_count:
+        codes = codes.cast(pa.int64()).fill_null(len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    dead: Flags = index.deleted([values], threshold, use_numba=use_numba)[numbers(codes)]
+    return dead
+
+
+def build_index(
+    parts: Sequence[DeleteKeys], key_types: Sequence[pa.DataType], memory_limit_bytes: int, *, use_numba: bool = True
+) -> DenseIndex | HashedIndex:
+    """The index over the keys of all delete files of a group, which fit into memory.
+
+    Args:
+        parts: keys by file, in any order.
+        key_types: of the key columns, in the table's current types.
+        memory_limit_bytes: of the scan; caps a dense table.
+        use_numba: allow compiled kernels.
+    """
+    sequence_numbers = tuple(sorted({p.sequence_number for p in parts}))
+    parts = sorted((p for p in parts if p.num_rows), key=lambda p: p.sequence_number)
+    if len(key_types) == 1 and is_integer_like(key_types[0]):
+        dense = build_dense(parts, key_types[0], sequence_numbers, memory_limit_bytes // _DENSE_SHARE)
+        if dense is not None:
+            return dense
+    return build_hashed(parts, key_types, sequence_numbers, use_numba=use_numba)
+
+
+def build_bytes(num_keys: int, stored_bytes: int) -> int:
+    """What loading and indexing so many keys from files of so many bytes is expected to hold at its peak."""
+    return num_keys * _BUILD_BYTES_PER_KEY + 4 * stored_bytes
+
+
+def needs_streaming(expected_bytes: int, memory_limit_bytes: int) -> bool:
+    """Whether the keys should be read file by file instead of held together."""
+    return expected_bytes > memory_limit_bytes // _BUILD_SHARE
+
+
+def build_index_streamed(
+    read: Callable[[], Iterable[DeleteKeys]],
+    key_types: Sequence[pa.DataType],
+    sequence_numbers: tuple[int, ...],
+    expected_bytes: int,
+    memory_limit_bytes: int,
+    *,
+    use_numba: bool = True,
+) -> EqualityIndex:
+    """The index over keys that do not fit into memory together.
+
+    Args:
+        read: reads the files anew, one after the other, ascending by sequence number.
+        key_types: of the key columns, in the table's current types.
+        sequence_numbers: of all files, ascending.
+        expected_bytes: of `build_bytes`.
+        memory_limit_bytes: of the scan.
+        use_numba: allow compiled kernels.
+
+    Raises:
+        OSError: no space for spill files.
+    """
+    if len(key_types) == 1 and is_integer_like(key_types[0]):
+        dense = build_dense_streamed(read(), key_types[0], sequence_numbers, memory_limit_bytes // _DENSE_SHARE)
+        if dense is not None:
+            return dense
+    partitions = -(-expected_bytes // max(memory_limit_bytes // _PARTITION_SHARE, _LEAST_PARTITION_BYTES))
+    return build_partitioned(read(), key_types, sequence_numbers, partitions, use_numba=use_numba)

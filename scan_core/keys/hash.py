@@ -1,0 +1,319 @@
+"""One 64-bit hash per row over key columns, and whether two rows with equal hashes have equal keys.
+
+Hashes are seeded so that nobody can craft keys that collide; the comparison of words makes the lookup exact.
+
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scan_core.keys.columns import (
+    LOOP_WORDS,
+    BytesColumn,
+    Codes,
+    DictionaryColumn,
+    FixedColumn,
+    Flags,
+    KeyColumn,
+    Rows,
+    Words,
+)
+from scan_core.native.machine_code import Kernels
+
+BLOCK_ROWS = 16_384
+"""Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD_MASK = 0xFFFFFFFFFFFFFFFF
+_TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
+_MASKS_BY_LENGTH = tuple(np.concatenate([np.zeros(8 * p, np.uint64), _TAIL_MASKS]) for p in range(LOOP_WORDS))
+"""For the word at each position: which of its bytes belong to a string, by the string's length."""
+_LENGTH_POSITION = 1 << 40
+_NULL_POSITION = 1 << 41
+_MULTIPLIERS = 1 << 42
+_COLUMN_STRIDE = 1 << 44
+
+
+@dataclass(frozen=True, slots=True)
+class HashSeed:
+    """A secret odd multiplier and the root of the per-position secrets."""
+
+    root: int
+    first: int
+
+    def secret(self, column: int, position: int) -> np.uint64:
+        """What the word at one position of one column is masked with."""
+        return np.uint64(splitmix(self.root + column * _COLUMN_STRIDE + position))
+
+    def multiplier(self, column: int, position: int) -> np.uint64:
+        """The odd number that the masked word is multiplied with."""
+        return np.uint64(splitmix(self.root + column * _COLUMN_STRIDE + _MULTIPLIERS + position) | 1)
+
+
+def hash_seed(number: int) -> HashSeed:
+    """The seed that grows from a (random) number."""
+    return HashSeed(splitmix(number), splitmix(number + 1) | 1)
+
+
+def hash_rows(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels | None = None) -> Words:
+    """One hash per row; the same with and without compiled kernels."""
+    num_rows = columns[0].num_rows
+    if kernels is not None:
+        return _hash_compiled(columns, seed, kernels)
+    columns = [c.with_slack() if isinstance(c, BytesColumn) else c for c in columns]
+    total = np.empty(num_rows, np.uint64)
+    distinct = {
+        i: _hash_plain(_with_slack(c.values), i, seed, 0, c.values.num_rows)
+        for i, c in enumerate(columns)
+        if isinstance(c, DictionaryColumn)
+    }
+    for begin in range(0, num_rows, BLOCK_ROWS):
+        end = min(begin + BLOCK_ROWS, num_rows)
+        parts = (
+            distinct[i][c.codes[begin:end]] if isinstance(c, DictionaryColumn) else _hash_plain(c, i, seed, begin, end)
+            for i, c in enumerate(columns)
+        )
+        block = next(parts)
+        for part in parts:
+            block += part
+        _finish(block, seed)
+        total[begin:end] = block
+    return total
+
+
+def _hash_compiled(columns: Sequence[KeyColumn], seed: HashSeed, kernels: Kernels) -> Words:
+    total = np.zeros(columns[0].num_rows, np.uint64)
+    for index, column in enumerate(columns):
+        plain = column.values if isinstance(column, DictionaryColumn) else column
+        apart = isinstance(column, DictionaryColumn) or plain.valid is not None
+        part = np.zeros(plain.num_rows, np.uint64) if apart else total
+        _add_compiled(plain, index, seed, kernels, part)
+        if plain.valid is not None:
+            part[~plain.valid] = seed.secret(index, _NULL_POSITION)
+        if isinstance(column, DictionaryColumn):
+            codes = np.ascontiguousarray(column.codes, np.int32)
+            kernels["hash_codes"](part, codes, len(codes), total)
+        elif apart:
+            total += part
+    kernels["finish"](total, len(total), seed.first)
+    return total
+
+
+def _add_compiled(
+    column: FixedColumn | BytesColumn, index: int, seed: HashSeed, kernels: Kernels, total: Words
+) -> None:
+    if isinstance(column, FixedColumn):
+        for position, words in enumerate(column.words):
+            secret, multiplier = seed.secret(index, position), seed.multiplier(index, position)
+            kernels["hash_words"](np.ascontiguousarray(words), len(words), secret, seed.first, multiplier, total)
+        return
+    root = (seed.root + index * _COLUMN_STRIDE) & _WORD_MASK
+    secrets = np.array([[seed.secret(index, p), seed.multiplier(index, p), 0] for p in range(LOOP_WORDS)], np.uint64)
+    for position in range(LOOP_WORDS):
+        secrets[position, 2] = _mix(np.zeros(1, np.uint64), index, position, seed)[0]
+    roots = [root, (root + _MULTIPLIERS) & _WORD_MASK, seed.multiplier(index, _LENGTH_POSITION)]
+    kernels["hash_bytes32" if column.offsets.itemsize == 4 else "hash_bytes64"](
+        column.offsets,
+        column.data,
+        column.num_rows,
+        len(column.data),
+        seed.first,
+        secrets,
+        np.array(roots, np.uint64),
+        total,
+    )
+
+
+def _with_slack(column: FixedColumn | BytesColumn) -> FixedColumn | BytesColumn:
+    return column.with_slack() if isinstance(column, BytesColumn) else column
+
+
+def rotated(hashes: Words, bits: int) -> Words:
+    """The hashes with their leading bits, which hashes of one partition share, moved to the end."""
+    return (hashes << np.uint64(bits)) | (hashes >> np.uint64(64 - bits)) if bits else hashes
+
+
+def row_words(column: BytesColumn, rows: Rows, position: int) -> Words:
+    """Word `position` of the given strings, zero-padded; each must be longer than 8 * position bytes."""
+    starts = column.offsets[rows] + 8 * position
+    words: Words = column.word_view[starts] & tail_masks(column.offsets[rows + 1] - starts)
+    return words
+
+
+def flat_words(column: BytesColumn, rows: Rows, first_position: int) -> tuple[Words, Rows]:
+    """All words from `first_position` on of the given (longer) strings, and the position of each within its string."""
+    starts, lengths = column.offsets[rows], column.offsets[rows + 1] - column.offsets[rows]
+    counts = (lengths + 7 >> 3) - first_position
+    ends = np.cumsum(counts)
+    positions = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts) + first_position
+    words = column.word_view[np.repeat(starts, counts) + 8 * positions]
+    rest = np.repeat(lengths, counts) - 8 * positions
+    return words & tail_masks(rest), positions
+
+
+def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
+    """What the rows of one column add to their hashes, as a fresh array."""
+    if isinstance(column, BytesColumn):
+        total = _hash_bytes(column, index, seed, begin, end)
+    elif column.words:
+        total = _mix(column.words[0][begin:end], index, 0, seed)
+        for position, words in enumerate(column.words[1:], start=1):
+            total += _mix(words[begin:end], index, position, seed)
+    else:
+        total = np.zeros(end - begin, np.uint64)
+    if column.valid is not None:
+        total[~column.valid[begin:end]] = seed.secret(index, _NULL_POSITION)
+    return total
+
+
+def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
+    """A word of zeros adds nothing, so that short strings need not be told from long ones."""
+    starts, lengths = column.offsets[begin:end], np.diff(column.offsets[begin : end + 1])
+    view = column.word_view
+    total = lengths.view(np.uint64) * seed.multiplier(index, _LENGTH_POSITION)
+    longest, shortest = int(lengths.max(initial=0)), int(lengths.min(initial=LOOP_WORDS * 8))
+    for position in range(min(-(-longest // 8), LOOP_WORDS)):
+        words = view[8 * position :][starts]
+        if shortest < 8 * position + 8:
+            words &= np.take(_MASKS_BY_LENGTH[position], lengths, mode="clip")
+        words = _mix(words, index, position, seed)
+        words -= _mix(np.zeros(1, np.uint64), index, position, seed)
+        total += words
+    if longest > 8 * LOOP_WORDS:
+        rows = np.flatnonzero(lengths > 8 * LOOP_WORDS)
+        words, positions = flat_words(column, rows + begin, LOOP_WORDS)
+        mixed = _mix_each(words, index, positions, seed) - _mix_each(np.zeros_like(words), index, positions, seed)
+        total[rows] += np.add.reduceat(mixed, np.flatnonzero(positions == LOOP_WORDS))
+    return total
+
+
+def tail_masks(rest: Rows) -> Words:
+    """Masks of the bytes that belong to strings of which `rest` bytes are left."""
+    return np.take(_TAIL_MASKS, rest, mode="clip")
+
+
+def _mix(words: Words, column: int, position: int, seed: HashSeed) -> Words:
+    mixed: Words = words ^ seed.secret(column, position)
+    mixed *= np.uint64(seed.first)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= seed.multiplier(column, position)
+    return mixed
+
+
+def _mix_each(words: Words, column: int, positions: Rows, seed: HashSeed) -> Words:
+    """`_mix` for words at many positions."""
+    root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
+    numbers = positions.view(np.uint64) + root
+    mixed: Words = words ^ __splitmix_words(numbers)
+    mixed *= np.uint64(seed.first)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= __splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
+    return mixed
+
+
+def _finish(block: Words, seed: HashSeed) -> None:
+    block ^= block >> np.uint64(29)
+    block *= np.uint64(seed.first)
+    block ^= block >> np.uint64(32)
+
+
+def splitmix(number: int) -> int:
+    """A well-mixed number of 64 bits. Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
+    mixed = (number + _GOLDEN) & _WORD_MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD_MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD_MASK
+    return mixed ^ (mixed >> 31)
+
+
+def __splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
+    mixed = numbers + np.uint64(_GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRows:
+    """Some rows of some columns."""
+
+    columns: Sequence[KeyColumn]
+    rows: Rows
+
+
+def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> Flags:
+    """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
+    same = np.ones(len(left.rows), np.bool_)
+    for one, other in zip(left.columns, right.columns, strict=True):
+        same &= _same_values(one, left.rows, other, right.rows, kernels)
+        if not same.any():
+            break
+    return same
+
+
+def _same_values(
+    left: KeyColumn, left_rows: Codes, right: KeyColumn, right_rows: Codes, kernels: Kernels | None
+) -> Flags:
+    if isinstance(left, DictionaryColumn):
+        return _same_values(left.values, left.codes[left_rows], right, right_rows, kernels)
+    if isinstance(right, DictionaryColumn):
+        return _same_values(left, left_rows, right.values, right.codes[right_rows], kernels)
+    if isinstance(left, FixedColumn) and isinstance(right, FixedColumn):
+        same: Flags = np.ones(len(left_rows), np.bool_)
+        for one, other in zip(left.words, right.words, strict=True):
+            same &= one[left_rows] == other[right_rows]
+    elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
+        if kernels is None:
+            pairs = left_rows.astype(np.int64, copy=False), right_rows.astype(np.int64, copy=False)
+            same = _same_bytes(left.with_slack(), pairs[0], right.with_slack(), pairs[1])
+        else:
+            same = _same_bytes_compiled(left, left_rows, right, right_rows, kernels)
+    else:
+        raise TypeError("byte strings compared with fixed words")
+    if left.valid is None and right.valid is None:
+        return same
+    same &= _valid(left, left_rows) == _valid(right, right_rows)
+    return same
+
+
+def _valid(column: FixedColumn | BytesColumn, rows: Codes) -> Flags:
+    return np.ones(len(rows), np.bool_) if column.valid is None else column.valid[rows]
+
+
+def _same_bytes_compiled(
+    left: BytesColumn, left_rows: Codes, right: BytesColumn, right_rows: Codes, kernels: Kernels
+) -> Flags:
+    same: Flags = np.ones(len(left_rows), np.bool_)
+    name = "same_bytes32" if left.offsets.itemsize == 4 else "same_bytes64"
+    right = right if right.offsets.itemsize == 8 else right.with_slack()
+    one, other = (np.ascontiguousarray(rows, np.int64) for rows in (left_rows, right_rows))
+    kernels[name](
+        *(left.offsets, left.data, len(left.data), one),
+        *(right.offsets, right.data, len(right.data), other),
+        len(same),
+        same.view(np.uint8),
+    )
+    return same
+
+
+def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Flags:
+    starts, others = left.offsets[left_rows], right.offsets[right_rows]
+    lengths = left.offsets[left_rows + 1] - starts
+    same: Flags = lengths == right.offsets[right_rows + 1] - others
+    open_pairs = np.flatnonzero(same & (lengths > 0))
+    for position in range(LOOP_WORDS):
+        if not len(open_pairs):
+            return same
+        differing = left.word_view[starts[open_pairs] + 8 * position]
+        differing ^= right.word_view[others[open_pairs] + 8 * position]
+        rest = lengths[open_pairs] - 8 * position
+        equal = differing & tail_masks(rest) == 0
+        same[open_pairs[~equal]] = False
+        open_pairs = open_pairs[equal & (rest > 8)]
+    if len(open_pairs):
+        words, positions = flat_words(left, left_rows[open_pairs], LOOP_WORDS)
+        right_words, _ = flat_words(right, right_rows[open_pairs], LOOP_WORDS)
+        firsts = np.flatnonzero(positions == LOOP_WORDS)
+        same[open_pairs] = np.logical_and.reduceat(words == right_words, firsts)
+    return same

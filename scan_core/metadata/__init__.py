@@ -1,0 +1,1 @@
+"""Table metadata from files: metadata.json, manifest lists and manifests."""

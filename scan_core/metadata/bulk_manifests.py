@@ -1,0 +1,551 @@
+"""Many manifest entries decoded together into columns by compiled code; file objects are made on demand.
+
+Wins from about a thousand entries on, see `benchmarks/planning.py`; below, `manifest_entries.py` is used.
+
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from scan_core.metadata.avro_container import (
+    INTEGER_TYPES,
+    AvroError,
+    NamedTypes,
+    part,
+    record_fields,
+    resolve,
+    type_name,
+)
+from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, is_pair, wanted_for
+from scan_core.metadata.manifest_entries import ADDED, DELETE_CONTENTS, DELETED, EXISTING, MAX_FIRST_ROW_ID
+from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
+from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
+from scan_core.native.machine_code import Kernels
+
+Numbers = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+
+STATUS, SEQUENCE, FILE_SEQUENCE, CONTENT, PATH, FORMAT, CONTENT_SIZE = range(7)
+PARTITION, RECORDS, SIZE, VALUES, NULLS, NANS, LOWER, UPPER, KEY_METADATA, OFFSETS, EQUALITY_IDS = range(7, 18)
+FIRST_ROW_ID, REFERENCED, CONTENT_OFFSET = range(18, 21)
+"""Slots of `manifest_entries.ENTRY_FIELDS`."""
+STATISTICS = {LOWER: True, UPPER: True, VALUES: False, NULLS: False, NANS: False}
+"""Slots of maps by field id, and whether they hold bytes."""
+FORMATS = tuple(FileFormat)
+
+
+class Spans(NamedTuple):
+    """Where things lie in the bytes, and how many bytes or items they have; -1 for NULL."""
+
+    starts: Numbers
+    lengths: Numbers
+
+    def at(self, rows: Any) -> "Spans":
+        """Those of some rows."""
+        return Spans(self.starts[rows], self.lengths[rows])
+
+
+class Longs(NamedTuple):
+    """Lists of integers, one after the other; that of row i ends at `ends[i]`."""
+
+    values: Numbers
+    ends: Numbers
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """One list."""
+        begin = self.ends.item(row - 1) if row else 0
+        return tuple(self.values[begin : self.ends.item(row)].tolist())
+
+
+class DeleteColumns(NamedTuple):
+    """What only delete files have."""
+
+    contents: Numbers
+    equality_ids: Longs
+    referenced: Spans
+    content_offsets: Numbers
+    content_sizes: Numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryColumns:
+    """Live entries of manifests of one schema and one partition spec, one value per entry in each column.
+
+    `block` is what spans point into. Partitions are codes of `partitions`. Numbers that may be NULL are `NULL` then.
+    """
+
+    block: bytes
+    spec_id: int
+    paths: Spans
+    formats: Numbers
+    partitions: Sequence[tuple[Any, ...]]
+    partition_codes: Numbers
+    record_counts: Numbers
+    file_sizes: Numbers
+    sequence_numbers: Numbers
+    file_sequence_numbers: Numbers
+    first_row_ids: Numbers
+    is_encrypted: Flags
+    split_offsets: Longs
+    statistics: Mapping[int, Spans]
+    deletes: DeleteColumns | None
+
+    def __len__(self) -> int:
+        return len(self.record_counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held, about."""
+        return len(self.block) + _BYTES_PER_ENTRY * len(self)
+
+
+_BYTES_PER_ENTRY = 130
+
+
+NULL = -(1 << 63)
+"""A number that is NULL."""
+LEAST_RECORDS = 16
+"""Fewer are decoded one by one in the time that arrays take to set up."""
+_LONG, _SPAN, _FIXED, _INTEGER_PAIRS, _BYTES_PAIRS, _LONGS, _MARK = range(7)
+_COLUMNS = {_LONG: 1, _SPAN: 2, _FIXED: 1, _INTEGER_PAIRS: 2, _BYTES_PAIRS: 2, _LONGS: 2, _MARK: 1}
+_NOBODY = -1
+_FIXED_BYTES = {"boolean": 1, "float": 4, "double": 8}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Steps that walk one record; `column_of` maps a wanted slot to its first column, `width` counts them all."""
+
+    steps: npt.NDArray[np.uint64]
+    column_of: Mapping[int, int]
+    width: int
+
+    def columns(self, data: bytes, blocks: Sequence[tuple[int, int]], kernels: Kernels) -> npt.NDArray[np.int64] | None:
+        """One row per record; None if the data are not what they should be, or have something that steps do not know.
+
+        Args:
+            data: all blocks, one after the other.
+            blocks: number of records and bytes of each.
+            kernels: compiled code.
+        """
+        counts, sizes = (np.array(part, np.int64) for part in zip(*blocks, strict=True))
+        count = int(counts.sum())
+        out = np.zeros((count, self.width), np.int64)
+        steps = self.steps, len(self.steps)
+        walked = kernels["walk_records"](np.frombuffer(data, np.uint8), len(data), count, *steps, out, self.width)
+        if walked < count or not counts.all():
+            return None
+        ends = out[np.cumsum(counts) - 1, -1]
+        return out if (ends == np.cumsum(sizes)).all() else None
+
+
+def compile_columns(schema: Any, wanted: Sequence[Wanted], marked: Sequence[int]) -> Program | None:
+    """Steps for records of this schema; None if it has types that steps do not know.
+
+    A number has one column, NULL in some; text and bytes have where they begin and their length; arrays where they
+    begin and their count. Lengths and counts of what is NULL are -1.
+
+    Args:
+        schema: the writer's schema as parsed JSON.
+        wanted: fields as `compile_record` takes them.
+        marked: slots of records of which the columns are where they begin and where they end.
+    """
+    compiler = _Compiler(NamedTypes(schema), marked)
+    try:
+        if not compiler.add_fields(schema, wanted):
+            return None
+    except (AvroError, RecursionError):
+        return None
+    return Program(np.array(compiler.steps, np.uint64), compiler.column_of, compiler.width + 1)
+
+
+class _Compiler:
+    """Collects steps and columns; the first columns are for what nobody wants."""
+
+    def __init__(self, named: NamedTypes, marked: Sequence[int]) -> None:
+        self._named = named
+        self._marked = marked
+        self.steps: list[tuple[int, int, int, int]] = []
+        self.column_of: dict[int, int] = {}
+        self.width = max(_COLUMNS.values())
+
+    def add_fields(self, record: Any, wanted: Sequence[Wanted]) -> bool:
+        """Steps for the fields of a record; False if one has a type that steps do not know."""
+        return all(
+            self._add_field(field["type"], wanted_for(field, wanted))
+            for field in record_fields(resolve(record, self._named))
+        )
+
+    def _add_field(self, kind: Any, want: Wanted | None) -> bool:
+        if want is None:
+            return self._add_value(kind, _NOBODY)
+        if want.slot in self._marked:
+            first = self._new_columns(want.slot, 2)
+            self.steps.append((_MARK, first, 0, 0))
+            known = self.add_fields(kind, ())
+            self.steps.append((_MARK, first + 1, 0, 0))
+            return known
+        if want.kind == "record":
+            return self.add_fields(kind, want.fields)
+        return self._add_value(kind, want.slot)
+
+    def _add_value(self, kind: Any, slot: int) -> bool:
+        kind, union = self._without_null(resolve(kind, self._named))
+        step = None if isinstance(kind, list) else _step_of(kind, self._named)
+        if step is None:
+            return type_name(kind) == "record" and slot == _NOBODY and union == 0 and self.add_fields(kind, ())
+        column = 0 if slot == _NOBODY else self._new_columns(slot, _COLUMNS[step[0]])
+        self.steps.append((step[0], column, union, step[1]))
+        return True
+
+    def _without_null(self, kind: Any) -> tuple[Any, int]:
+        """The other type of a union with null, and whether null comes first (1) or second (2) in it."""
+        if not isinstance(kind, list) or len(kind) != 2:
+            return kind, 0
+        branches = [resolve(branch, self._named) for branch in kind]
+        nulls = [type_name(branch) == "null" for branch in branches]
+        if sum(nulls) != 1:
+            return kind, 0
+        return (branches[1], 1) if nulls[0] else (branches[0], 2)
+
+    def _new_columns(self, slot: int, count: int) -> int:
+        self.column_of[slot] = self.width
+        self.width += count
+        return self.column_of[slot]
+
+
+def _step_of(kind: Any, named: NamedTypes) -> tuple[int, int] | None:
+    """Kind and bytes of the step for a type that is neither record nor union."""
+    name = type_name(kind)
+    if name in INTEGER_TYPES:
+        return _LONG, 0
+    if name in {"string", "bytes"}:
+        return _SPAN, 0
+    if name in _FIXED_BYTES:
+        return _FIXED, _FIXED_BYTES[name]
+    if name == "fixed":
+        size = kind.get("size")
+        return (_FIXED, size) if isinstance(size, int) and 0 <= size < 1 << 31 else None
+    if name != "array":
+        return None
+    items = resolve(part(kind, "items"), named)
+    if type_name(items) in INTEGER_TYPES:
+        return _LONGS, 0
+    if not is_pair(items, named):
+        return None
+    value = type_name(resolve(record_fields(items)[1]["type"], named))
+    return (_BYTES_PAIRS if value == "bytes" else _INTEGER_PAIRS), 0
+
+
+_FORMAT_CODES = {text.encode(): i for i, f in enumerate(FORMATS) for text in (f.value, f.value.upper())}
+_INT32 = np.iinfo(np.int32).max
+
+
+class Layout(NamedTuple):
+    """Entries of one schema under one partition spec: how all their fields are found, and their partitions decoded."""
+
+    program: Program
+    partition: Decoder
+    spec: PartitionSpec
+
+
+def entry_columns(
+    blocks: Sequence[tuple[int, bytes]],
+    manifests: Sequence[tuple[ManifestFile, int]],
+    layout: Layout,
+    kernels: Kernels,
+) -> tuple[EntryColumns, Numbers] | None:
+    """The live entries of some manifests, and how many each manifest has; None if an entry is not plain.
+
+    Args:
+        blocks: number of entries and bytes of each block of all manifests, in order.
+        manifests: all of one content and layout, each with its number of entries.
+        layout: of all of them.
+        kernels: compiled code.
+    """
+    data = b"".join(block for _, block in blocks)
+    rows = layout.program.columns(data, [(count, len(block)) for count, block in blocks], kernels)
+    if rows is None or STATUS not in layout.program.column_of:
+        return None
+    status = rows[:, layout.program.column_of[STATUS]]
+    if not np.isin(status, (EXISTING, ADDED, DELETED)).all():
+        return None
+    is_live = status != DELETED
+    owners = np.repeat(np.arange(len(manifests)), [count for _, count in manifests])[is_live]
+    live = np.ascontiguousarray(rows[is_live].T)
+    found = _Builder(data, live, owners, [m for m, _ in manifests], layout.program, kernels).build(layout)
+    return None if found is None else (found, np.bincount(owners, minlength=len(manifests)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Builder:
+    """Checks live entries and completes them by what they inherit; `rows` holds one row per column of the program."""
+
+    _block: bytes
+    _rows: Numbers
+    _owners: Numbers
+    _manifests: Sequence[ManifestFile]
+    _program: Program
+    _kernels: Kernels
+
+    @property
+    def _count(self) -> int:
+        return len(self._owners)
+
+    def build(self, layout: Layout) -> EntryColumns | None:
+        """The columns; None if an entry is not plain."""
+        records, sizes = self._numbers(RECORDS), self._numbers(SIZE)
+        is_null = (self._spans(PATH).lengths < 0) | (self._spans(FORMAT).lengths < 0)
+        if (is_null | (records < 0) | (sizes < 0)).any():
+            return None
+        is_added = self._numbers(STATUS) == ADDED
+        inherited = np.array([m.sequence_number for m in self._manifests], np.int64)[self._owners]
+        sequences = self._sequences(is_added, inherited)
+        row_ids = self._row_ids(records)
+        partitions = self._partitions(layout)
+        formats = [_FORMAT_CODES.get(text, -1) for text in self._texts(FORMAT)]
+        is_delete = self._manifests[0].content != DATA_MANIFEST
+        deletes = self._deletes() if is_delete else None
+        contents = self._numbers(CONTENT, 0)
+        if is_delete != (deletes is not None) or (not is_delete and contents.any()):
+            return None
+        if sequences is None or row_ids is None or partitions is None or -1 in formats or not self._is_text(PATH):
+            return None
+        file_sequences = self._numbers(FILE_SEQUENCE)
+        return EntryColumns(
+            block=self._block,
+            spec_id=layout.spec.spec_id,
+            paths=self._spans(PATH),
+            formats=np.array(formats, np.int8),
+            partitions=partitions[0],
+            partition_codes=partitions[1],
+            record_counts=records.copy(),
+            file_sizes=sizes.copy(),
+            sequence_numbers=sequences,
+            file_sequence_numbers=np.where((file_sequences == NULL) & is_added, inherited, file_sequences),
+            first_row_ids=row_ids,
+            is_encrypted=self._spans(KEY_METADATA).lengths > 0,
+            split_offsets=self._longs(OFFSETS),
+            statistics={slot: self._spans(slot) for slot in STATISTICS if slot in self._program.column_of},
+            deletes=deletes,
+        )
+
+    def _numbers(self, slot: int, absent: int = NULL) -> Numbers:
+        """A column of numbers; `absent` for those that are NULL, too."""
+        at = self._program.column_of.get(slot)
+        if at is None:
+            return np.full(self._count, absent, np.int64)
+        found = self._rows[at]
+        return found if absent == NULL else np.where(found == NULL, absent, found)
+
+    def _spans(self, slot: int) -> Spans:
+        at = self._program.column_of.get(slot)
+        if at is None:
+            return Spans(np.zeros(self._count, np.int32), np.full(self._count, -1, np.int32))
+        dtype = np.int32 if len(self._block) <= _INT32 else np.int64
+        starts, lengths = self._rows[at], self._rows[at + 1]
+        return Spans(np.where(lengths < 0, 0, starts).astype(dtype), lengths.astype(dtype))
+
+    def _texts(self, slot: int) -> list[bytes]:
+        block, (starts, lengths) = self._block, self._spans(slot)
+        return [block[a : a + n] if n > 0 else b"" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+
+    def _is_text(self, slot: int) -> bool:
+        """Whether all spans are UTF-8; a character that spans shared would not survive the separator."""
+        try:
+            b"\n".join(self._texts(slot)).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    def _longs(self, slot: int) -> Longs:
+        starts, counts = (part.astype(np.int64) for part in self._spans(slot))
+        ends = np.cumsum(np.maximum(counts, 0))
+        values = np.empty(int(ends[-1:].sum()), np.int64)
+        data = np.frombuffer(self._block, np.uint8)
+        read = self._kernels["read_longs"](data, len(data), starts, counts, len(counts), values, len(values))
+        if read < len(values):
+            raise AvroError(f"{len(values)} numbers where a manifest holds {read}")
+        return Longs(values, ends)
+
+    def _sequences(self, is_added: Flags, inherited: Numbers) -> Numbers | None:
+        found = self._numbers(SEQUENCE)
+        is_null = found == NULL
+        if (is_null & ~is_added & (inherited != 0)).any():
+            return None
+        filled = np.where(is_null, inherited, found)
+        return filled if (filled >= 0).all() else None
+
+    def _row_ids(self, records: Numbers) -> Numbers | None:
+        """Explicit ones, or the next of their manifest; they advance by the records of entries without their own."""
+        found = self._numbers(FIRST_ROW_ID)
+        if all(m.first_row_id is None for m in self._manifests):
+            return found if ((found == NULL) | ((found >= 0) & (found <= MAX_FIRST_ROW_ID))).all() else None
+        if records.max(initial=0) > MAX_FIRST_ROW_ID // max(self._count, 1):
+            return None
+        firsts = [NULL if m.first_row_id is None else m.first_row_id for m in self._manifests]
+        if not all(f == NULL or 0 <= f <= MAX_FIRST_ROW_ID // 2 for f in firsts):
+            return None
+        advance = np.where(found == NULL, records, 0)
+        before = np.cumsum(advance) - advance
+        begins = np.searchsorted(self._owners, np.arange(len(firsts)))
+        of_manifest = np.append(before, 0)[begins]
+        first = np.array(firsts, np.int64)[self._owners]
+        inherits = (found == NULL) & (first != NULL)
+        filled = np.where(inherits, np.where(inherits, first, 0) + before - of_manifest[self._owners], found)
+        return filled if ((filled == NULL) | ((filled >= 0) & (filled <= MAX_FIRST_ROW_ID))).all() else None
+
+    def _partitions(self, layout: Layout) -> tuple[Sequence[tuple[Any, ...]], Numbers] | None:
+        """Equal bytes are decoded once."""
+        if not layout.spec.fields:
+            return [()], np.zeros(self._count, np.int32)
+        at = self._program.column_of.get(PARTITION)
+        if at is None:
+            return None
+        block = self._block
+        codes: dict[bytes, int] = {}
+        of_entry = [
+            codes.setdefault(block[start:end], len(codes))
+            for start, end in zip(self._rows[at].tolist(), self._rows[at + 1].tolist(), strict=True)
+        ]
+        return [layout.partition(stored, 0)[0] for stored in codes], np.array(of_entry, np.int32)
+
+    def _deletes(self) -> DeleteColumns | None:
+        contents = self._numbers(CONTENT, 0)
+        if ((contents != 1) & (contents != 2)).any() or not self._is_text(REFERENCED):
+            return None
+        return DeleteColumns(
+            contents.astype(np.int8),
+            self._longs(EQUALITY_IDS),
+            self._spans(REFERENCED),
+            self._numbers(CONTENT_OFFSET),
+            self._numbers(CONTENT_SIZE),
+        )
+
+
+F = TypeVar("F", DataFile, DeleteFile)
+_NOTHING: Mapping[int, Any] = {}
+
+
+class ManifestFiles(Sequence[F], Generic[F]):
+    """Files that stand together in `columns`, in rows [first, last); `made` are the objects of all rows, if they exist."""
+
+    __slots__ = ("columns", "first", "last", "made")
+
+    def __init__(self, columns: EntryColumns, first: int, last: int, made: Sequence[F] | None = None) -> None:
+        self.columns = columns
+        self.first = first
+        self.last = last
+        self.made: Sequence[F] | None = made
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @overload
+    def __getitem__(self, index: int) -> F: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[F]: ...
+    def __getitem__(self, index: int | slice) -> F | Sequence[F]:
+        rows = range(self.first, self.last)[index]
+        return self._file(rows) if isinstance(rows, int) else [self._file(row) for row in rows]
+
+    def __iter__(self) -> Iterator[F]:
+        return map(self._file, range(self.first, self.last))
+
+    def _file(self, row: int) -> F:
+        return data_file_at(self.columns, row) if self.made is None else self.made[row]  # type: ignore[return-value]
+
+
+def path_at(columns: EntryColumns, row: int) -> str:
+    """The path of one file."""
+    start = columns.paths.starts.item(row)
+    return columns.block[start : start + columns.paths.lengths.item(row)].decode()
+
+
+def data_file_at(columns: EntryColumns, row: int) -> DataFile:
+    """One data file; what it says of its columns is decoded when it is asked for."""
+    return DataFile(
+        path_at(columns, row),
+        FORMATS[columns.formats.item(row)],
+        columns.spec_id,
+        columns.partitions[columns.partition_codes.item(row)],
+        columns.record_counts.item(row),
+        columns.file_sizes.item(row),
+        columns.sequence_numbers.item(row),
+        _nullable(columns.file_sequence_numbers.item(row)),
+        _pairs(columns, LOWER, row),
+        _pairs(columns, UPPER, row),
+        _pairs(columns, VALUES, row),
+        _pairs(columns, NULLS, row),
+        _pairs(columns, NANS, row),
+        columns.split_offsets.of(row),
+        columns.is_encrypted.item(row),
+        _nullable(columns.first_row_ids.item(row)),
+    )
+
+
+def delete_files_of(columns: EntryColumns) -> list[DeleteFile]:
+    """All delete files of the columns."""
+    deletes = columns.deletes
+    assert deletes is not None  # noqa: S101 - columns of delete manifests have them
+    return list(
+        map(
+            DeleteFile,
+            _texts(columns, columns.paths),
+            [FORMATS[code] for code in columns.formats.tolist()],
+            [columns.spec_id] * len(columns),
+            [columns.partitions[code] for code in columns.partition_codes.tolist()],
+            columns.record_counts.tolist(),
+            columns.file_sizes.tolist(),
+            columns.sequence_numbers.tolist(),
+            _all_nullable(columns.file_sequence_numbers),
+            *(_all_pairs(columns, slot) for slot in (LOWER, UPPER, VALUES, NULLS, NANS)),
+            _tuples(columns.split_offsets),
+            columns.is_encrypted.tolist(),
+            [DELETE_CONTENTS[content] for content in deletes.contents.tolist()],
+            _tuples(deletes.equality_ids),
+            _texts(columns, deletes.referenced),
+            _all_nullable(deletes.content_offsets),
+            _all_nullable(deletes.content_sizes),
+        )
+    )
+
+
+def _pairs(columns: EntryColumns, slot: int, row: int) -> Mapping[int, Any]:
+    spans = columns.statistics.get(slot)
+    if spans is None:
+        return _NOTHING
+    count = spans.lengths.item(row)
+    return LazyPairs(columns.block, spans.starts.item(row), count, STATISTICS[slot]) if count > 0 else _NOTHING
+
+
+def _all_pairs(columns: EntryColumns, slot: int) -> list[Mapping[int, Any]]:
+    spans, block, of_bytes = columns.statistics.get(slot), columns.block, STATISTICS[slot]
+    if spans is None:
+        return [_NOTHING] * len(columns)
+    places = zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    return [LazyPairs(block, start, count, of_bytes) if count > 0 else _NOTHING for start, count in places]
+
+
+def _texts(columns: EntryColumns, spans: Spans) -> list[str | None]:
+    block = columns.block
+    places = zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    return [block[a : a + n].decode() if n >= 0 else None for a, n in places]
+
+
+def _tuples(longs: Longs) -> list[tuple[int, ...]]:
+    values = longs.values.tolist()
+    return [tuple(values[a:b]) for a, b in pairwise([0, *longs.ends.tolist()])]
+
+
+def _nullable(number: int) -> int | None:
+    return None if number == NULL else number
+
+
+def _all_nullable(numbers: Numbers) -> list[int | None]:
+    return [None if n == NULL else n for n in numbers.tolist()]

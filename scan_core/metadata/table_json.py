@@ -1,0 +1,326 @@
+"""`metadata.json` of format v1, v2 and v3 to TableMetadata, and which metadata file a location means."""
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from scan_core.io.files import exists, is_folder, list_folder, list_folders, read_bytes
+from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.metadata.document import Document
+from scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
+from scan_core.model.schema import Schema, parse_schema
+from scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
+from scan_core.model.table_metadata import LogEntry, SnapshotRef, TableMetadata
+
+MAX_METADATA_BYTES = 1 << 30
+"""Of a decompressed metadata file: far above any real one, far below what a crafted one could claim."""
+_MOST_LOOKED_AT = 100
+_MOST_LISTED = 12
+"""Of the tables in a folder that is none itself."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_METADATA_NAME = re.compile(r".*\.metadata\.json(\.gz|\.zst)?|.*\.metadata\.(gz|zstd?)\.json", re.IGNORECASE)
+_LOOSE_NAME = re.compile(r".*\.json(\.gz|\.zst)?", re.IGNORECASE)
+_HINT_NAME = re.compile(r"version[-_]?hint.*", re.IGNORECASE)
+_VERSION = re.compile(r"v?(\d+)(?![0-9a-f])", re.IGNORECASE)
+
+
+def find_metadata_file(location: str, io: FileIOConfig) -> str:
+    """The path of the metadata file.
+
+    Raises:
+        TableNotFoundError: there is nothing at the location, or a folder without metadata.
+    """
+    if not location.strip():
+        raise TableNotFoundError("an empty location names no table")
+    configs = (FileIOConfig(properties=io.properties), io)  # what a person types is usually a path of this machine
+    for config in configs if parse_location(location).is_local else (io,):
+        if is_folder(location, config):
+            return _newest(location.rstrip("/"), config)
+        if exists(location, config):
+            return location
+    raise TableNotFoundError(f"nothing at {location}: no metadata file, no table folder")
+
+
+def decompress(data: bytes, file: str) -> bytes:
+    """The document in a metadata file, whatever its name says about compression.
+
+    Raises:
+        MalformedTableError: damaged, or absurdly large when decompressed.
+    """
+    try:
+        if data.startswith(_GZIP_MAGIC):
+            result = zlib.decompressobj(wbits=31).decompress(data, MAX_METADATA_BYTES + 1)
+        elif data.startswith(_ZSTD_MAGIC):
+            with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+                parts, total = [], 0
+                while total <= MAX_METADATA_BYTES and (part := stream.read(1 << 20)):
+                    parts.append(part)
+                    total += len(part)
+                result = b"".join(parts)
+        else:
+            return data
+    except (zlib.error, OSError) as error:
+        raise MalformedTableError(f"{file}: cannot be decompressed: {error}") from error
+    if len(result) > MAX_METADATA_BYTES:
+        raise MalformedTableError(f"{file}: larger than {MAX_METADATA_BYTES} bytes when decompressed")
+    return result
+
+
+def _newest(folder: str, io: FileIOConfig) -> str:
+    for candidate in (f"{folder}/metadata", folder):
+        names = list_folder(candidate, io)
+        found = _hinted(candidate, names, io) or _highest(candidate, names, io)
+        if found:
+            return f"{candidate}/{found}"
+    raise TableNotFoundError(
+        f"{folder} holds no table: no *.metadata.json in {folder}/metadata{_tables_in(folder, io)}"
+    )
+
+
+def _tables_in(folder: str, io: FileIOConfig) -> str:
+    """A hint for a folder of tables."""
+    names = list_folders(folder, io)[:_MOST_LOOKED_AT]
+    tables = [name for name in names if is_folder(f"{folder}/{name}/metadata", io)]
+    if not tables:
+        return ""
+    more = f" and {len(tables) - _MOST_LISTED} more" if len(tables) > _MOST_LISTED else ""
+    return f"; the tables in it are {', '.join(tables[:_MOST_LISTED])}{more}: name one of them"
+
+
+def _hinted(folder: str, names: list[str], io: FileIOConfig) -> str | None:
+    for hint in (n for n in names if _HINT_NAME.fullmatch(n)):
+        text = read_bytes(f"{folder}/{hint}", io)[:1024].decode("utf-8", "replace").strip()
+        named = next(
+            (n for n in names if n == text or (_METADATA_NAME.fullmatch(n) and n.startswith(text + "."))), None
+        )
+        if text and named:
+            return named
+        match = re.fullmatch(r"v?(\d+)", text, re.IGNORECASE)
+        if match is None:
+            continue
+        version = int(match[1])
+        found = None
+        while following := _with_version(names, version):
+            found, version = following, version + 1
+        if found:
+            return found
+    return None
+
+
+def _with_version(names: list[str], version: int) -> str | None:
+    return next((n for n in names if _METADATA_NAME.fullmatch(n) and _version(n) == version), None)
+
+
+def _highest(folder: str, names: list[str], io: FileIOConfig) -> str | None:
+    candidates = [n for n in names if _METADATA_NAME.fullmatch(n)]
+    if not candidates:
+        loose = [n for n in names if _LOOSE_NAME.fullmatch(n)]
+        candidates = [n for n in loose if "format-version" in _content(f"{folder}/{n}", io)]
+    if not candidates:
+        return None
+    top = max(_version(n) for n in candidates)
+    best = [n for n in candidates if _version(n) == top]
+    if len(best) == 1:
+        return best[0]
+    return max(best, key=lambda name: _last_updated(f"{folder}/{name}", io))
+
+
+def _version(name: str) -> int:
+    match = _VERSION.match(name)
+    return int(match[1]) if match else -1
+
+
+def _last_updated(path: str, io: FileIOConfig) -> int:
+    """`last-updated-ms` of a metadata file; -1 for a file that is none."""
+    try:
+        return int(_content(path, io)["last-updated-ms"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def _content(path: str, io: FileIOConfig) -> Mapping[str, Any]:
+    """The JSON object in a file; empty for a file that holds none."""
+    try:
+        content = orjson.loads(decompress(read_bytes(path, io), path))
+    except (ScanError, ValueError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
+
+
+NEWEST_FORMAT_VERSION = 3
+_NAME_MAPPING = "schema.name-mapping.default"
+_DATA_FILES = {b"PAR1": "a Parquet", b"ORC": "an ORC", b"Obj\x01": "an Avro", b"PFA1": "a Puffin"}
+
+
+def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
+    """The metadata in a file, or the newest of a table's folder, and the path it was read from.
+
+    Raises:
+        TableNotFoundError: no metadata there.
+        MalformedTableError: it breaks the specification; names file and field.
+        UnsupportedError: a format version newer than this reader.
+    """
+    path = find_metadata_file(location, io)
+    return parse_metadata(read_bytes(path, io), path), path
+
+
+def parse_metadata(data: bytes, file: str) -> TableMetadata:
+    """The facts in the bytes of a metadata file, compressed or not; `file` names it in errors."""
+    for magic, kind in _DATA_FILES.items():
+        if data.startswith(magic):
+            raise MalformedTableError(f"{file} is {kind} file and no table: name a metadata file or a table's folder")
+    try:
+        content = orjson.loads(decompress(data, file))
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise MalformedTableError(f"{file}: not a JSON document: {error}") from error
+    document = Document(file, content)
+    version = document.integer("format-version")
+    if version > NEWEST_FORMAT_VERSION:
+        raise UnsupportedError(f"{file}: format version {version} is newer than {NEWEST_FORMAT_VERSION}")
+    if version < 1:
+        raise document.malformed("format-version", "1, 2 or 3")
+    metadata = _parse(document, version, file)
+    _check_references(metadata, document)
+    return metadata
+
+
+def _parse(document: Document, version: int, file: str) -> TableMetadata:
+    schemas = _schemas(document, file)
+    specs = _specs(document)
+    current = document.optional_integer("current-snapshot-id")
+    snapshots = {s.snapshot_id: s for s in map(_snapshot, document.objects("snapshots"))}
+    properties = document.text_mapping("properties")
+    current_id = None if current in {None, -1} else current
+    log = tuple(LogEntry(e.integer("timestamp-ms"), e.integer("snapshot-id")) for e in document.objects("snapshot-log"))
+    return TableMetadata(
+        location=document.text("location").rstrip("/"),
+        table_uuid=document.optional_text("table-uuid"),
+        format_version=version,
+        schemas=schemas,
+        current_schema_id=_chosen(document, "schemas", "current-schema-id", schemas),
+        specs=specs,
+        default_spec_id=_chosen(document, "partition-specs", "default-spec-id", specs),
+        snapshots=snapshots,
+        current_snapshot_id=current_id,
+        snapshot_log=log,
+        refs=_refs(document, current_id),
+        properties=properties,
+        name_mapping=_name_mapping(properties.get(_NAME_MAPPING), file),
+        statistics=tuple(s.content for s in document.objects("statistics")),
+        last_sequence_number=document.integer("last-sequence-number", default=0),
+        metadata_file=file,
+    )
+
+
+def _chosen(document: Document, list_name: str, id_name: str, listed: Mapping[int, Any]) -> int:
+    """The id of the schema or spec in force; v1 tables may know only one of them, which has no id to be named by."""
+    only = next(iter(listed))
+    return document.integer(id_name, default=only) if document.objects(list_name) else only
+
+
+def _schemas(document: Document, file: str) -> dict[int, Schema]:
+    listed = [d.content for d in document.objects("schemas")]
+    if not listed:
+        if "schema" not in document:
+            raise document.malformed("schemas", "a list of schemas")
+        listed = [document.mapping("schema")]
+    schemas = {}
+    for content in listed:
+        try:
+            schema = parse_schema(content)
+        except (MalformedTableError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedTableError(f"{file}: schemas: {error}") from error
+        names = [path[-1].name for path in map(schema.path, schema.field_ids)]
+        if not all(isinstance(name, str) for name in names) or not isinstance(schema.schema_id, int):
+            raise MalformedTableError(f"{file}: schemas: a name that is no string, or an id that is no integer")
+        schemas[schema.schema_id] = schema
+    return schemas
+
+
+def _specs(document: Document) -> dict[int, PartitionSpec]:
+    listed = document.objects("partition-specs")
+    if not listed:
+        if "partition-spec" not in document:
+            raise document.malformed("partition-specs", "a list of partition specs")
+        return {0: PartitionSpec(0, _partition_fields(document.objects("partition-spec")))}
+    return {
+        spec_id: PartitionSpec(spec_id, _partition_fields(spec.required_objects("fields")))
+        for spec in listed
+        for spec_id in [spec.integer("spec-id")]
+    }
+
+
+def _partition_fields(fields: list[Document]) -> tuple[PartitionField, ...]:
+    return tuple(_partition_field(f, index) for index, f in enumerate(fields))
+
+
+def _partition_field(document: Document, index: int) -> PartitionField:
+    source_ids = document.integers("source-ids")
+    source_id = document.optional_integer("source-id")
+    if source_id is None:
+        if not source_ids:
+            raise document.malformed("source-id", "a signed 64-bit integer")
+        source_id = source_ids[0]
+    return PartitionField(
+        field_id=document.integer("field-id", default=1000 + index),  # v1 numbers them by position
+        source_id=source_id,
+        name=document.text("name"),
+        transform=document.text("transform"),
+        source_ids=source_ids,
+    )
+
+
+def _snapshot(document: Document) -> Snapshot:
+    summary = document.text_mapping("summary")
+    manifest_list = document.optional_text("manifest-list")
+    return Snapshot(
+        snapshot_id=document.integer("snapshot-id"),
+        parent_id=document.optional_integer("parent-snapshot-id"),
+        sequence_number=document.integer("sequence-number", default=0),
+        timestamp_ms=document.integer("timestamp-ms"),
+        operation=summary.get("operation"),
+        summary=summary,
+        manifest_list=manifest_list,
+        inline_manifests=() if manifest_list else document.texts("manifests"),
+        schema_id=document.optional_integer("schema-id"),
+        first_row_id=document.optional_integer("first-row-id"),
+        key_id=document.optional_text("key-id"),
+    )
+
+
+def _refs(document: Document, current_id: int | None) -> dict[str, SnapshotRef]:
+    refs = {}
+    for name, ref in document.named_objects("refs").items():
+        kind = ref.text("type").lower()
+        if kind not in {"branch", "tag"}:
+            raise ref.malformed("type", "'branch' or 'tag'")
+        refs[name] = SnapshotRef(ref.integer("snapshot-id"), kind == "branch")
+    if current_id is not None:
+        refs["main"] = SnapshotRef(current_id, is_branch=True)
+    return refs
+
+
+def _name_mapping(text: str | None, file: str) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: not a JSON document: {error}") from error
+    if not isinstance(content, list):
+        raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: expected a list, found {content!r:.60}")
+    return tuple(content)
+
+
+def _check_references(metadata: TableMetadata, document: Document) -> None:
+    if metadata.current_schema_id not in metadata.schemas:
+        raise document.malformed("current-schema-id", f"one of {sorted(metadata.schemas)}")
+    if metadata.default_spec_id not in metadata.specs:
+        raise document.malformed("default-spec-id", f"one of {sorted(metadata.specs)}")
+    if metadata.current_snapshot_id is not None and metadata.current_snapshot_id not in metadata.snapshots:
+        raise document.malformed("current-snapshot-id", "the id of a snapshot")

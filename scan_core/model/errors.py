@@ -1,0 +1,164 @@
+"""The errors of a scan, by what the caller can do about them, and the values that no message may show.
+
+Every exception that scan_core raises on purpose is a `NevermoreError`. Secrets are recognised here because every
+message passes through here: values that came from the environment, and passwords in URLs.
+
+"""
+
+import logging
+import re
+from io import TextIOBase
+from typing import Any, TextIO
+
+LEAST_CHARACTERS = 4
+"""Shorter values would take letters out of other words; where a value is told apart by its place, length matters not."""
+
+_IN_URL = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/'\"]*@")
+_known: dict[str, str] = {}
+
+
+def remember(variable: str, value: str) -> None:
+    """Never show this value, which an environment variable held."""
+    _remember(value, f"${{{variable}}}")
+
+
+def remember_passwords(text: str) -> None:
+    """Never show the passwords of URLs in a text, also where libraries take the URL apart."""
+    for match in _IN_URL.finditer(text):
+        _remember(match[0][:-1].partition(":")[2], "***")
+
+
+def _remember(value: str, shown: str) -> None:
+    if len(value) >= LEAST_CHARACTERS and value not in _known:
+        if not _known:
+            _hide_in_logs()
+        _known[value] = shown
+
+
+def hidden(text: str) -> str:
+    """The text without secrets: names of variables in place of their values, `***@` in place of a password in a URL."""
+    for value in sorted(_known, key=len, reverse=True):
+        if value in text:
+            text = text.replace(value, _known[value])
+        elif (shown := repr(value)[1:-1]) in text:
+            text = text.replace(shown, _known[value])
+    return _IN_URL.sub("***@", text) if "://" in text else text
+
+
+def hide_in_error(error: BaseException) -> None:
+    """Take secrets out of an error of any library and of all that led to it, for whoever prints its traceback."""
+    pending, seen = [error], set()
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if any(isinstance(a, str) and hidden(a) != a for a in one.args):
+            one.args = tuple(hidden(a) if isinstance(a, str) else a for a in one.args)
+        pending += [e for e in (one.__cause__, one.__context__) if e is not None]
+
+
+class HidingStream(TextIOBase):
+    """A text stream that lets no secret through; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write it without secrets."""
+        self._stream.write(hidden(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        """As the stream."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """As the stream."""
+        return self._stream.fileno()
+
+
+def _hide_in_logs() -> None:
+    make = logging.getLogRecordFactory()
+
+    def made(*arguments: Any, **named: Any) -> logging.LogRecord:
+        record = make(*arguments, **named)
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # logging itself tells of a wrong format
+            return record
+        if hidden(message) != message:
+            record.msg, record.args = hidden(message), ()
+        if record.exc_info and record.exc_info[1] is not None:
+            hide_in_error(record.exc_info[1])
+        return record
+
+    logging.setLogRecordFactory(made)
+
+
+class ScanError(Exception):
+    """Base of every error that scan_core raises on purpose. Its text shows no secrets."""
+
+    def __str__(self) -> str:
+        return hidden(Exception.__str__(self))
+
+
+class TableNotFoundError(ScanError, FileNotFoundError):
+    """No table, metadata file or catalog entry at the given location."""
+
+
+class SnapshotNotFoundError(ScanError, KeyError):
+    """The table has no such snapshot, reference, or no snapshot at that time."""
+
+    def __str__(self) -> str:
+        return ScanError.__str__(self)  # KeyError would print the message's repr
+
+
+class ColumnNotFoundError(ScanError, KeyError):
+    """The schema in force has no such column; the message names the nearest ones."""
+
+    def __str__(self) -> str:
+        return ScanError.__str__(self)
+
+
+class PredicateError(ScanError, ValueError):
+    """A predicate that cannot be parsed or bound; the message points at the place with a caret."""
+
+
+class EvaluationError(ScanError, ArithmeticError):
+    """An expression failed on a row that passes every other filter (division by zero, bad cast)."""
+
+
+class MalformedTableError(ScanError, ValueError):
+    """A file that breaks the Iceberg, Parquet, ORC, Avro or Puffin specification: refused, never guessed."""
+
+
+class MissingFileError(ScanError, FileNotFoundError):
+    """A file that the snapshot names does not exist or cannot be opened."""
+
+
+class OutsideTableError(MissingFileError):
+    """A path in the metadata of a table that leads outside of the places where its files may lie."""
+
+
+class UnsupportedError(ScanError, NotImplementedError):
+    """Legal input that scan_core does not read (variant, geometry, encrypted files); the message names it."""
+
+
+class MemoryLimitError(ScanError, MemoryError):
+    """A single row, page or block that does not fit into `memory_limit_bytes` once decoded."""
+
+
+class OptionError(ScanError, ValueError):
+    """An option with a value outside its range."""
+
+
+class MissingRuntimeError(ScanError, RuntimeError):
+    """Something the machine must provide is missing (Java for Spark); the message says how to get it."""

@@ -1,0 +1,667 @@
+"""The kernels of the engine: hashing and comparing keys, hash tables, masked numbers, records of manifests.
+
+What they compute is also written in NumPy beside their callers. Kernels of change events are in `pipelines/jsonscan/`.
+
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scan_core.native.machine_code import inlined
+
+u = np.uint64
+
+
+@inlined
+def splitmix(number: Any) -> Any:
+    """`key_hash.splitmix`."""
+    mixed = number + u(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> u(30))) * u(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> u(27))) * u(0x94D049BB133111EB)
+    return mixed ^ (mixed >> u(31))
+
+
+@inlined
+def mix(word: Any, secret: Any, first: Any, multiplier: Any) -> Any:
+    """What a word contributes to its row's hash."""
+    mixed = (word ^ secret) * first
+    return (mixed ^ (mixed >> u(32))) * multiplier
+
+
+@inlined
+def finished(total: Any, first: Any) -> Any:
+    """The hash of what the words contributed."""
+    mixed = (total ^ (total >> u(29))) * first
+    return mixed ^ (mixed >> u(32))
+
+
+@inlined
+def ones(word: Any) -> Any:
+    """How many bits are set; LLVM knows this form and makes one instruction of it."""
+    word -= (word >> u(1)) & u(0x5555555555555555)
+    word = (word & u(0x3333333333333333)) + ((word >> u(2)) & u(0x3333333333333333))
+    word = (word + (word >> u(4))) & u(0x0F0F0F0F0F0F0F0F)
+    return (word * u(0x0101010101010101)) >> u(56)
+
+
+@inlined
+def word_at(data: Any, place: Any) -> Any:
+    """Eight bytes, little-endian."""
+    low = u(data[place]) | (u(data[place + u(1)]) << u(8))
+    low |= (u(data[place + u(2)]) << u(16)) | (u(data[place + u(3)]) << u(24))
+    high = u(data[place + u(4)]) | (u(data[place + u(5)]) << u(8))
+    high |= (u(data[place + u(6)]) << u(16)) | (u(data[place + u(7)]) << u(24))
+    return low | (high << u(32))
+
+
+@inlined
+def word_of(data: Any, data_end: Any, place: Any, end: Any) -> Any:
+    """The word at `place` of a string that ends at `end`, zero-padded; nothing is read behind `data_end`."""
+    if place + u(8) <= data_end:
+        word = word_at(data, place)
+        if end - place < u(8):
+            word &= (u(1) << ((end - place) * u(8))) - u(1)
+        return word
+    word, shift = u(0), u(0)
+    while place < end and shift < u(64):
+        word |= u(data[place]) << shift
+        place, shift = place + u(1), shift + u(8)
+    return word
+
+
+_LOOP_WORDS = u(8)
+"""`key_columns.LOOP_WORDS`."""
+
+
+def hash_words(  # noqa: PLR0917  kernels take pointers and numbers, no objects
+    words: Any, rows: Any, secret: Any, first: Any, multiplier: Any, total: Any
+) -> Any:
+    """Add what one word of each row contributes to its hash."""
+    for row in range(rows):
+        total[row] += mix(words[row], secret, first, multiplier)
+    return rows
+
+
+def hash_codes(of_values: Any, codes: Any, rows: Any, total: Any) -> Any:
+    """Add what the value that each row points at contributes."""
+    for row in range(rows):
+        total[row] += of_values[u(codes[row])]
+    return rows
+
+
+def hash_bytes(  # noqa: PLR0917  same
+    offsets: Any, data: Any, rows: Any, data_end: Any, first: Any, secrets: Any, roots: Any, total: Any
+) -> Any:
+    """Add what the byte string of each row contributes (`key_hash._hash_bytes`).
+
+    `secrets` holds, for each word of the loop, its secret, its multiplier and what zeros contribute; `roots` those of
+    later words and the multiplier of the length.
+    """
+    for row in range(rows):
+        place, end = u(offsets[row]), u(offsets[row + u(1)])
+        added = (end - place) * roots[u(2)]
+        position = u(0)
+        while place < end and position < _LOOP_WORDS:
+            word = word_of(data, data_end, place, end)
+            at = position * u(3)
+            added += mix(word, secrets[at], first, secrets[at + u(1)]) - secrets[at + u(2)]
+            place, position = place + u(8), position + u(1)
+        while place < end:
+            word = word_of(data, data_end, place, end)
+            secret = splitmix(roots[u(0)] + position)
+            multiplier = splitmix(roots[u(1)] + position) | u(1)
+            added += mix(word, secret, first, multiplier) - mix(u(0), secret, first, multiplier)
+            place, position = place + u(8), position + u(1)
+        total[row] += added
+    return rows
+
+
+def finish(hashes: Any, rows: Any, first: Any) -> Any:
+    """Turn sums into hashes."""
+    for row in range(rows):
+        hashes[row] = finished(hashes[row], first)
+    return rows
+
+
+def prefixes(offsets: Any, data: Any, rows: Any, data_end: Any, out: Any) -> Any:
+    """The first eight bytes of each string as a number that keeps their order."""
+    for row in range(rows):
+        word, place = u(0), u(offsets[row])
+        end = min(u(offsets[row + u(1)]), place + u(8))
+        if end > place:
+            word = word_of(data, data_end, place, end)
+        word = ((word & u(0x00FF00FF00FF00FF)) << u(8)) | ((word >> u(8)) & u(0x00FF00FF00FF00FF))
+        word = ((word & u(0x0000FFFF0000FFFF)) << u(16)) | ((word >> u(16)) & u(0x0000FFFF0000FFFF))
+        out[row] = (word << u(32)) | (word >> u(32))
+    return rows
+
+
+def same_bytes(  # noqa: PLR0917  same
+    offsets: Any,
+    data: Any,
+    data_end: Any,
+    rows: Any,
+    other_offsets: Any,
+    other_data: Any,
+    other_end: Any,
+    other_rows: Any,
+    pairs: Any,
+    same: Any,
+) -> Any:
+    """Clear `same` for pairs of rows whose byte strings differ."""
+    for pair in range(pairs):
+        row, other = u(rows[pair]), u(other_rows[pair])
+        place, end = u(offsets[row]), u(offsets[row + u(1)])
+        other_place, other_stop = u(other_offsets[other]), u(other_offsets[other + u(1)])
+        if end - place != other_stop - other_place:
+            same[pair] = 0
+            continue
+        while place < end:
+            mine = word_of(data, data_end, place, end)
+            if mine != word_of(other_data, other_end, other_place, other_stop):
+                same[pair] = 0
+                break
+            place, other_place = place + u(8), other_place + u(8)
+    return pairs
+
+
+def occupy(prefixes: Any, rows: Any, base: Any, shift: Any, occupied: Any) -> Any:
+    """Flag the buckets that prefixes fall into (`key_summary.summarise`)."""
+    for row in range(rows):
+        occupied[(prefixes[row] - base) >> shift] = 1
+    return rows
+
+
+_HASH_BYTES = "u8*[data_end] u64 u64 u64 u64*[24] u64*[3] u64*[rows]"
+_SAME_BYTES = "u8*[data_end] u64 i64*[pairs] i64*[1] u8*[other_end] u64 i64*[pairs] u64 u8*[pairs]"
+HASH_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "hash_words": (hash_words, "u64*[rows] u64 u64 u64 u64 u64*[rows]"),
+    "hash_codes": (hash_codes, "u64*[0] i32*[rows] u64 u64*[rows]"),
+    "hash_bytes32": (hash_bytes, f"i32*[rows+1] {_HASH_BYTES}"),
+    "hash_bytes64": (hash_bytes, f"i64*[rows+1] {_HASH_BYTES}"),
+    "finish": (finish, "u64*[rows] u64 u64"),
+    "prefixes32": (prefixes, "i32*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
+    "prefixes64": (prefixes, "i64*[rows+1] u8*[data_end] u64 u64 u64*[rows]"),
+    "occupy": (occupy, "u64*[rows] u64 u64 u64 u8*[1]"),
+    "same_bytes32": (same_bytes, f"i32*[1] {_SAME_BYTES}"),
+    "same_bytes64": (same_bytes, f"i64*[1] {_SAME_BYTES}"),
+}
+"""By name: the function and its parameters, numbers or pointers to the values of arrays. All return a number.
+
+In brackets is how many values an array has at least, in terms of numbers that are passed with it; calls are refused
+otherwise. What values point at, the caller proves: codes lie among the values that they stand for, offsets ascend up to
+the end of the data (Arrow's arrays), rows have an offset and one behind it, buckets were counted from the lowest prefix
+to the highest.
+"""
+
+
+_LANES = u(64)
+"""`aggregate.LANES`."""
+
+
+def sum_floats(values: Any, mask: Any, count: Any, lanes: Any) -> Any:
+    """Add the values under the mask to the lanes, value i to lane i % 64."""
+    whole = count - count % _LANES
+    begin = u(0)
+    while begin < whole:
+        for lane in range(_LANES):
+            value = values[begin + lane]
+            lanes[lane] += value if mask[begin + lane] else 0.0
+        begin += _LANES
+    for i in range(whole, count):
+        lanes[i - whole] += values[i] if mask[i] else 0.0
+    return count
+
+
+def sum_integers(values: Any, mask: Any, count: Any, parts: Any) -> Any:
+    """Add the values under the mask to two parts: upper halves, which are signed, and lower halves."""
+    high, low = parts[u(0)], parts[u(1)]
+    for i in range(count):
+        value = values[i]
+        value = value if mask[i] else 0
+        high += value >> 32
+        low += value & 0xFFFFFFFF
+    parts[u(0)], parts[u(1)] = high, low
+    return count
+
+
+def extremes(values: Any, mask: Any, count: Any, found: Any) -> Any:
+    """Lower and raise the two numbers found so far to those of the values under the mask."""
+    lowest, highest = found[u(0)], found[u(1)]
+    for i in range(count):
+        value = values[i]
+        lowest = min(lowest, value if mask[i] else lowest)
+        highest = max(highest, value if mask[i] else highest)
+    found[u(0)], found[u(1)] = lowest, highest
+    return count
+
+
+def mark_close(  # noqa: PLR0917  kernels take pointers and numbers, no objects
+    values: Any, count: Any, lower: Any, ranks: Any, outside: Any, threshold: Any, dead: Any
+) -> Any:
+    """Set `dead` where the rank of value - lower is above the threshold; slots from `outside` on have rank 0."""
+    for i in range(count):
+        slot = min(u(values[i]) - lower, outside)
+        dead[i] = ranks[slot] > threshold
+    return count
+
+
+NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "sum_f64": (sum_floats, "f64*[count] u8*[count] u64 f64*[64]"),
+    "sum_i64": (sum_integers, "i64*[count] u8*[count] u64 i64*[2]"),
+    "sum_i32": (sum_integers, "i32*[count] u8*[count] u64 i64*[2]"),
+    "extremes_i64": (extremes, "i64*[count] u8*[count] u64 i64*[2]"),
+    "extremes_i32": (extremes, "i32*[count] u8*[count] u64 i64*[2]"),
+    "mark_close_i64": (mark_close, "i64*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
+    "mark_close_i32": (mark_close, "i32*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
+}
+"""As in `hashes.py`."""
+
+
+_NULL = -(1 << 63)
+_LONG, _SPAN, _FIXED, _BYTES_PAIRS, _LONGS, _MARK = u(0), u(1), u(2), u(4), u(5), u(6)
+"""Kinds of steps, as `metadata/bulk_manifests.py` numbers them."""
+
+
+@inlined
+def _varint_end(data: Any, size: Any, at: Any) -> Any:
+    """The position after a varint; beyond `size` if there is none of at most 64 bits."""
+    end = at
+    while end < size and data[end] > 127:
+        end += u(1)
+    if end >= size or end - at > u(9) or (end - at == u(9) and data[end] > 1):
+        return size + u(1)
+    return end + u(1)
+
+
+@inlined
+def _varint(data: Any, at: Any, end: Any) -> Any:
+    """The number in [at, end), zig-zag decoded, as 64 bits."""
+    value, shift = u(0), u(0)
+    while at < end:
+        value |= (u(data[at]) & u(127)) << shift
+        at, shift = at + u(1), shift + u(7)
+    return (value >> u(1)) ^ (u(0) - (value & u(1)))
+
+
+def walk_records(  # noqa: C901, PLR0912, PLR0915, PLR0917  one pass over bytes; kernels take no objects
+    data: Any, size: Any, num_records: Any, program: Any, num_steps: Any, out: Any, width: Any
+) -> Any:
+    """Where the fields of each record lie, in rows of `width` numbers; returns how many records were walked.
+
+    Steps are four numbers: kind, slot, whether null comes first (1) or second (2) in a union, and bytes. Stops at what
+    is damaged or unusual. The last number of the last row walked is where its record ends.
+    """
+    at = u(0)
+    for record in range(num_records):
+        row = record * width
+        for step in range(num_steps):
+            kind, slot = program[step * u(4)], row + program[step * u(4) + u(1)]
+            union = program[step * u(4) + u(2)]
+            if kind == _MARK:
+                out[slot] = at
+                continue
+            if union != u(0):
+                if at >= size:
+                    return record
+                branch = u(data[at])
+                at += u(1)
+                null_branch = u(0) if union == u(1) else u(2)
+                if branch == null_branch:
+                    out[slot] = _NULL
+                    has_length = kind != _LONG
+                    if has_length and kind != _FIXED:
+                        out[slot + u(1)] = -1
+                    continue
+                if branch != u(2) - null_branch:
+                    return record
+            if kind == _FIXED:
+                at += program[step * u(4) + u(3)]
+                if at > size:
+                    return record
+                continue
+            end = _varint_end(data, size, at)
+            if end > size:
+                return record
+            number = _varint(data, at, end)
+            at = end
+            if kind == _LONG:
+                if number == u(1) << u(63):
+                    return record
+                out[slot] = number
+                continue
+            if number > size - at:  # negative ones included
+                return record
+            out[slot], out[slot + u(1)] = at, number
+            if kind == _SPAN:
+                at += number
+                continue
+            for _ in range(number):
+                end = _varint_end(data, size, at)
+                if end > size:
+                    return record
+                if kind == _LONGS:
+                    at = end
+                    continue
+                at = end
+                end = _varint_end(data, size, at)
+                if end > size:
+                    return record
+                if kind == _BYTES_PAIRS:
+                    length = _varint(data, at, end)
+                    if length > size - end:
+                        return record
+                    end += length
+                at = end
+            if number > u(0):
+                if at >= size or data[at] != 0:
+                    return record
+                at += u(1)
+        out[row + width - u(1)] = at
+    return num_records
+
+
+def find_in_pairs(  # noqa: PLR0917  kernels take no objects
+    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, key: Any, of_bytes: Any, found: Any, lengths: Any
+) -> Any:
+    """Of arrays of pairs that were walked: the number under `key`, or where its bytes begin, and its length.
+
+    The first pair of a key counts. Lengths are -1 where there is none, also in an array that is cut off, and 0 for
+    numbers; returns how many have one.
+    """
+    hits = u(0)
+    for row in range(num_rows):
+        lengths[row] = -1
+        at = u(starts[row])
+        for _ in range(counts[row]):
+            end = _varint_end(data, size, at)
+            if end > size:
+                break
+            is_wanted = _varint(data, at, end) == key
+            at = end
+            end = _varint_end(data, size, at)
+            if end > size:
+                break
+            number = _varint(data, at, end)
+            at = end
+            if of_bytes != u(0) and number > size - at:
+                break
+            if is_wanted:
+                found[row] = at if of_bytes != u(0) else number
+                lengths[row] = number if of_bytes != u(0) else u(0)
+                hits += u(1)
+                break
+            if of_bytes != u(0):
+                at += number
+    return hits
+
+
+def read_longs(  # noqa: PLR0917  kernels take no objects
+    data: Any, size: Any, starts: Any, counts: Any, num_rows: Any, out: Any, capacity: Any
+) -> Any:
+    """The integers of arrays that were walked, one after the other; returns how many, fewer where one is cut off."""
+    place = u(0)
+    for row in range(num_rows):
+        at = u(starts[row])
+        for _ in range(counts[row]):
+            end = _varint_end(data, size, at)
+            if end > size or place >= capacity:
+                return place
+            out[place] = _varint(data, at, end)
+            at, place = end, place + u(1)
+    return place
+
+
+RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "walk_records": (walk_records, "u8*[size] u64 u64 u64*[4*num_steps] u64 i64*[num_records*width] u64"),
+    "find_in_pairs": (
+        find_in_pairs,
+        "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 u64 u64 i64*[num_rows] i64*[num_rows]",
+    ),
+    "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
+}
+"""As in `hashes.py`. These read bytes of files: whatever they are, nothing outside of `data` is read. The caller proves
+that the slots of a program lie within `width`, as `compile_columns` numbers them.
+"""
+
+
+_BLOCK = u(2048)
+"""Rows handled at a time, so that what is known of them stays in the L2 cache; `hash_table.BLOCK_ROWS`."""
+_PART_SHIFT = u(56)
+"""256 partitions, by the leading bits: as many places to write to as the first level of the page tables bears."""
+
+
+def partition(hashes: Any, count: Any, ends: Any, parted: Any, rows: Any) -> Any:
+    """Group hashes by their leading bits, in their order, so that placing them stays in the cache; fills `rows`.
+
+    `ends` are 257 zeros.
+    """
+    for row in range(count):
+        ends[(hashes[row] >> _PART_SHIFT) + u(1)] += u(1)
+    for part in range(u(1), u(257)):
+        ends[part] += ends[part - u(1)]
+    for row in range(count):
+        part = hashes[row] >> _PART_SHIFT
+        at = ends[part]
+        ends[part] = at + u(1)
+        parted[at] = hashes[row]
+        rows[at] = row
+    return count
+
+
+def set_bits(hashes: Any, count: Any, multiplier: Any, shift: Any, bits: Any) -> Any:
+    """Set the bit of each hash in one level of a table."""
+    for i in range(count):
+        bit = (hashes[i] * multiplier) >> shift
+        bits[bit >> u(6)] |= u(1) << (bit & u(63))
+    return count
+
+
+def count_bits(bits: Any, words: Any, first_entry: Any, counts: Any) -> Any:
+    """Fill `counts` with the number of bits before each word of a level; returns it for the level's end."""
+    entries = first_entry
+    for word in range(words):
+        counts[word] = entries
+        entries += ones(bits[word])
+    return entries
+
+
+def place(  # noqa: PLR0917  same
+    hashes: Any,
+    rows: Any,
+    count: Any,
+    multiplier: Any,
+    shift: Any,
+    bits: Any,
+    counts: Any,
+    table: Any,
+    table_rows: Any,
+    repeats: Any,
+) -> Any:
+    """Give each bit's entry to the first hash that has it; `table_rows` begins as all ones.
+
+    Hashes that find their entry taken by another are moved to the front of `hashes` and `rows`, their number is
+    returned. A repeat of the same hash takes the entry over; `repeats[0]` counts them, followed by both rows of each.
+    """
+    left = u(0)
+    for i in range(count):
+        value = hashes[i]
+        bit = (value * multiplier) >> shift
+        word = bit >> u(6)
+        entry = u(counts[word]) + ones(bits[word] & ((u(1) << (bit & u(63))) - u(1)))
+        taken = table_rows[entry]
+        if taken == np.uint32(0xFFFFFFFF):
+            table[entry] = value
+            table_rows[entry] = rows[i]
+        elif table[entry] == value:
+            at = repeats[u(0)] * u(2) + u(1)
+            repeats[at], repeats[at + u(1)] = u(taken), u(rows[i])
+            repeats[u(0)] += u(1)
+            table_rows[entry] = rows[i]
+        else:
+            hashes[left], rows[left] = value, rows[i]
+            left += u(1)
+    return left
+
+
+@inlined
+def _look_up(  # noqa: PLR0917  same
+    block: Any, size: Any, levels: Any, num_levels: Any, bits: Any, counts: Any, table: Any, seen: Any, scratch: Any
+) -> Any:
+    """Those of a block of hashes that are in the table; returns how many.
+
+    `scratch` holds, in this order, a block's worth of each: places found, entries found, places that wait for the next
+    level, places whose bit is set. Three passes a level, so that the accesses to memory of many hashes overlap.
+    """
+    waiting, passed = _BLOCK * u(2), _BLOCK * u(3)
+    shift, count = levels[u(1)], u(0)
+    for i in range(size):
+        bit = block[i] >> shift
+        scratch[passed + count] = i
+        count += (bits[bit >> u(6)] >> (bit & u(63))) & u(1)
+    found = _resolve(block, count, u(1), shift, u(0), bits, counts, table, seen, scratch, u(0))
+    candidates = count - found
+    for level in range(u(1), num_levels):
+        if candidates == u(0):
+            break
+        multiplier, shift = levels[level * u(3)], levels[level * u(3) + u(1)]
+        first_word = levels[level * u(3) + u(2)]
+        count = u(0)
+        for j in range(candidates):
+            i = scratch[waiting + j]
+            bit = (block[u(i)] * multiplier) >> shift
+            scratch[passed + count] = i
+            count += (bits[first_word + (bit >> u(6))] >> (bit & u(63))) & u(1)
+        before = found
+        found = _resolve(block, count, multiplier, shift, first_word, bits, counts, table, seen, scratch, found)
+        candidates = count - (found - before)
+    return found
+
+
+@inlined
+def _resolve(  # noqa: PLR0917  same
+    block: Any,
+    count: Any,
+    multiplier: Any,
+    shift: Any,
+    first_word: Any,
+    bits: Any,
+    counts: Any,
+    table: Any,
+    seen: Any,
+    scratch: Any,
+    found: Any,
+) -> Any:
+    """Of hashes whose bit is set those that have its entry are found, the others wait."""
+    at_entry, waiting, passed = _BLOCK, _BLOCK * u(2), _BLOCK * u(3)
+    for j in range(count):
+        bit = (block[u(scratch[passed + j])] * multiplier) >> shift
+        word = first_word + (bit >> u(6))
+        entry = u(counts[word]) + ones(bits[word] & ((u(1) << (bit & u(63))) - u(1)))
+        scratch[at_entry + found + j] = entry
+        seen[j] = table[entry]
+    candidates, hits = u(0), found
+    for j in range(count):
+        i, entry = scratch[passed + j], scratch[at_entry + found + j]
+        is_hit = u(seen[j] == block[u(i)])
+        scratch[hits] = i
+        scratch[at_entry + hits] = entry
+        hits += is_hit
+        scratch[waiting + candidates] = i
+        candidates += u(1) - is_hit
+    return hits
+
+
+def find(  # noqa: PLR0917  same
+    hashes: Any,
+    count: Any,
+    levels: Any,
+    num_levels: Any,
+    bits: Any,
+    counts: Any,
+    table: Any,
+    block: Any,
+    seen: Any,
+    scratch: Any,
+    rows: Any,
+    entries: Any,
+) -> Any:
+    """Fill `rows` and `entries` with the hashes found and where (`HashTable.find`); returns how many."""
+    total, begin = u(0), u(0)
+    while begin < count:
+        size = min(_BLOCK, count - begin)
+        for i in range(size):
+            block[i] = hashes[begin + i]
+        found = _look_up(block, size, levels, num_levels, bits, counts, table, seen, scratch)
+        for j in range(found):
+            rows[total + j] = begin + u(scratch[j])
+            entries[total + j] = scratch[_BLOCK + j]
+        total += found
+        begin += _BLOCK
+    return total
+
+
+def mark_words(  # noqa: PLR0917  same
+    words: Any,
+    count: Any,
+    secret: Any,
+    first: Any,
+    multiplier: Any,
+    levels: Any,
+    num_levels: Any,
+    bits: Any,
+    counts: Any,
+    table: Any,
+    ranks: Any,
+    rank_bytes: Any,
+    threshold: Any,
+    block: Any,
+    seen: Any,
+    scratch: Any,
+    dead: Any,
+) -> Any:
+    """Set `dead`, zeros at first, for keys of one word whose rank is above the threshold; returns how many match."""
+    total, begin = u(0), u(0)
+    while begin < count:
+        size = min(_BLOCK, count - begin)
+        for i in range(size):
+            block[i] = finished(mix(words[begin + i], secret, first, multiplier), first)
+        found = _look_up(block, size, levels, num_levels, bits, counts, table, seen, scratch)
+        for j in range(found):
+            rank = threshold + u(1)
+            if threshold:
+                at = u(scratch[_BLOCK + j]) * rank_bytes
+                rank = u(ranks[at])
+                if rank_bytes > u(1):
+                    rank |= u(ranks[at + u(1)]) << u(8)
+                if rank_bytes > u(2):
+                    rank |= (u(ranks[at + u(2)]) << u(16)) | (u(ranks[at + u(3)]) << u(24))
+            dead[begin + u(scratch[j])] = rank > threshold
+        total += found
+        begin += _BLOCK
+    return total
+
+
+_SCRATCH = "u64*[2048] u64*[2048] u32*[8192]"
+TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "partition": (partition, "u64*[count] u64 u64*[257] u64*[count] u32*[count]"),
+    "set_bits": (set_bits, "u64*[count] u64 u64 u64 u64*[1]"),
+    "count_bits": (count_bits, "u64*[words] u64 u64 u32*[words]"),
+    "place": (
+        place,
+        "u64*[count] u32*[count] u64 u64 u64 u64*[1] u32*[1] u64*[count] u32*[count] u64*[2*count+1]",
+    ),
+    "find": (
+        find,
+        f"u64*[count] u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] {_SCRATCH} u32*[count] u32*[count]",
+    ),
+    "mark_words": (
+        mark_words,
+        f"u64*[count] u64 u64 u64 u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] u8*[0] u64 u64 {_SCRATCH} u8*[count]",
+    ),
+}
+"""As in `hashes.py`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
+entries, and ranks, as bits are set: `hash_table.build_hash_table` makes no others.
+"""

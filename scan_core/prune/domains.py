@@ -1,0 +1,346 @@
+"""What values an expression can have, given what is known of its columns.
+
+Columns by their statistics, functions where they are monotone; everything else is unbounded.
+
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
+from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
+from scan_core.expr.evaluate import constant_value
+from scan_core.model.schema import Type
+from scan_core.model.statistics import ColumnStatistics
+
+MIN_TRUNCATED_LENGTH = 16
+"""Writers cut bounds of strings off at 16 characters or more; some forget to round the upper one up (rule 20)."""
+_TEXT = frozenset({"string", "binary", "fixed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values an expression may have.
+
+    Attributes:
+        lower: no value that is neither NULL nor NaN is smaller; None if unknown.
+        upper: no such value is larger; None if unknown.
+        may_be_value: may it be something else than NULL and NaN?
+        may_be_null: may it be NULL?
+        may_be_nan: may it be NaN?
+        may_fail: may evaluating it fail?
+        excludes: is a single value certainly not among the values? (buckets, Bloom filters, dictionaries)
+    """
+
+    lower: Any = None
+    upper: Any = None
+    may_be_value: bool = True
+    may_be_null: bool = True
+    may_be_nan: bool = True
+    may_fail: bool = False
+    excludes: Callable[[Any], bool] | None = None
+
+    @property
+    def only_value(self) -> Any:
+        """The one value that is neither NULL nor NaN, None if there may be several."""
+        return self.lower if self.lower is not None and self.lower == self.upper else None
+
+    @property
+    def may_be_anything_but_null(self) -> bool:
+        """Can a row have a value or NaN?"""
+        return self.may_be_value or self.may_be_nan
+
+
+def unknown(type_: Type, *, may_fail: bool = False) -> Domain:
+    """Anything that the type holds."""
+    return Domain(may_be_nan=name_of(type_) in FLOATING, may_fail=may_fail)
+
+
+def constant(value: Any) -> Domain:
+    """Exactly one value, or NULL."""
+    if value is None:
+        return Domain(may_be_value=False, may_be_nan=False)
+    if value != value:  # noqa: PLR0124  # NaN differs from itself
+        return Domain(may_be_value=False, may_be_null=False)
+    return Domain(value, value, may_be_null=False, may_be_nan=False)
+
+
+def of_statistics(statistics: ColumnStatistics | None, type_: Type) -> Domain:
+    """What statistics of a file, row group or page tell about a column of this type."""
+    if statistics is None:
+        return unknown(type_)
+    lower, upper = statistics.lower, statistics.upper
+    if lower is None or upper is None or not lower <= upper:  # one alone, or the wrong way round: not to be believed
+        lower = upper = None
+    if upper is not None and name_of(type_) in _TEXT and len(upper) >= MIN_TRUNCATED_LENGTH:
+        upper = prefix_end(upper)
+    may_be_nan = name_of(type_) in FLOATING and statistics.nan_count != 0
+    empty = (statistics.null_count or 0) + (statistics.nan_count or 0)
+    return Domain(
+        lower,
+        upper,
+        may_be_value=lower is not None or statistics.value_count is None or empty < statistics.value_count,
+        may_be_null=statistics.null_count != 0,
+        may_be_nan=may_be_nan,
+    )
+
+
+def believed(statistics: ColumnStatistics | None, type_: Type) -> ColumnStatistics | None:
+    """Statistics with the bounds that `of_statistics` takes from them."""
+    if statistics is None:
+        return None
+    known = of_statistics(statistics, type_)
+    return replace(statistics, lower=known.lower, upper=known.upper)
+
+
+def intersection(left: Domain, right: Domain) -> Domain:
+    """What both admit, where both describe the same rows."""
+    lower = right.lower if left.lower is None else left.lower if right.lower is None else max(left.lower, right.lower)
+    upper = right.upper if left.upper is None else left.upper if right.upper is None else min(left.upper, right.upper)
+    excludes = left.excludes or right.excludes
+    if left.excludes is not None and right.excludes is not None:
+        first, second = left.excludes, right.excludes
+
+        def excludes(value: Any) -> bool:
+            return first(value) or second(value)
+
+    may_be_value = (
+        left.may_be_value and right.may_be_value and not (lower is not None and upper is not None and lower > upper)
+    )
+    return Domain(
+        lower,
+        upper,
+        may_be_value,
+        left.may_be_null and right.may_be_null,
+        left.may_be_nan and right.may_be_nan,
+        left.may_fail or right.may_fail,
+        excludes,
+    )
+
+
+def union(domains: Iterable[Domain]) -> Domain:
+    """What any of them admits."""
+    parts = list(domains)
+    valued = [d for d in parts if d.may_be_value]
+    lowers, uppers = [d.lower for d in valued], [d.upper for d in valued]
+    return Domain(
+        min(lowers) if lowers and None not in lowers else None,
+        max(uppers) if uppers and None not in uppers else None,
+        bool(valued),
+        any(d.may_be_null for d in parts),
+        any(d.may_be_nan for d in parts),
+        any(d.may_fail for d in parts),
+    )
+
+
+def without_null(domain: Domain) -> Domain:
+    """The same, where the row is not NULL."""
+    return replace(domain, may_be_null=False)
+
+
+def prefix_end(prefix: Any) -> Any:
+    """A string or byte string that no longer one with this prefix exceeds; None if there is none."""
+    if isinstance(prefix, bytes):
+        trimmed = prefix.rstrip(b"\xff")
+        return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None
+    trimmed_text = prefix.rstrip("\U0010ffff")
+    if not trimmed_text:
+        return None
+    following = ord(trimmed_text[-1]) + 1
+    return trimmed_text[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+
+
+Facts = Callable[[int, Type], Domain]
+"""Field id of a column or struct member, and its type -> what is known of it."""
+
+_NUMBERS = INTEGRAL | FLOATING | {"decimal"}
+_MONOTONE_CASTS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_NUMBERS, frozenset(_NUMBERS)),
+    "boolean": frozenset(_NUMBERS),
+    "date": frozenset(TIMESTAMPS),
+    **dict.fromkeys(TIMESTAMPS, frozenset(TIMESTAMPS | {"date"})),
+}
+_MONOTONE = frozenset(
+    {"+", "-", "*", "negative", "floor", "ceil", "year", "date_add", "date_sub", "add_months", "last_day", "datediff"}
+    | {"timestamp_add", "timestamp_add_months", "date_trunc", "trunc", "left"}
+    | {f"unix_{unit}" for unit in ("date", "seconds", "millis", "micros")}
+    | {"timestamp_seconds", "timestamp_millis", "timestamp_micros", "date_from_unix_date"}
+)
+_RANGES = {
+    "quarter": (1, 4),
+    "month": (1, 12),
+    "day": (1, 31),
+    "dayofweek": (1, 7),
+    "weekday": (0, 6),
+    "dayofyear": (1, 366),
+    "weekofyear": (1, 53),
+    "hour": (0, 23),
+    "minute": (0, 59),
+    "second": (0, 59),
+    "length": (0, None),
+    "octet_length": (0, None),
+    "size": (0, None),
+}
+_NEVER_FAIL = frozenset(_RANGES) | {
+    *(
+        "year",
+        "date_trunc",
+        "trunc",
+        "last_day",
+        "floor",
+        "isnan",
+        "lower",
+        "upper",
+        "length",
+        "substr",
+        "left",
+        "right",
+    ),
+    *("trim", "ltrim", "rtrim", "reverse", "startswith", "endswith", "contains", "concat", "replace", "rlike", "size"),
+    *("unix_date", "unix_seconds", "unix_millis", "unix_micros", "&", "|", "^", "~", "sqrt"),
+    *("map_get", "array_contains", "map_contains_key"),
+}
+
+
+def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tuple[bool, bool]]) -> Domain:
+    """What values an expression may have.
+
+    Args:
+        node: an expression that is not one of the boolean forms `bounds.py` decides itself.
+        facts: what is known of columns and struct members.
+        condition: of a boolean expression, whether it can be true and whether it can be something else.
+    """
+    match node:
+        case Column(field_id, _, type_):
+            return facts(field_id, type_)
+        case Member(_, field_id, _, _, type_):
+            return facts(field_id, type_) if is_path(node) else unknown(type_)
+        case Literal(value):
+            return constant(value)
+        case Failure(_, type_):
+            return Domain(may_be_value=False, may_be_null=False, may_be_nan=False, may_fail=True)
+        case Cast():
+            return _cast(node, domain_of(node.operand, facts, condition))
+        case Call():
+            return _call(node, [domain_of(a, facts, condition) for a in node.arguments])
+        case Coalesce(operands):
+            parts = [domain_of(o, facts, condition) for o in operands]
+            joined = union([*(without_null(d) for d in parts[:-1]), parts[-1]])
+            return replace(joined, may_be_null=all(d.may_be_null for d in parts))
+        case Case(branches, default):
+            return _case(branches, default, facts, condition)
+        case _:
+            can_be_true, can_be_other = condition(node)
+            return Domain(lower=not can_be_other, upper=can_be_true, may_be_nan=False, may_fail=True)
+
+
+def is_path(node: BoundExpr) -> bool:
+    """Is it a column, or a member of nothing but structs?"""
+    while isinstance(node, Member):
+        node = node.operand
+    return isinstance(node, Column)
+
+
+def _case(
+    branches: tuple[tuple[BoundExpr, BoundExpr], ...],
+    default: BoundExpr,
+    facts: Facts,
+    condition: Callable[[BoundExpr], tuple[bool, bool]],
+) -> Domain:
+    parts = []
+    for test, value in branches:
+        can_be_true, can_be_other = condition(test)
+        if can_be_true:
+            parts.append(domain_of(value, facts, condition))
+        if not can_be_other:
+            break
+    else:
+        parts.append(domain_of(default, facts, condition))
+    return replace(union(parts), may_fail=True)
+
+
+def _cast(node: Cast, below: Domain) -> Domain:
+    source, target = name_of(node.operand.type), name_of(node.type)
+    if source == "unknown":
+        return constant(None)
+    if target in _MONOTONE_CASTS.get(source, frozenset()):
+        result = _at_corners(node, [below], lambda values: Cast(values[0], node.type, node.safe))
+        if target not in FLOATING and below.may_be_nan:  # NaN has no counterpart
+            result = replace(result, may_fail=True)
+    else:
+        result = unknown(node.type, may_fail=below.may_fail or target != "string")
+        result = replace(result, may_be_null=below.may_be_null)
+    if node.safe:
+        return replace(result, may_be_null=result.may_be_null or result.may_fail, may_fail=below.may_fail)
+    return result
+
+
+def _call(node: Call, arguments: list[Domain]) -> Domain:
+    function = node.function.removeprefix("try ")
+    may_be_null = any(d.may_be_null for d in arguments)
+    may_fail = any(d.may_fail for d in arguments) or function not in _NEVER_FAIL
+    if function in {"map_get", "array_contains"}:
+        may_be_null = True
+    low, high = _RANGES.get(function, (None, None))
+    result = Domain(low, high, may_be_null=may_be_null, may_be_nan=name_of(node.type) in FLOATING, may_fail=may_fail)
+    is_prefix = function == "substr" and len(node.arguments) == 3 and arguments[1].only_value in {0, 1}
+    if function in _MONOTONE or is_prefix or (function in {"/", "div"} and _has_one_sign(arguments[1])):
+        result = _at_corners(node, arguments, lambda values: Call(node.function, values, node.type))
+    if function == "isnan":
+        (argument,) = arguments
+        return Domain(
+            not argument.may_be_value and not argument.may_be_null,
+            argument.may_be_nan,
+            may_be_null=False,
+            may_be_nan=False,
+            may_fail=argument.may_fail,
+        )
+    if node.function != function:  # a try form: NULL instead of a failure of its own
+        failing = any(d.may_fail for d in arguments)
+        return replace(result, may_be_null=result.may_be_null or result.may_fail, may_fail=failing)
+    return result
+
+
+def _has_one_sign(domain: Domain) -> bool:
+    return (domain.lower is not None and domain.lower > 0) or (domain.upper is not None and domain.upper < 0)
+
+
+def _at_corners(
+    node: Cast | Call, arguments: list[Domain], build: Callable[[tuple[BoundExpr, ...]], BoundExpr]
+) -> Domain:
+    """The domain of a function that is monotone in each argument, from its values at the ends of their ranges."""
+    may_be_null = any(d.may_be_null for d in arguments)
+    floating = name_of(node.type) in FLOATING
+    function = node.function.removeprefix("try ") if isinstance(node, Call) else ""
+    may_fail = any(d.may_fail for d in arguments)
+    if not all(d.may_be_anything_but_null for d in arguments):
+        return Domain(may_be_value=False, may_be_null=may_be_null, may_be_nan=False, may_fail=may_fail)
+    open_ended = replace(unknown(node.type), may_be_null=may_be_null, may_fail=may_fail or function not in _NEVER_FAIL)
+    if any(d.may_be_value and (d.lower is None or d.upper is None) for d in arguments):
+        return replace(open_ended, may_be_nan=floating)
+    operands = node.arguments if isinstance(node, Call) else (node.operand,)
+    found = []
+    for corner in product(*(dict.fromkeys((d.lower, d.upper)) if d.may_be_value else (None,) for d in arguments)):
+        if None in corner:  # an argument that is always NaN
+            return replace(open_ended, may_be_nan=floating)
+        literals = tuple(Literal(v, o.type) for v, o in zip(corner, operands, strict=True))
+        result = _evaluated(build(literals))
+        if not isinstance(result, Literal) or result.value is None or result.value != result.value:
+            return open_ended
+        found.append(result.value)
+    infinite = floating and any(abs(v) == float("inf") for v in found)
+    return Domain(
+        min(found),
+        max(found),
+        may_be_null=may_be_null,
+        may_be_nan=floating and (infinite or any(d.may_be_nan for d in arguments)),
+        may_fail=may_fail or (not floating and any(d.may_be_nan for d in arguments)),
+    )
+
+
+@lru_cache(maxsize=65_536)
+def _evaluated(node: BoundExpr) -> Any:
+    return constant_value(node)

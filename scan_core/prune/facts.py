@@ -1,0 +1,363 @@
+"""Statistics of one column in many files as Arrow arrays, and the domains they give."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
+from scan_core.model.schema import PrimitiveType
+from scan_core.model.single_value import NARROW, TICKS_PER_DAY, unscaled_value
+from scan_core.native.compiled import load
+from scan_core.prune.domains import MIN_TRUNCATED_LENGTH, Domain
+from scan_core.rows.buffers import boolean_array, index_array, numbers, true_flags, validity
+
+Flags = npt.NDArray[np.bool_]
+
+TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
+FLOATING = frozenset({"float", "double"})
+INTEGRAL = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_MOST_DECIMAL_BYTES = 32
+_INT64 = np.iinfo(np.int64)
+_MOST_ROWS = 1 << 60
+"""Sums of counts up to it fit into 64 bits."""
+
+
+class NoColumnError(ValueError):
+    """Values that have no place in a column of 64-bit integers, doubles or bytes."""
+
+
+class Bounds(NamedTuple):
+    """One bound of each file, NULL where it is unknown, and which files are odd."""
+
+    values: Any
+    is_odd: Flags
+
+
+class Count(NamedTuple):
+    """A count of each file, and where it is known."""
+
+    values: Numbers
+    known: Flags
+
+
+class Counts(NamedTuple):
+    """What is counted of a column in each file; odd are files that claim more rows than there can be."""
+
+    nulls: Count
+    nans: Count
+    values: Count
+    is_odd: Flags
+
+
+def column_kind(type_: PrimitiveType) -> pa.DataType:
+    """How bounds of a type are held.
+
+    Raises:
+        NoColumnError: in no way.
+    """
+    name = type_.name
+    if name in INTEGRAL or name in {"boolean", "decimal"}:
+        return pa.int64()
+    if name in FLOATING:
+        return pa.float64()
+    if name in TEXT_LIKE:
+        return pa.large_binary()
+    raise NoColumnError(f"bounds of {type_}")
+
+
+def array_of(values: Sequence[Any], type_: PrimitiveType) -> Any:
+    """Values of the type as `Bounds` hold them; None is NULL.
+
+    Raises:
+        NoColumnError: one does not fit.
+    """
+    kind = column_kind(type_)
+    known = np.fromiter((v is not None for v in values), np.bool_, len(values))
+    found = np.zeros(len(values), np.float64 if type_.name in FLOATING else np.int64)
+    try:
+        if type_.name in TEXT_LIKE:
+            return _binary_array([b"" if v is None else _bytes_of(v) for v in values], known)
+        for i in np.flatnonzero(known).tolist():
+            found[i] = _number_of(values[i], type_)
+    except (ValueError, OverflowError) as error:
+        raise NoColumnError(f"a bound of {type_}: {error}") from error
+    return _array(found, known, kind)
+
+
+def as_scalar(value: Any, type_: PrimitiveType) -> Any:
+    """A value of the type as `Bounds` hold it; `pa.scalar` would import pandas.
+
+    Raises:
+        NoColumnError: it does not fit.
+    """
+    return array_of([value], type_)[0]
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _number_of(value: Any, type_: PrimitiveType) -> int | float:
+    if type_.name == "decimal":
+        return unscaled_value(value, type_.parameters[1])
+    if type_.name in FLOATING and not isinstance(value, float):
+        raise NoColumnError(f"{value!r:.60} is no {type_}")
+    return value if type_.name in FLOATING else int(value)
+
+
+def bounds_of(columns: EntryColumns, rows: Numbers, field_id: int, type_: PrimitiveType) -> tuple[Bounds, Bounds]:
+    """The lower and the upper bound of a column in some files.
+
+    Raises:
+        NoColumnError: the type has bounds of no such kind.
+    """
+    kind = column_kind(type_)
+    lower, upper = (_found(columns, slot, rows, field_id) for slot in (LOWER, UPPER))
+    return _decoded(columns.block, lower, type_, kind), _decoded(columns.block, upper, type_, kind)
+
+
+def in_order(lower: Any, upper: Any) -> Flags:
+    """Where both ends are known, and the lower one is not above the upper one."""
+    if lower.type == pa.large_binary():
+        import pyarrow.compute as pc
+
+        return true_flags(pc.less_equal(lower, upper))
+    found: Flags = numbers(lower) <= numbers(upper)
+    for valid in (validity(lower), validity(upper)):
+        found = found if valid is None else found & valid
+    return found
+
+
+def counts_of(columns: EntryColumns, rows: Numbers, field_id: int) -> Counts:
+    """Of a column in some files, as `ContentFile.null_count` and `value_count` tell them."""
+    records = columns.record_counts[rows]
+    nulls, nans, values = (_found(columns, slot, rows, field_id) for slot in (NULLS, NANS, VALUES))
+    has_nulls, has_nans, has_values = (part.lengths >= 0 for part in (nulls, nans, values))
+    is_odd = records > _MOST_ROWS
+    for part in (nulls, nans, values):
+        is_odd |= np.abs(part.starts) > _MOST_ROWS
+    missing = np.maximum(records - values.starts, 0)
+    return Counts(
+        Count(nulls.starts + missing, has_nulls & has_values),
+        Count(nans.starts, has_nans),
+        Count(np.maximum(values.starts, records), has_values),
+        is_odd,
+    )
+
+
+def _found(columns: EntryColumns, slot: int, rows: Numbers, field_id: int) -> Spans:
+    """Where a map has the bytes of a field, or its number instead of a place."""
+    found, lengths = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
+    spans = columns.statistics.get(slot)
+    if spans is not None:
+        data = np.frombuffer(columns.block, np.uint8)
+        starts, counts = (np.ascontiguousarray(part[rows], np.int64) for part in spans)
+        of_bytes = slot in {LOWER, UPPER}
+        load()["find_in_pairs"](data, len(data), starts, counts, len(rows), field_id, of_bytes, found, lengths)
+    return Spans(found, lengths)
+
+
+def _decoded(block: bytes, spans: Spans, type_: PrimitiveType, kind: pa.DataType) -> Bounds:
+    name = type_.name
+    if name in TEXT_LIKE:
+        return _text(block, spans, name)
+    data = np.frombuffer(block, np.uint8)
+    if name == "decimal":
+        return _decimals(data, spans)
+    if name == "boolean":
+        values, known = np.zeros(len(spans.starts), np.int64), spans.lengths == 1
+        values[known] = data[spans.starts[known]] != 0
+        return Bounds(_array(values, known, kind), np.zeros(len(known), np.bool_))
+    four, eight = spans.lengths == 4, spans.lengths == 8
+    dtypes = ("<f4", "<f8") if name in FLOATING else ("<i4", "<i8")
+    values = np.zeros(len(four), dtypes[1])
+    values[eight] = _fixed(data, spans.starts[eight], 8).view(dtypes[1]).reshape(-1)
+    with np.errstate(invalid="ignore"):  # NaN of any payload is unknown
+        values[four] = _fixed(data, spans.starts[four], 4).view(dtypes[0]).reshape(-1)
+    known = four | eight
+    if name in FLOATING:
+        known &= ~np.isnan(values)
+    elif name in NARROW:
+        known &= values.astype(np.int32) == values
+    elif (per_day := TICKS_PER_DAY.get(name)) is not None:
+        known &= eight | (np.abs(values) <= _INT64.max // per_day)
+        values[four & known] *= per_day
+    return Bounds(_array(values, known, kind), np.zeros(len(known), np.bool_))
+
+
+def _decimals(data: Any, spans: Spans) -> Bounds:
+    """Big-endian and as short as may be, of at most eight bytes."""
+    starts, lengths = spans
+    known = (lengths > 0) & (lengths <= _MOST_DECIMAL_BYTES)
+    is_odd = known & (lengths > 8)
+    known &= ~is_odd
+    values = np.zeros(len(starts), np.int64)
+    for length in np.unique(lengths[known]).tolist():
+        rows = known & (lengths == length)
+        stored = _fixed(data, starts[rows], length)
+        padded = np.where(stored[:, :1] > 127, 255, 0).astype(np.uint8).repeat(8, axis=1)
+        padded[:, 8 - length :] = stored
+        values[rows] = padded.view(">i8")[:, 0]
+    return Bounds(_array(values, known, pa.int64()), is_odd)
+
+
+def _text(block: bytes, spans: Spans, name: str) -> Bounds:
+    known = spans.lengths >= 0
+    if name == "uuid":
+        known = spans.lengths == 16
+    starts, lengths = np.where(known, spans.starts, 0), np.where(known, spans.lengths, 0)
+    places = zip(starts.tolist(), lengths.tolist(), strict=True)
+    parts = [block[start : start + length] for start, length in places]
+    if name == "string" and not _is_text(b"\n".join(parts)):  # a separator inside a character would break it
+        known &= np.fromiter(map(_is_text, parts), np.bool_, len(parts))
+        parts = [part if is_known else b"" for part, is_known in zip(parts, known.tolist(), strict=True)]
+    return Bounds(_binary_array(parts, known), np.zeros(len(parts), np.bool_))
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _fixed(data: Any, starts: Numbers, size: int) -> Any:
+    """So many bytes from each start on, a row each."""
+    return np.ascontiguousarray(data[starts[:, None] + np.arange(size)])
+
+
+def _array(values: Numbers, known: Flags, kind: pa.DataType) -> Any:
+    bitmap = None if known.all() else boolean_array(known).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _binary_array(parts: list[bytes], known: Flags) -> Any:
+    """The byte strings as one array, NULL where unknown."""
+    ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+    offsets = np.concatenate([np.zeros(1, np.int64), ends])
+    bitmap = None if known.all() else boolean_array(known).buffers()[1]
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.large_binary(), len(parts), buffers)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainColumn:
+    """A domain for each file; `excludes` tells of a single value in which files it is certainly not."""
+
+    type: PrimitiveType
+    lower: Any
+    upper: Any
+    may_be_value: Flags
+    may_be_null: Flags
+    may_be_nan: Flags
+    excludes: Callable[[Any], Flags] | None = None
+
+    @property
+    def has_one_value(self) -> Flags:
+        """Where all values are equal."""
+        return true_flags(pc.equal(self.lower, self.upper))
+
+
+def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
+    """Anything that the type holds."""
+    nothing, everything = array_of([None] * count, type_), np.ones(count, np.bool_)
+    return DomainColumn(
+        type_, nothing, nothing, everything, everything, np.full(count, type_.name in FLOATING, np.bool_)
+    )
+
+
+def of_counts_and_bounds(
+    type_: PrimitiveType, bounds: tuple[Bounds, Bounds], counts: Counts
+) -> tuple[DomainColumn, Flags]:
+    """As `domain.of_statistics`, and which files are odd."""
+    lower, upper = bounds
+    nulls, nans, values, is_odd = counts
+    is_odd = is_odd | lower.is_odd | upper.is_odd
+    believed = in_order(lower.values, upper.values)
+    low, high = _where(believed, lower.values), _where(believed, upper.values)
+    if type_.name in TEXT_LIKE - {"uuid"}:
+        high, is_odd_end = _past_truncated(high, type_)
+        is_odd |= is_odd_end
+    empty = np.where(nulls.known, nulls.values, 0) + np.where(nans.known, nans.values, 0)
+    may_be_nan = np.zeros(len(believed), np.bool_)
+    if type_.name in FLOATING:
+        may_be_nan = ~nans.known | (nans.values != 0)
+    return (
+        DomainColumn(
+            type_,
+            low,
+            high,
+            may_be_value=believed | ~values.known | (empty < values.values),
+            may_be_null=~nulls.known | (nulls.values != 0),
+            may_be_nan=may_be_nan,
+        ),
+        is_odd,
+    )
+
+
+def narrowed(column: DomainColumn, domains: Sequence[Domain | None], codes: npt.NDArray[Any]) -> DomainColumn:
+    """As `domain.intersection` with one of `domains` for each file, None for one that says nothing.
+
+    Raises:
+        NoColumnError: a domain has ends that fit no column.
+    """
+    known = [Domain(may_be_nan=column.type.name in FLOATING) if d is None else d for d in domains]
+    places = index_array(codes)
+    lower = pc.max_element_wise(array_of([d.lower for d in known], column.type).take(places), column.lower)
+    upper = pc.min_element_wise(array_of([d.upper for d in known], column.type).take(places), column.upper)
+    is_empty = true_flags(pc.greater(lower, upper))
+    return DomainColumn(
+        column.type,
+        lower,
+        upper,
+        _each(known, "may_be_value")[codes] & column.may_be_value & ~is_empty,
+        _each(known, "may_be_null")[codes] & column.may_be_null,
+        _each(known, "may_be_nan")[codes] & column.may_be_nan,
+        _excludes(known, codes),
+    )
+
+
+def _each(domains: Sequence[Domain], name: str) -> Flags:
+    return np.fromiter((getattr(d, name) for d in domains), np.bool_, len(domains))
+
+
+def _excludes(domains: Sequence[Domain], codes: npt.NDArray[Any]) -> Callable[[Any], Flags] | None:
+    if all(d.excludes is None for d in domains):
+        return None
+
+    def excludes(value: Any) -> Flags:
+        each = (d.excludes is not None and d.excludes(value) for d in domains)
+        flags: Flags = np.fromiter(each, np.bool_, len(domains))[codes]
+        return flags
+
+    return excludes
+
+
+def _where(chosen: Flags, values: Any) -> Any:
+    """The values, NULL where they are not chosen."""
+    if chosen.all():
+        return values
+    return pc.if_else(boolean_array(chosen), values, pa.nulls(1, values.type)[0])
+
+
+def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Flags]:
+    """Long ends one step up, as `prefix_end` does; odd are those that do not end in a byte to be counted up."""
+    lengths = pc.utf8_length(upper.cast(pa.large_string())) if type_.name == "string" else pc.binary_length(upper)
+    is_long = (numbers(lengths) >= MIN_TRUNCATED_LENGTH) & true_flags(pc.is_valid(upper))
+    if not is_long.any():
+        return upper, is_long
+    offsets = np.frombuffer(upper.buffers()[1], np.int64, len(upper) + 1, upper.offset * 8)
+    data = np.frombuffer(upper.buffers()[2], np.uint8).copy()
+    lasts = offsets[1:][is_long] - 1
+    most = 0x7E if type_.name == "string" else 0xFE
+    is_odd = np.zeros(len(is_long), np.bool_)
+    is_odd[is_long] = data[lasts] > most
+    data[lasts[data[lasts] <= most]] += 1
+    buffers = [upper.buffers()[0], upper.buffers()[1], pa.py_buffer(data)]
+    return pa.Array.from_buffers(upper.type, len(upper), buffers, offset=upper.offset), is_odd

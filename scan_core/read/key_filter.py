@@ -1,0 +1,324 @@
+"""Runtime filters as restrictions: which row groups, pages and rows have a join key."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from scan_core.columns.conversion import repeat
+from scan_core.columns.file_reader import RowGroup, StatisticsOf
+from scan_core.files.parquet.absent_values import DictionaryTest
+from scan_core.files.parquet.bloom import BloomFilter, BloomTest, block_bits
+from scan_core.io.cache import BoundedCache
+from scan_core.joins.column_keys import ColumnKeys, KeyRanges
+from scan_core.joins.key_set import KeyLookup
+from scan_core.joins.request import RuntimeFilter
+from scan_core.keys.xxhash import xxhash64_column
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.model.statistics import ColumnStatistics
+from scan_core.native.compiled import may_use_numba
+from scan_core.prune.domains import of_statistics
+from scan_core.prune.verdicts import Level, Match
+from scan_core.read.file_statistics import FileStatistics, PageMatches
+from scan_core.read.lazy import LazyColumns
+from scan_core.read.order import RUNS, Worth
+from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
+from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
+from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.split.tasks import FileScanTask, ScanContext
+
+Hashes = npt.NDArray[np.uint64]
+
+INTERSECTED_FROM = 50_000
+"""Keys from which the intersection of filters is asked first."""
+MOST_HASHED = 2_000_000
+"""More keys are not looked for one by one."""
+_BLOCK = 16_384
+_INT32, _INT64, _BYTE_ARRAY, _FIXED = 1, 2, 6, 7
+_MOST_BYTES = 64 * 1024**2
+"""Of the hashes that are remembered, and as many of filters: those of a few joins."""
+
+
+def may_hold_any(test: BloomTest, keys: pa.Array, digest: str) -> bool | None:
+    """False if certainly none of the keys is in the column chunk; None if the keys' encoding in the file is unknown.
+
+    Args:
+        test: of the column chunk.
+        keys: in the table's type.
+        digest: what tells the key set from others, for what is remembered of it.
+    """
+    hashes = _hashes(keys, test, digest)
+    if hashes is None:
+        return None
+    if len(hashes) >= INTERSECTED_FROM and not _intersect(test.filter_, _filter_like(test, hashes, keys, digest)):
+        return False
+    if len(hashes) > MOST_HASHED:
+        return True
+    return _any_in(test.filter_, hashes)
+
+
+def filter_of(hashes: Hashes, num_blocks: int) -> BloomFilter:
+    """A Bloom filter of these hashes with the parameters of another one."""
+    blocks = np.zeros((num_blocks, 8), np.uint32)
+    for begin in range(0, len(hashes), _BLOCK):
+        places, masks = block_bits(hashes[begin : begin + _BLOCK], num_blocks)
+        np.bitwise_or.at(blocks, places, masks)
+    return BloomFilter(blocks)
+
+
+def _intersect(one: BloomFilter, other: BloomFilter) -> bool:
+    return bool(((one.blocks & other.blocks) != 0).all(axis=1).any())
+
+
+def _any_in(filter_: BloomFilter, hashes: Hashes) -> bool:
+    for begin in range(0, len(hashes), _BLOCK):
+        places, masks = block_bits(hashes[begin : begin + _BLOCK], len(filter_.blocks))
+        if bool(((filter_.blocks[places] & masks) == masks).all(axis=1).any()):
+            return True
+    return False
+
+
+def _encoded_hashes(keys: pa.Array, physical_type: int, file_type: pa.DataType) -> Hashes | None:
+    """Hashes of the keys as the file would store them; None if that is not known for certain."""
+    kind = keys.type
+    integer_like = pt.is_signed_integer(kind) or pt.is_date32(kind)
+    micros = (pt.is_timestamp(kind) or pt.is_time64(kind)) and kind.unit == getattr(file_type, "unit", None) == "us"
+    if physical_type in {_INT32, _INT64} and (integer_like or micros):
+        wide = keys.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+        if physical_type == _INT32:
+            numbers = np.asarray(wide)
+            fits = (numbers >= -(2**31)) & (numbers < 2**31)
+            wide = pa.array(numbers[fits].astype(np.int32))
+        return xxhash64_column(wide)
+    if physical_type == _BYTE_ARRAY and (pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind)):
+        return xxhash64_column(keys)
+    if physical_type == _FIXED and pt.is_fixed_size_binary(kind) and not pt.is_decimal(kind):
+        return xxhash64_column(keys)
+    return None
+
+
+def _hashes(keys: pa.Array, test: BloomTest, digest: str) -> Hashes | None:
+    """Of a key set as the file would store it, computed once."""
+    key = digest, str(keys.type), test.physical_type, str(test.file_type)
+    return _HASHES.get(key, lambda: _encoded_hashes(keys, test.physical_type, test.file_type), _MOST_BYTES)
+
+
+def _filter_like(test: BloomTest, hashes: Hashes, keys: pa.Array, digest: str) -> BloomFilter:
+    """The keys as a filter of the size of another, made once per size."""
+    num_blocks = len(test.filter_.blocks)
+    key = digest, str(keys.type), test.physical_type, str(test.file_type), num_blocks
+    return _FILTERS.get(key, lambda: filter_of(hashes, num_blocks), _MOST_BYTES)
+
+
+_HASHES: BoundedCache[tuple[str, str, int, str], Hashes | None] = BoundedCache(lambda h: 0 if h is None else h.nbytes)
+_FILTERS: BoundedCache[tuple[str, str, int, str, int], BloomFilter] = BoundedCache(lambda f: f.blocks.nbytes)
+os.register_at_fork(after_in_child=_HASHES.forget_threads)
+os.register_at_fork(after_in_child=_FILTERS.forget_threads)
+
+
+ValueTest = Callable[[Any], bool]
+
+MOST_KEYS = 1_000
+"""The union of more bitmaps costs more than values."""
+MOST_TESTED = 256
+"""Of more keys within the bounds, single values are not looked for one by one: a search takes microseconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyFilter(Restriction):
+    """One runtime filter; of ranges, which exclude no single rows, or of a set of keys.
+
+    Attributes:
+        filter: what the scan carries of it.
+        number: its place among the filters of the scan.
+        keys: what is known of the join's other side.
+        sources: of the columns that are compared, in the order of the keys.
+        statistics: of the file.
+        options: of the scan.
+        metrics: counters to add to.
+        worth: what it excluded so far in this run.
+    """
+
+    filter: RuntimeFilter
+    number: int
+    keys: KeyLookup | KeyRanges
+    sources: Sequence[ColumnSource]
+    statistics: FileStatistics
+    options: ScanOptions
+    metrics: ScanMetrics
+    worth: Worth
+
+    @property
+    def cause(self) -> Cause:
+        """Why rows are removed."""
+        return Cause.RUNTIME_FILTER
+
+    @property
+    def key(self) -> object:
+        """Its place among the filters of the scan."""
+        return "runtime filter", self.number
+
+    @property
+    def first_guess(self) -> float:
+        """As a delete set, which is looked up the same way; but a join mostly lets fewer rows pass."""
+        return 8.0 * len(self.sources)
+
+    def row_group(self, group: RowGroup, level: Level) -> Match:
+        """By bounds, then by Bloom filters and dictionaries that exclude every key."""
+        options, types = self.options, {field.field_id: field.type for field in self.filter.fields}
+        if not options.use_runtime_filters or not options.prune_row_groups:
+            return Match.MAYBE
+        statistics_of = self.statistics.of(group, types)
+        if level is Level.ROW_GROUPS and self._is_on(level):
+            found = self.keys.match(statistics_of)
+            self._record(level, group.num_rows, group.num_rows * (found is Match.NEVER))
+            return found
+        if level is Level.BLOOM_FILTERS and options.use_bloom_filters:
+            tests_of = self.statistics.bloom_filters
+        elif level is Level.DICTIONARIES and options.prune_dictionaries:
+            tests_of = self.statistics.dictionaries
+        else:
+            return Match.MAYBE
+        if isinstance(self.keys, KeyRanges) or not self._is_on(level):
+            return Match.MAYBE
+        answers = _excluded_by_tests(self.keys, statistics_of, tests_of(group, types))
+        if answers:
+            self._record(level, group.num_rows, group.num_rows * any(answers))
+        return Match.NEVER if any(answers) else Match.MAYBE
+
+    def pages(self, group: RowGroup) -> PageMatches:
+        """By the bounds of pages."""
+        unknown, options = PageMatches.unknown(group.num_rows), self.options
+        if not options.use_runtime_filters or not options.prune_pages or not self._is_on(Level.PAGES):
+            return unknown
+        stretches = self.statistics.stretches(group, {field.field_id: field.type for field in self.filter.fields})
+        if stretches is None:
+            return unknown
+        found = stretches.match_if_worthwhile(self.keys.match)
+        self._record(Level.PAGES, group.num_rows, group.num_rows - selected_count(found.rows(Match.MAYBE)))
+        return found
+
+    def judges_rows(self) -> bool:
+        """Ranges do not; keys do where the result depends on them, or as long as it pays."""
+        return isinstance(self.keys, KeyLookup) and (self.filter.is_exact or self._is_on(Level.ROWS))
+
+    def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
+        """A row stays if its columns are a key."""
+        num_rows, use_numba = selected_count(selection), may_use_numba(self.options)
+        if isinstance(self.keys, KeyRanges):
+            return Verdict(np.ones(num_rows, np.bool_))
+        if all(isinstance(source, Constant) for source in self.sources):
+            row = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
+            keep = np.full(num_rows, bool(self.keys.contains(row, use_numba=use_numba)[0]))
+        else:
+            rows = [values_of(source, columns, selection) for source in self.sources]
+            keep = self.keys.contains(rows, use_numba=use_numba)
+        self._record(Level.ROWS, num_rows, num_rows - int(np.count_nonzero(keep)))
+        return Verdict(keep)
+
+    def _is_on(self, level: Level) -> bool:
+        if not self.filter.decision.is_on(level):
+            return False
+        return not self.options.adaptive_runtime_filters or self.worth.is_on(level)
+
+    def _record(self, level: Level, num_rows: int, excluded: int) -> None:
+        self.metrics.runtime_filters_switched_off += self.worth.record(level, num_rows, excluded)
+
+
+def open_key_filters(
+    task: FileScanTask,
+    context: ScanContext,
+    projection: FileProjection,
+    statistics: FileStatistics,
+    metrics: ScanMetrics,
+) -> Iterator[Restriction]:
+    """All runtime filters whose keys are known when the file is opened; reads the bitmaps that answer one."""
+    for number, filter_ in enumerate(context.runtime_filters):
+        keys = filter_.newest()
+        if keys is None or not _is_used(filter_, context):
+            continue
+        worth, options = RUNS.of(filter_.decision.run), context.options
+        sources = [projection.leaf(f.field_id, f.type) for f in filter_.fields]
+        known = keys if isinstance(keys, KeyRanges) else keys.lookup(options)
+        by_bitmaps: Sequence[Restriction] = ()
+        if isinstance(known, KeyLookup) and options.use_runtime_filters and filter_.decision.is_on(Level.BITMAPS):
+            by_bitmaps = _answer_by_bitmaps(known, sources, task, context, metrics)
+        if by_bitmaps:
+            yield from by_bitmaps
+        else:
+            yield KeyFilter(filter_, number, known, sources, statistics, options, metrics, worth)
+
+
+def key_sources(context: ScanContext, projection: FileProjection) -> list[ValueSource]:
+    """Where the key columns come from that rows are judged by, once their keys are known.
+
+    All tasks that share a row group tell the same, whenever late keys come: by it they part the rows.
+    """
+    return [
+        projection.leaf(f.field_id, f.type)
+        for filter_ in context.runtime_filters
+        if _is_used(filter_, context) and not isinstance(filter_.keys, KeyRanges)
+        for f in filter_.fields
+    ]
+
+
+def _excluded_by_tests(
+    lookup: KeyLookup, statistics_of: StatisticsOf, tests: Callable[[int], ValueTest | None]
+) -> list[bool]:
+    """For each column whose Bloom filter or dictionary tells: whether it excludes every key of the row group."""
+    answers = [
+        _excludes_all(column, lookup, number, statistics_of(column.field.field_id), test)
+        for number, column in enumerate(lookup.columns)
+        if (test := tests(column.field.field_id)) is not None
+    ]
+    return [answer for answer in answers if answer is not None]
+
+
+def _excludes_all(
+    column: ColumnKeys, lookup: KeyLookup, number: int, statistics: ColumnStatistics | None, test: ValueTest
+) -> bool | None:
+    if column.has_nan:
+        return None
+    known = of_statistics(statistics, column.field.type)
+    within = column.between(known.lower, known.upper)
+    if within is not None and len(within) <= MOST_TESTED:
+        return all(map(test, within))
+    if isinstance(test, BloomTest):
+        may_hold = may_hold_any(test, lookup.keys.columns[number], f"{lookup.keys.digest}/{number}")
+        return None if may_hold is None else not may_hold
+    if isinstance(test, DictionaryTest) and len(lookup.columns) == 1:
+        values = test.integers(lookup.keys.columns[0].type)
+        return None if values is None else not lookup.contains([values]).any()
+    return None
+
+
+def _answer_by_bitmaps(
+    lookup: KeyLookup,
+    sources: Sequence[ColumnSource],
+    task: FileScanTask,
+    context: ScanContext,
+    metrics: ScanMetrics,
+) -> Sequence[ByPosition]:
+    """The rows with a key by the bitmap index of the column; nothing if there is none, or values cost less."""
+    field, values = lookup.columns[0].field, lookup.columns[0].values
+    has_index = any(blob.field_id == field.field_id and not blob.is_list for blob in task.bitmap_indexes)
+    if len(sources) != 1 or not has_index or values is None or not 0 < len(values) <= MOST_KEYS:
+        return ()
+    if lookup.columns[0].has_nan or not isinstance(sources[0], FromFile):
+        return ()
+    from scan_core.expr.bound import Column, InSet
+    from scan_core.read.bitmap_filter import find_stages, rows_of_stage_1
+
+    conjunct = InSet(Column(field.field_id, field.name, field.type), frozenset(values))
+    stages = find_stages([conjunct], {field.field_id: sources[0]}, task, context, metrics)
+    return (rows_of_stage_1(stages, Cause.RUNTIME_FILTER),) if stages.answered else ()
+
+
+def _is_used(filter_: RuntimeFilter, context: ScanContext) -> bool:
+    return filter_.is_exact or context.options.use_runtime_filters

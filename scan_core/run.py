@@ -1,0 +1,262 @@
+"""Splits run in this process: in the calling thread, or in a few threads with a bounded queue of results."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from threading import Condition, Lock, Semaphore, Thread
+from typing import Any, Generic, TypeVar
+
+from scan_core.model.metrics import ScanMetrics
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Results on their way from `writers` threads to the consumer, no more than `capacity` at a time."""
+
+    def __init__(self, capacity: int, writers: int = 1) -> None:
+        self._items: deque[T] = deque()
+        self._changed = Condition(Lock())
+        self._capacity = capacity
+        self._writers = writers
+        self._cancelled = False
+        self.error: BaseException | None = None
+
+    def put(self, item: T) -> bool:
+        """Wait for room and hand over; False if nobody wants it any more."""
+        with self._changed:
+            while len(self._items) >= self._capacity and not self._cancelled:
+                self._changed.wait()
+            if self._cancelled:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
+
+    def close(self, error: BaseException | None) -> None:
+        """No more items will come from one of the writers; after an error from none."""
+        with self._changed:
+            self.error = self.error or error
+            self._writers = 0 if error is not None else self._writers - 1
+            self._changed.notify_all()
+
+    def cancel(self) -> None:
+        """Nobody will take items any more."""
+        with self._changed:
+            self._cancelled = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[T]:
+        """The items, then the error if there was one."""
+        while True:
+            with self._changed:
+                while not self._items and self._writers > 0:
+                    self._changed.wait()
+                if not self._items:
+                    break
+                item = self._items.popleft()
+                self._changed.notify_all()
+            yield item
+        if self.error is not None:
+            raise self.error
+
+
+S = TypeVar("S")
+ReadSplit = Callable[[S, ScanMetrics], Iterator[T]]
+
+QUEUED_BATCHES = 2
+"""Batches that may wait per split: one being handed over, one ready."""
+_SPLITS_AHEAD = 2
+"""Splits beyond one per thread that may be begun before the first of them is consumed."""
+
+
+def run_splits(
+    splits: Sequence[S],
+    read: ReadSplit[S, T],
+    metrics: ScanMetrics,
+    parallelism: int,
+    *,
+    keep_order: bool = True,
+    queued: int = QUEUED_BATCHES,
+    expect: Callable[[S], None] | None = None,
+) -> Generator[T, None, None]:
+    """What `read` yields for each split.
+
+    Args:
+        splits: the work.
+        read: called once per split, with metrics of its own.
+        metrics: receives the sum of the splits' metrics as their last results are consumed.
+        parallelism: threads; 1 reads in the calling thread.
+        keep_order: results come in the order of the splits; otherwise as soon as there are any.
+        queued: results that may wait per split, so that its thread goes on.
+        expect: told of each split shortly before it is read, so that it can be prepared meanwhile.
+
+    Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
+    turn comes; without order at once.
+    """
+    expect = expect or (lambda _: None)
+    if parallelism == 1 or len(splits) <= 1:
+        yield from _one_by_one(splits, read, metrics, expect)
+        return
+    num_threads = min(parallelism, len(splits))
+    pool = (_OrderedPool if keep_order else _UnorderedPool)(splits, read, expect, num_threads, queued)
+    try:
+        pool.start()
+        yield from pool.results(metrics)
+    finally:
+        pool.stop()
+
+
+def _one_by_one(
+    splits: Sequence[S], read: ReadSplit[S, T], metrics: ScanMetrics, expect: Callable[[S], None]
+) -> Iterator[T]:
+    for index, split in enumerate(splits):
+        if index + 1 < len(splits):
+            expect(splits[index + 1])
+        own = ScanMetrics()
+        try:
+            yield from read(split, own)
+        finally:
+            metrics.add(own)
+
+
+class _Pool(ABC, Generic[S, T]):
+    """Threads that take splits in order."""
+
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+    ) -> None:
+        self._splits = splits
+        self._queued = queued
+        self._read = read
+        self._expect = expect
+        self._lock = Lock()
+        self._next = 0
+        self._stopped = False
+        self._threads = [Thread(target=self._work, name=f"scan-{i}", daemon=True) for i in range(num_threads)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    @abstractmethod
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results; the error of a split that failed."""
+
+    def stop(self) -> None:
+        """Cancel what is under way and wait until no thread is left."""
+        with self._lock:
+            self._stopped = True
+        self._cancel()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Let no thread wait any longer."""
+
+    @abstractmethod
+    def _work(self) -> None:
+        """What each thread does."""
+
+    def _take(self) -> int | None:
+        """The number of the next split; None if there is no more to do. Called with the lock held."""
+        if self._stopped or self._next >= len(self._splits):
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def _run(self, index: int, channel: Channel[T], metrics: ScanMetrics) -> BaseException | None:
+        """Read one split, while the one that will be taken next is prepared."""
+        following = index + len(self._threads)
+        try:
+            if following < len(self._splits):
+                self._expect(self._splits[following])
+            results: Any = self._read(self._splits[index], metrics)
+            for item in results:
+                if not channel.put(item):
+                    results.close()
+                    break
+        except BaseException as error:  # noqa: BLE001  it is raised again in the consumer's thread
+            return error
+        return None
+
+
+class _OrderedPool(_Pool[S, T]):
+    """One channel per split, consumed in the order of the splits."""
+
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+    ) -> None:
+        super().__init__(splits, read, expect, num_threads, queued)
+        self._ahead = Semaphore(num_threads + _SPLITS_AHEAD)
+        self._channels: dict[int, tuple[Channel[T], ScanMetrics]] = {}
+        self._begun = Condition(self._lock)
+
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results, by split; the error of a split in its turn."""
+        for index in range(len(self._splits)):
+            with self._begun:
+                while index not in self._channels:
+                    self._begun.wait()
+                channel, own = self._channels[index]
+            try:
+                yield from channel
+            finally:
+                metrics.add(own)
+            with self._lock:
+                del self._channels[index]
+            self._ahead.release()
+
+    def _cancel(self) -> None:
+        with self._lock:
+            channels = list(self._channels.values())
+        for channel, _ in channels:
+            channel.cancel()
+        for _ in self._threads:
+            self._ahead.release()
+
+    def _work(self) -> None:
+        while True:
+            self._ahead.acquire()
+            with self._begun:
+                if (index := self._take()) is None:
+                    return
+                channel, own = self._channels[index] = Channel(self._queued), ScanMetrics()
+                self._begun.notify_all()
+            channel.close(self._run(index, channel, own))
+
+
+class _UnorderedPool(_Pool[S, T]):
+    """One channel for all threads."""
+
+    def __init__(
+        self, splits: Sequence[S], read: ReadSplit[S, T], expect: Callable[[S], None], num_threads: int, queued: int
+    ) -> None:
+        super().__init__(splits, read, expect, num_threads, queued)
+        self._channel: Channel[T] = Channel(queued * num_threads, num_threads)
+        self._counted: deque[ScanMetrics] = deque()
+
+    def results(self, metrics: ScanMetrics) -> Iterator[T]:
+        """All results as they come; the first error at once."""
+        try:
+            yield from self._channel
+        finally:
+            while self._counted:
+                metrics.add(self._counted.popleft())
+
+    def _cancel(self) -> None:
+        self._channel.cancel()
+
+    def _work(self) -> None:
+        error = None
+        while error is None:
+            with self._lock:
+                if (index := self._take()) is None:
+                    break
+            own = ScanMetrics()
+            error = self._run(index, self._channel, own)
+            self._counted.append(own)
+        self._channel.close(error)

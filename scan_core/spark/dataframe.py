@@ -1,0 +1,255 @@
+"""Scans as Spark DataFrames: by Spark's own Parquet reader where that gives the same rows, else by our data source.
+
+Columns and predicate belong to the scan and snapshots are pinned, so a DataFrame may be used any number of times.
+
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
+
+from scan_core.expr.normalize import may_fail
+from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.plan.planner import ScanPlan
+from scan_core.spark.join import (
+    explain_join,  # noqa: F401  part of this surface
+    join,  # noqa: F401  part of this surface
+)
+from scan_core.spark.native import (
+    MOST_READINGS,
+    NativeFiles,
+    NativeLimits,
+    inspect_files,
+    native_dataframe,
+    readings_of,
+    why_not_columns,
+)
+from scan_core.spark.reader_choice import (
+    Reader,
+    ReaderChoice,
+    filter_holds_everywhere,
+    require_scan,
+    require_session,
+    why_python_pays,
+)
+from scan_core.spark.reports import TaskReports, fetching
+from scan_core.spark.source import FORMAT, NevermoreDataSource, SourceOptions
+from scan_core.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+
+@dataclass(frozen=True)
+class PushedFilters:
+    """What became of filters.
+
+    Attributes:
+        scan: the scan, narrowed by the filters in `applied`.
+        applied: filters that every row of `scan` fulfils.
+        left: filters that `scan` knows nothing of, each with the reason.
+    """
+
+    scan: "Scan"
+    applied: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+def push_filters(scan: "Scan", filters: Iterable[str]) -> PushedFilters:
+    """Narrow `scan` by as many of `filters` as it applies exactly.
+
+    As soon as one filter is left, so are those that can fail, such as casts: a row that the one removes must not fail
+    the query in another.
+
+    Args:
+        scan: what is read.
+        filters: SQL conditions, all of which rows must fulfil.
+    """
+    left: dict[str, str] = {}
+    fallible: list[str] = []
+    wanted = tuple(dict.fromkeys(filters))
+    for text in wanted:
+        try:
+            predicate = replace(scan, predicates=(text,)).predicate
+        except (PredicateError, ColumnNotFoundError) as error:
+            left[text] = str(error)
+        else:
+            if predicate is not None and any(map(may_fail, predicate.conjuncts)):
+                fallible.append(text)
+    if left:
+        reason = f"it can fail, perhaps on a row that a filter not applied here removes: {next(iter(left))}"
+        left |= dict.fromkeys(fallible, reason)
+    applied = tuple(text for text in wanted if text not in left)
+    for text in applied:
+        scan = scan.where(text)
+    return PushedFilters(scan, applied, left)
+
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+T = TypeVar("T")
+_UTC = frozenset({"UTC", "Etc/UTC", "Z"})
+
+_reports: "WeakKeyDictionary[DataFrame, TaskReports]" = WeakKeyDictionary()
+_slots: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
+"""Tasks that the server of a Connect session runs at once, asked once."""
+_registered: "WeakSet[SparkSession]" = WeakSet()
+_choices: "WeakKeyDictionary[DataFrame, ReaderChoice]" = WeakKeyDictionary()
+
+
+def dataframe(
+    spark: SparkSession,
+    scan: "Scan",
+    reader: Reader = "auto",
+    *,
+    filters: Sequence[str] = (),
+    metrics_dir: Path | str | None = None,
+    limits: NativeLimits | None = None,
+) -> DataFrame:
+    """The rows of `scan` as a DataFrame, deletes applied; any SQL or DataFrame operation over it is right.
+
+    The snapshot is fixed here: a table that moves on does not change the DataFrame. Select columns in the scan: Spark
+    cannot prune those of a Python source.
+
+    Args:
+        spark: a session, classic or Connect.
+        scan: what to read.
+        reader: how rows reach the JVM: "native" through Spark's own Parquet reader, for scans of Parquet files that Spark
+            can open, without predicate or with one that all rows fulfil, as statistics of the files tell; "python" through our tasks; "auto" is native where that is possible, unless
+            prefilters leave so few rows that looking all of them up in Python is cheaper.
+        filters: conditions in Spark's SQL, all of which rows must fulfil, on any columns that Spark or the scan knows.
+            What the scan applies exactly it applies alone; the rest is left to Spark, on the columns of `scan`. In a
+            session that is not in ANSI mode and UTC, where conditions mean something else, that is all of them.
+        metrics_dir: where tasks report what they read, see `reports_of`: a folder of each host, or one that driver and
+            workers share. Default: a temporary folder, removed on this host when this process ends.
+        limits: how much of its work the native reader does on the driver, and what it may hold in memory.
+
+    Raises:
+        UnsupportedError: a column has a type that Spark has not.
+        OptionError: no session or no scan, an unknown reader, or "native" for a scan that Spark's reader would read differently.
+    """
+    require_session(spark)
+    require_scan(scan)
+    if reader not in ("auto", "python", "native"):
+        raise OptionError(f"reader must be 'auto', 'python' or 'native', not {reader!r}")
+    if isinstance(filters, str):
+        raise OptionError(f"filters are a sequence of conditions, not one text: [{filters!r}]")
+    limits = limits or NativeLimits()
+    left: Sequence[str] = filters
+    if filters and _means_what_scans_mean(spark):
+        pushed = push_filters(scan, filters)
+        scan, left = pushed.scan, tuple(pushed.left)
+    schema = spark_schema(scan.schema)
+    plan = scan.plan()
+    parallelism = parallelism_of(spark)
+    reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
+    metrics = ScanMetrics()
+    found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
+    if found is None and reader == "auto":
+        found = why_python_pays(scan, plan)
+    if found is None:
+        found = _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
+    if isinstance(found, str):
+        if reader == "native":
+            raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
+        register(spark)
+        choice = ReaderChoice(reader, "python", found)
+        reports.write_plan(
+            plan.metrics, num_splits=0
+        )  # where Spark plans again on this host, it says the same and more
+        options = SourceOptions.of(scan, parallelism=parallelism, metrics_dir=reports.directory)
+        frame = spark.read.format(FORMAT).schema(schema).options(**options.as_text()).load()
+    else:
+        choice = ReaderChoice(reader, "native", bits_found_by=found.found_by)
+        frame = native_dataframe(spark, found.files, plan.context, schema, limits)
+        reports.write_plan(plan.metrics + metrics, num_splits=0)
+    for condition in left:
+        frame = frame.filter(condition)
+    if scan.row_limit is not None:
+        frame = frame.limit(scan.row_limit)
+    _reports[frame], _choices[frame] = reports, choice
+    return frame
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("nevermore")` and `CREATE TEMPORARY VIEW ... USING nevermore OPTIONS (...)` known to a session."""
+    if spark not in _registered:
+        spark.dataSource.register(NevermoreDataSource)
+        _registered.add(spark)
+
+
+def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
+    """Why Spark's own reader would not give the rows of a scan; None if it would."""
+    found = _native(
+        spark,
+        scan,
+        scan.plan(),
+        limits=limits or NativeLimits(),
+        parallelism=parallelism_of(spark),
+        metrics=ScanMetrics(),
+    )
+    return found if isinstance(found, str) else None
+
+
+def choice_of(frame: DataFrame) -> ReaderChoice:
+    """Which reader gives the rows of `frame`, and why not the other.
+
+    Raises:
+        OptionError: `frame` was not returned by `dataframe` (one derived from it does not count).
+    """
+    return _of(_choices, frame, "a choice of reader")
+
+
+def reports_of(frame: DataFrame) -> TaskReports:
+    """What planning and the tasks of all queries over `frame` read, skipped and removed so far.
+
+    Raises:
+        OptionError: `frame` was not returned by `dataframe` (one derived from it does not count).
+    """
+    return _of(_reports, frame, "reports")
+
+
+def _of(known: "WeakKeyDictionary[DataFrame, T]", frame: DataFrame, what: str) -> T:
+    try:
+        return known[frame]
+    except KeyError:
+        raise OptionError(f"only a DataFrame that dataframe() returned has {what}, not one derived from it") from None
+
+
+def _native(
+    spark: SparkSession, scan: "Scan", plan: ScanPlan, *, limits: NativeLimits, parallelism: int, metrics: ScanMetrics
+) -> NativeFiles | str:
+    """What Spark's reader has to know of the files, or why it cannot read them."""
+    context = plan.context
+    if filter_holds_everywhere(scan, plan):
+        context = replace(context, predicate=None)
+    if (reason := why_not_columns(context)) is not None:
+        return reason
+    found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)
+    if not isinstance(found, str) and (number := len(readings_of(found.files))) > MOST_READINGS:
+        return f"the files have to be read in {number} different ways, more than {MOST_READINGS}"
+    return found
+
+
+def _means_what_scans_mean(spark: SparkSession) -> bool:
+    """Are casts, overflows and times of the session those of filters?"""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return zone in _UTC and str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """How many tasks a session runs at once."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:  # Connect has no context: what the server would use for a range tells the same
+        if spark not in _slots:
+            _slots[spark] = int(spark.range(0, 1_000_000).select(spark_partition_id()).distinct().count())
+        return _slots[spark]

@@ -1,0 +1,583 @@
+"""Joins of a table with dimensions in Spark, the table read through what the dimensions' keys leave of it."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as st
+
+from scan_core.joins.given_keys import distinct_keys
+from scan_core.model.errors import OptionError
+from scan_core.plan.explain import explain_filters
+from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
+from scan_core.spark.reader_choice import may_cover, require_side, within_keys
+from scan_core.spark.types import arrow_schema_of, conform, spark_schema
+
+On = str | Sequence[str] | Mapping[str, str]
+
+_NAMES = "a join is on names of columns, not on conditions: on='id', on=['id', 'day'] or on={'customer_id': 'id'}"
+
+
+def pairs_of(on: On) -> tuple[dict[str, str], bool]:
+    """Columns of the fact with those of the dimension, and whether one name was given for both.
+
+    Raises:
+        OptionError: no columns, or conditions in their place.
+    """
+    if isinstance(on, str):
+        return {on: on}, True
+    if not isinstance(on, Collection):
+        raise OptionError(_NAMES)
+    if not on:
+        raise OptionError("a join needs at least one column")
+    pairs = dict(on) if isinstance(on, Mapping) else {name: name for name in on}
+    if not all(isinstance(name, str) for pair in pairs.items() for name in pair):
+        raise OptionError(_NAMES)
+    return pairs, not isinstance(on, Mapping)
+
+
+def require_columns(names: Sequence[str], wanted: Iterable[str], side: str) -> None:
+    """Check that a side has the columns that it is joined by.
+
+    Raises:
+        OptionError: it lacks one.
+    """
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise OptionError(f"the {side} has no column {missing[0]!r}; it has {', '.join(names)}")
+
+
+_KIND_NAMES = {
+    "inner": "inner",
+    "semi": "left_semi",
+    "leftsemi": "left_semi",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "outer": "full",
+    "full": "full",
+    "fullouter": "full",
+    "anti": "left_anti",
+    "leftanti": "left_anti",
+}
+_FACT_MAY_LOSE = frozenset({"inner", "left_semi", "right"})
+_DIMENSION_MAY_LOSE = frozenset({"inner", "left_semi", "left", "left_anti"})
+_GIVES_DIMENSION = frozenset({"right", "full"})
+_MAY_BROADCAST_DIMENSION = frozenset({"inner", "left_semi", "left", "left_anti"})
+
+
+def join_kind(how: str) -> str:
+    """The one name of a kind that Spark knows by several.
+
+    Raises:
+        OptionError: an unknown one, or a cross join, which has no keys.
+    """
+    plain = how.strip().lower().replace("_", "")
+    if plain == "cross":
+        raise OptionError("a cross join has no keys; use DataFrame.crossJoin")
+    if plain not in _KIND_NAMES:
+        near = get_close_matches(plain, _KIND_NAMES, n=1, cutoff=0.0)
+        raise OptionError(f"unknown join {how!r}; did you mean {near[0]!r}?")
+    return _KIND_NAMES[plain]
+
+
+def may_filter_fact(kind: str) -> bool:
+    """Whether rows of the fact (left) without partner leave no trace in the result."""
+    return kind in _FACT_MAY_LOSE
+
+
+def may_filter_dimension(kind: str) -> bool:
+    """The same of the dimension (right)."""
+    return kind in _DIMENSION_MAY_LOSE
+
+
+def may_give_keys_of_dimension(kind: str) -> bool:
+    """Whether rows come out that have no row of the fact: their keys lie where the dimension's do."""
+    return kind in _GIVES_DIMENSION
+
+
+def may_broadcast_dimension(kind: str) -> bool:
+    """Whether Spark can hold the dimension in every task."""
+    return kind in _MAY_BROADCAST_DIMENSION
+
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+_WHOLE_NUMBERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+_FLOATS = (st.FloatType, st.DoubleType)
+_COLLECTED = (
+    *(*_WHOLE_NUMBERS, *_FLOATS, st.DecimalType, st.StringType, st.BinaryType, st.BooleanType),
+    *(st.DateType, st.TimestampType, st.TimestampNTZType),
+)
+_MOST_DIGITS = 38
+_SIZES = ((st.StringType, 20), (st.BinaryType, 100), (st.DecimalType, 16), (st.BooleanType, 1))
+"""Bytes of a value as Spark estimates them; 8 for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildLimits:
+    """How much of a dimension is collected.
+
+    Attributes:
+        max_rows: more rows mean no filter by keys.
+        max_bytes: more bytes, as Arrow holds them, mean no filter by keys.
+        max_ranges: of what statistics of the dimension tell about the fact.
+    """
+
+    max_rows: int = 1_000_000
+    max_bytes: int = 64 * 1024**2
+    max_ranges: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSide:
+    """What was collected.
+
+    Attributes:
+        keys: the key rows, None if they were not collected as a whole.
+        why_not: the reason for that.
+        rows: all that was collected, of the types of Spark, which is joined in the dimension's place; None if that is
+            the keys alone.
+    """
+
+    keys: pa.Table | None
+    why_not: str | None = None
+    rows: pa.Table | None = None
+
+
+def keys_of_scan(dimension: "Scan", columns: Sequence[str], limits: BuildLimits) -> BuildSide:
+    """The keys of a scan, read in this process, and its other columns with them if they fit and Spark takes them."""
+    schema = spark_schema(dimension.schema)
+    if all(isinstance(field.dataType, _COLLECTED) for field in schema) and _may_fit(dimension, schema, limits):
+        found = _collected(dimension, columns, arrow_schema_of(schema), limits)
+        if found.keys is not None or len(columns) == len(schema.fields):
+            return found
+    return _collected(dimension.select(*columns), columns, None, limits)
+
+
+def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> bool:
+    """Whether what is read may be so little, as far as the number of rows tells; a predicate may leave any number."""
+    if dimension.predicates or dimension.joins or dimension.row_limit is not None:
+        return True
+    rows = sum(task.data_file.record_count for task in dimension.plan().tasks)
+    return rows * width_of(schema) <= limits.max_bytes
+
+
+def _collected(dimension: "Scan", columns: Sequence[str], target: pa.Schema | None, limits: BuildLimits) -> BuildSide:
+    """What the scan gives, as `target` besides if there is one."""
+    batches: list[pa.RecordBatch] = []
+    shown: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in dimension.to_batches():
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if (reason := _too_much(rows, size, limits)) is not None:
+            return BuildSide(None, reason)
+        batches.append(batch.select(list(columns)))
+        if target is not None:
+            shown.append(conform(batch, target))
+    schema = dimension.select(*columns).arrow_schema
+    keys = pa.Table.from_batches(batches, schema=schema)
+    return BuildSide(keys, None, None if target is None else pa.Table.from_batches(shown, schema=target))
+
+
+def keys_of_frame(dimension: DataFrame, columns: Sequence[str], limits: BuildLimits) -> BuildSide:
+    """The keys of a DataFrame, and its other columns with them."""
+    schema = dimension.schema
+    if len(set(schema.names)) < len(schema.names):
+        return BuildSide(None, "two columns of the dimension have one name")
+    for field in schema:
+        if not isinstance(field.dataType, _COLLECTED):
+            return BuildSide(None, f"column {field.name!r} is {field.dataType.simpleString()}, which is not collected")
+    try:
+        rows = dimension.limit(limits.max_rows + 1).toArrow()
+    except PySparkException as error:
+        return BuildSide(None, f"collecting the dimension failed: {error}")
+    if (reason := _too_much(rows.num_rows, rows.nbytes, limits)) is not None:
+        return BuildSide(None, reason)
+    return BuildSide(rows.select(list(columns)), None, rows)
+
+
+def are_joined_exactly(fact: st.DataType, dimension: st.DataType) -> bool:
+    """Whether Spark compares the two types value for value, as a filter by keys does."""
+    if isinstance(fact, st.StringType):
+        plain = st.StringType().simpleString()
+        return isinstance(dimension, st.StringType) and {fact.simpleString(), dimension.simpleString()} == {plain}
+    exact = (*_WHOLE_NUMBERS, st.DecimalType)
+    if isinstance(fact, exact) and isinstance(dimension, exact):
+        (one, one_scale), (other, other_scale) = _digits(fact), _digits(dimension)
+        return max(one, other) + max(one_scale, other_scale) <= _MOST_DIGITS
+    if isinstance(fact, _FLOATS):
+        return isinstance(dimension, _FLOATS)
+    same = (st.BinaryType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType)
+    return isinstance(fact, same) and type(fact) is type(dimension)
+
+
+def width_of(schema: st.StructType) -> int:
+    """Bytes of a row as Spark estimates them."""
+    return sum(next((size for kind, size in _SIZES if isinstance(field.dataType, kind)), 8) for field in schema.fields)
+
+
+def _digits(kind: st.DataType) -> tuple[int, int]:
+    """Before and after the point."""
+    if isinstance(kind, st.DecimalType):
+        return kind.precision - kind.scale, kind.scale
+    return 20, 0
+
+
+def _too_much(rows: int, size: int, limits: BuildLimits) -> str | None:
+    if rows > limits.max_rows:
+        return f"the dimension has more than {limits.max_rows} rows (max_rows)"
+    return f"the dimension takes more than {limits.max_bytes} bytes (max_bytes)" if size > limits.max_bytes else None
+
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+Reader = Literal["auto", "python", "native"]
+_UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g": 1024**3, "gb": 1024**3}
+
+
+@dataclass(frozen=True)
+class FactFilter:
+    """What one dimension says about the fact: keys of some columns, or ranges of one."""
+
+    columns: tuple[str, ...]
+    keys: pa.Table | KeyRangeSource
+    text: str
+
+    @classmethod
+    def by_keys(cls, columns: tuple[str, ...], keys: pa.Table) -> "FactFilter":
+        """Collected keys."""
+        return cls(columns, keys, f"fact filtered by {keys.num_rows} collected keys of {', '.join(columns)}")
+
+    @classmethod
+    def by_ranges(cls, column: str, ranges: KeyRangeSource) -> "FactFilter":
+        """Ranges that statistics of the dimension give."""
+        return cls(
+            (column,), ranges, f"fact planned within the ranges that statistics of the dimension give for {column}"
+        )
+
+
+@dataclass(frozen=True)
+class FactReading:
+    """The fact as a DataFrame, and how it came to be.
+
+    Attributes:
+        frame: rows of the fact; it may lack rows without partner.
+        source: what `dataframe` returned, before conditions that only Spark's own reader needs.
+        scan: with what the dimensions say.
+        conditions: columns on which Spark's reader was given conditions.
+    """
+
+    frame: DataFrame
+    source: DataFrame
+    scan: "Scan"
+    conditions: tuple[str, ...] = ()
+
+    def explained(self) -> Iterator[str]:
+        """The reader and why, what keys left out in planning, and what tasks made of them so far."""
+        from scan_core.spark.dataframe import choice_of, reports_of
+
+        plan, reports = self.scan.plan(), reports_of(self.source)
+        yield f"  fact read by the {choice_of(self.source)}"
+        pruned = plan.metrics.data_files_pruned_by_runtime_filters
+        yield f"    {pruned} of {pruned + len(plan.tasks)} data files are left out in planning"
+        if self.conditions:
+            yield f"    Spark reads it with conditions on {', '.join(self.conditions)}"
+        yield from (f"  {line}" for line in explain_filters(plan.context))
+        if reports.stage_ids:
+            last = reports.of_last_stage()
+            yield (
+                f"    the last stage left out {last.row_groups_pruned_by_runtime_filters} row groups and "
+                f"{last.rows_removed_by_runtime_filters} rows; {last.runtime_filters_switched_off} times a filter that "
+                "excluded too little was switched off"
+            )
+
+
+def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], reader: Reader) -> FactReading:
+    """The fact as a DataFrame that may lack rows without partner."""
+    from scan_core.spark.dataframe import choice_of, dataframe, register
+
+    filtered = fact
+    for x in filters:
+        filtered = filtered.prefilter(x.columns, x.keys)
+    if filters:
+        register(spark)
+    source = frame = dataframe(spark, filtered, reader)
+    conditions: list[str] = []
+    if choice_of(source).strategy == "native":
+        for x in filters:
+            if isinstance(x.keys, pa.Table):
+                within = within_keys(frame, filtered, x.columns, x.keys)
+                conditions += x.columns if within is not frame else ()
+                frame = within
+    return FactReading(frame, source, filtered, tuple(dict.fromkeys(conditions)))
+
+
+def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:
+    """Whether so many rows fit into what the session broadcasts; Spark does not know the size of a Python source."""
+    try:
+        text = str(spark.conf.get("spark.sql.autoBroadcastJoinThreshold")).strip().lower()
+    except PySparkException:
+        return False
+    match = re.fullmatch(r"(-?\d+)\s*([a-z]*)", text)
+    if match is None or match[2] not in _UNITS:
+        return False
+    return num_rows * width_of(frame.schema) <= int(match[1]) * _UNITS[match[2]]
+
+
+if TYPE_CHECKING:
+    from scan_core.plan.planner import ScanPlan
+    from scan_core.scan import Scan
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One join of a star: the other side, ready to be joined, and what it says about the fact."""
+
+    frame: DataFrame
+    on: Mapping[str, str]
+    kind: str
+    names_are_equal: bool
+    filters: tuple[FactFilter, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DimensionRequest:
+    """One join as it is asked for; the left side's keys are the fact's unless a dimension before it gave some."""
+
+    spark: SparkSession
+    fact: "Scan"
+    pairs: Mapping[str, str]
+    kind: str
+    limits: BuildLimits
+    names_are_equal: bool
+    keys_are_of_fact: bool
+
+    def with_dimension(self, dimension: "Scan | DataFrame") -> Dimension:
+        """The other side, ready to be joined, and what it says about the fact."""
+        notes = [reason] if (reason := self._why_not_filter(dimension)) is not None else []
+        if isinstance(dimension, DataFrame):
+            schema, read = dimension.schema, dimension
+            side = BuildSide(None) if notes else keys_of_frame(dimension, self._names, self.limits)
+        else:
+            side_notes: list[str] = []
+            schema, read = spark_schema(dimension.schema), self._within_fact(dimension, side_notes)
+            side = self._collected(read, filters_fact=not notes)
+            notes += side_notes
+        frame = self._frame(read) if side.rows is None else self.spark.createDataFrame(side.rows, schema=schema)
+        filters: list[FactFilter] = []
+        if side.keys is not None and (reason := self._why_not_keys(side)) is None:
+            filters.append(FactFilter.by_keys(tuple(self.pairs), side.keys))
+            if may_broadcast_dimension(self.kind) and broadcastable(self.spark, frame, side.keys.num_rows):
+                frame = f.broadcast(frame)
+        elif (reason := side.why_not if side.keys is None else reason) is not None:
+            notes.append(f"no filter by keys: {reason}")
+            if not isinstance(dimension, DataFrame):
+                filters = self._induced(dimension)
+        return Dimension(frame, self.pairs, self.kind, self.names_are_equal, tuple(filters), tuple(notes))
+
+    @property
+    def _names(self) -> list[str]:
+        """The columns of the dimension."""
+        return list(self.pairs.values())
+
+    def _why_not_filter(self, dimension: "Scan | DataFrame") -> str | None:
+        if not may_filter_fact(self.kind):
+            return f"no filter on the fact: a {self.kind} join gives its rows without partner, too"
+        left = spark_schema(self.fact.schema)
+        right: st.StructType = dimension.schema if isinstance(dimension, DataFrame) else spark_schema(dimension.schema)
+        if not all(are_joined_exactly(left[a].dataType, right[b].dataType) for a, b in self.pairs.items()):
+            return "no filter on the fact: Spark casts the keys, and compares other values than a filter would"
+        return None
+
+    def _why_not_keys(self, side: BuildSide) -> str | None:
+        """What Spark shows as text, such as UUIDs, may be of another kind in the fact."""
+        assert side.keys is not None  # noqa: S101  its caller asked
+        try:
+            distinct_keys(side.keys, self.fact.key_fields(list(self.pairs)), list(self.pairs))
+        except OptionError as error:
+            return str(error)
+        return None
+
+    def _collected(self, dimension: "Scan", *, filters_fact: bool) -> BuildSide:
+        """What is read of a scan in this process; where it filters nothing, rows that Spark would read in Python."""
+        if not filters_fact and not dimension.predicates:
+            return BuildSide(None)
+        plans = dimension.plan(), self.fact.plan()
+        build, probe = (sum(task.data_file.record_count for task in plan.tasks) for plan in plans)
+        if build > max(probe, 1):  # costs more than it saves
+            reason = f"the dimension has up to {build} rows, the fact {probe}"
+            return BuildSide(None, reason if filters_fact else None)
+        if filters_fact and self._may_cover_fact(dimension, plans):
+            return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
+        found = keys_of_scan(dimension, self._names, self.limits)
+        return found if filters_fact else BuildSide(None, None, found.rows)
+
+    def _may_cover_fact(self, dimension: "Scan", plans: "tuple[ScanPlan, ScanPlan]") -> bool:
+        """A filter by several columns may remove much, though each column's values are all there."""
+        if len(self.pairs) > 1:
+            return False
+        ((name, other),) = self.pairs.items()
+        return self._are_comparable(dimension, name, other) and may_cover(
+            dimension, other, self.fact, name, plans=plans
+        )
+
+    def _induced(self, dimension: "Scan") -> list[FactFilter]:
+        """What statistics of the dimension say about the fact."""
+        if not dimension.predicates and not dimension.joins:
+            return []
+        return [
+            FactFilter.by_ranges(name, induced_ranges(dimension, other, self.limits.max_ranges))
+            for name, other in self.pairs.items()
+            if self._are_comparable(dimension, name, other)
+        ]
+
+    def _within_fact(self, dimension: "Scan", notes: list[str]) -> "Scan":
+        """The dimension where it can have partners, as statistics of the fact tell."""
+        may_filter = may_filter_dimension(self.kind) and self.keys_are_of_fact
+        if may_filter and (self.fact.predicates or self.fact.joins):
+            for name, other in self.pairs.items():
+                if self._are_comparable(dimension, name, other):
+                    dimension = dimension.prefilter(other, induced_ranges(self.fact, name, self.limits.max_ranges))
+                    notes.append(f"dimension read within the ranges that statistics of the fact give for {other}")
+        return dimension
+
+    def _frame(self, dimension: "Scan | DataFrame") -> DataFrame:
+        from scan_core.spark.dataframe import dataframe
+
+        return dimension if isinstance(dimension, DataFrame) else dataframe(self.spark, dimension)
+
+    def _are_comparable(self, dimension: "Scan", name: str, other: str) -> bool:
+        return are_comparable(self.fact.key_fields([name])[0], dimension.key_fields([other])[0])
+
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+
+@dataclass(frozen=True)
+class StarJoin:
+    """A fact table and what it was joined with, in order."""
+
+    spark: SparkSession
+    fact: "Scan"
+    reader: "Reader"
+    dimensions: tuple[Dimension, ...] = ()
+    reading: FactReading | None = None
+
+
+_stars: "WeakKeyDictionary[DataFrame, StarJoin]" = WeakKeyDictionary()
+
+
+def join(
+    fact: "Scan | DataFrame",
+    dimension: "Scan | DataFrame",
+    *,
+    on: On,
+    how: str = "inner",
+    spark: SparkSession | None = None,
+    reader: "Reader" = "auto",
+    limits: BuildLimits | None = None,
+) -> DataFrame:
+    """`fact` joined with `dimension`, the fact read only where it can have partners.
+
+    The rows are those of `dataframe(spark, fact).join(dimension, on, how)`. Joins chain: a DataFrame that this function
+    returned can be joined again, and the fact is then read through the keys of all its dimensions.
+
+    Args:
+        fact: a scan, or what this function returned; another DataFrame is joined as it is.
+        dimension: a scan, read through the fact's ranges where legal; or a DataFrame, which is collected up to the limits
+            and joined as what was collected.
+        on: columns of the same name in both, or a mapping of names in the fact to those in the dimension.
+        how: as in Spark. Inner, left semi and right outer joins filter the fact; inner, left semi, left outer and left
+            anti ones the dimension; full outer joins nothing.
+        spark: the session; by default that of a DataFrame given, or the active one.
+        reader: of the fact, as in `dataframe`; "auto" also considers how much of it is left.
+        limits: of what is collected.
+
+    Raises:
+        OptionError: no such column, or an unknown kind of join.
+    """
+    kind, limits = join_kind(how), limits or BuildLimits()
+    pairs, names_are_equal = pairs_of(on)
+    require_side(fact, "fact")
+    require_side(dimension, "dimension")
+    session = spark or _session(fact, dimension)
+    if isinstance(fact, DataFrame):
+        known = _stars.get(fact)
+        if known is None or any(name not in known.fact.schema.names for name in pairs):
+            return _joined(fact, _plain(session, dimension, pairs, kind, names_are_equal=names_are_equal))
+        star = known
+    else:
+        star = StarJoin(session, fact, reader)
+    require_columns(star.fact.schema.names, pairs, "fact")
+    require_columns(_names(dimension), pairs.values(), "dimension")
+    keys_are_of_fact = not any(may_give_keys_of_dimension(d.kind) for d in star.dimensions)
+    request = DimensionRequest(session, star.fact, pairs, kind, limits, names_are_equal, keys_are_of_fact)
+    star = replace(star, dimensions=(*star.dimensions, request.with_dimension(dimension)))
+    reading = read_fact(session, star.fact, [x for d in star.dimensions for x in d.filters], star.reader)
+    frame = reading.frame
+    for step in star.dimensions:
+        frame = _joined(frame, step)
+    _stars[frame] = replace(star, reading=reading)
+    return frame
+
+
+def explain_join(frame: DataFrame) -> str:
+    """What the dimensions' keys do to the reading of the fact, why not more, and what tasks made of them so far.
+
+    Raises:
+        OptionError: `frame` was not returned by `join` (one derived from it does not count).
+    """
+    star = _stars.get(frame)
+    if star is None:
+        raise OptionError("only a DataFrame that join() returned can be explained, not one derived from it")
+    lines = [f"join of {star.fact.table.location}"]
+    for step in star.dimensions:
+        lines.append(f"  {step.kind} join on {', '.join(step.on)}")
+        lines += [f"    {x.text}" for x in step.filters]
+        lines += [f"    {note}" for note in step.notes]
+    if star.reading is not None:
+        lines += star.reading.explained()
+    return "\n".join(lines)
+
+
+def _plain(
+    spark: SparkSession, dimension: "Scan | DataFrame", pairs: Mapping[str, str], kind: str, *, names_are_equal: bool
+) -> Dimension:
+    from scan_core.spark.dataframe import dataframe
+
+    frame = dimension if isinstance(dimension, DataFrame) else dataframe(spark, dimension)
+    return Dimension(frame, pairs, kind, names_are_equal, (), ())
+
+
+def _joined(fact: DataFrame, step: Dimension) -> DataFrame:
+    if step.names_are_equal:
+        return fact.join(step.frame, list(step.on), step.kind)
+    conditions = [fact[f"`{a}`"] == step.frame[f"`{b}`"] for a, b in step.on.items()]
+    return fact.join(step.frame, conditions, step.kind)
+
+
+def _names(side: "Scan | DataFrame") -> Sequence[str]:
+    return side.columns if isinstance(side, DataFrame) else side.schema.names
+
+
+def _session(*sides: "Scan | DataFrame") -> SparkSession:
+    for side in sides:
+        if isinstance(side, DataFrame):
+            return side.sparkSession
+    found = SparkSession.getActiveSession()
+    if found is None:
+        raise OptionError("no Spark session is active: pass spark=...")
+    return found

@@ -1,0 +1,645 @@
+"""Scans through Spark's own vectorised Parquet reader: one bit per row for deletes, tested where Spark reads.
+
+Decides per data file whether Spark's reader gives the same rows, where Spark finds the file, and how it has to be
+read.
+
+"""
+
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
+from itertools import groupby
+from typing import cast
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as st
+
+from scan_core.columns.file_reader import field_id_of
+from scan_core.files.open_file import open_file
+from scan_core.io.files import file_size, locate
+from scan_core.io.location import FileIOConfig, Location, relocate
+from scan_core.joins.late_keys import LateKeys
+from scan_core.model.errors import MalformedTableError, MissingFileError, OptionError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
+from scan_core.model.snapshot import FileFormat
+from scan_core.read.metadata_columns import METADATA_IDS
+from scan_core.read.projection import Constant, FileProjection
+from scan_core.run import run_splits
+from scan_core.spark import dead_row_bits
+from scan_core.spark.dead_row_bits import CHUNK_ROWS, CHUNK_SHIFT, DeadRows, has_deletes
+from scan_core.spark.source import with_shared_indexes
+from scan_core.spark.types import spark_type
+from scan_core.spark.worker_archives import keep_archives_of_spark
+from scan_core.split.packing import pack_splits, unpack_split
+from scan_core.split.tasks import FileScanTask, ScanContext, Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeLimits:
+    """Limits of the native reader; none of them changes a result.
+
+    Attributes:
+        driver_files: up to so many data files are looked at by the driver, more by a Spark job.
+        driver_bytes: stored bytes of the data files that deletes may touch, up to which the driver finds their dead
+            rows; more by a Spark job.
+        bits_bytes: most memory for the bits of one scan, on the driver and on every executor; a scan that may need
+            more is read by the python reader.
+        plan_bytes: most memory for bits that are part of the query's plan, which is the fastest way to ask them; more
+            are broadcast, and so are those of more than 16 files. 0 broadcasts all.
+    """
+
+    driver_files: int = 500
+    driver_bytes: int = 4 * 1024**3
+    bits_bytes: int = 512 * 1024**2
+    plan_bytes: int = 8 * 1024**2
+
+    def __post_init__(self) -> None:
+        for name in (option.name for option in fields(self)):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
+
+
+_SCHEMES = {"s3": ("s3a", "s3"), "gcs": ("gs",)}
+"""What Hadoop may call a store."""
+
+
+def spark_schemes(spark: SparkSession, tasks: Sequence[FileScanTask], io: FileIOConfig) -> Mapping[str, str] | str:
+    """For each scheme of the files that are not local the one that Spark opens; the reason if it opens none."""
+    examples: dict[tuple[str, str], Location] = {}
+    for task in tasks:
+        location = relocate(task.data_file.path, io)
+        if not location.is_local:
+            examples.setdefault((location.scheme, location.authority), location)
+    found: dict[str, str] = {}
+    for (scheme, authority), location in examples.items():
+        if (reason := _find(spark, scheme, location, found)) is not None:
+            return f"Spark does not open {scheme}://{authority} ({reason})"
+    return found
+
+
+def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
+    """The path of a data file as Spark opens it."""
+    location = locate(path, io)
+    if location.is_local:
+        return location.path
+    return f"{schemes[location.scheme]}://{location.authority}{location.path}"
+
+
+def _find(spark: SparkSession, scheme: str, location: Location, found: dict[str, str]) -> str | None:
+    """Add the name under which Spark opens this file; the first line of what it says if it does not."""
+    reason = ""
+    for name in (found[scheme],) if scheme in found else _SCHEMES.get(scheme, (scheme,)):
+        try:
+            spark.read.schema("x int").parquet(f"{name}://{location.authority}{location.path}").inputFiles()
+        except (PySparkException, Py4JError) as error:
+            reason = reason or next((line for line in str(error).splitlines() if "Exception" in line), str(error))
+        else:
+            found[scheme] = name
+            return None
+    return reason[:200]
+
+
+_LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
+"""How Arrow holds what is the same in Parquet."""
+_LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "date", "decimal"})
+"""Types whose values every Spark takes as literals without a time zone in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """What to tell Spark of a file.
+
+    Attributes:
+        hides_names: some name of the table is that of another column, or of another type, in the file.
+        constants: values of columns that the file lacks, by field id, where they are not NULL.
+        by_name: every column and member has the same name in the file as in the table, and no other has it.
+    """
+
+    hides_names: bool = False
+    constants: tuple[tuple[int, pa.Scalar], ...] = ()
+    by_name: bool = False
+
+
+def why_not_columns(context: ScanContext) -> str | None:
+    """Why no file of a scan could be read by Spark; None if that depends on the file."""
+    if context.predicate is not None:
+        return "the scan has a predicate, which only scan_core evaluates exactly"
+    if any(x.is_exact or isinstance(x.keys, LateKeys) for x in context.runtime_filters):
+        return "the scan has runtime filters that only scan_core applies"
+    if context.sample is not None:
+        return "the scan is a sample"
+    tops = {path[0].field_id for path in context.field_paths.values()}
+    for column in context.projection.fields:
+        if column.field_id in METADATA_IDS:
+            return f"metadata column {column.name!r}"
+        if column.field_id not in tops:
+            return f"column {column.name!r} is a member of a struct"
+        if _holds_uuid(column.type):
+            return f"column {column.name!r} holds UUIDs, which are text in Spark"
+    return None
+
+
+def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
+    """How Spark reads the file as we do, or the reason why it does not.
+
+    Raises:
+        MissingFileError: the file is gone.
+        MalformedTableError: it is no readable file of its format.
+    """
+    file = task.data_file
+    if file.format is not FileFormat.PARQUET:
+        return f"{file.path} is {file.format.value}"
+    if file.is_encrypted:
+        return f"{file.path} is encrypted"
+    reader = open_file(file.path, file.format, context.io)
+    try:
+        if not reader.has_field_ids:
+            return f"{file.path} has no field ids"
+        schema = reader.arrow_schema
+        projection = FileProjection(schema, has_field_ids=True, context=context, file=file)
+        hides_names, by_name = False, True
+        constants = []
+        for column in context.projection.fields:
+            source = projection.column(column)
+            namesakes = [i for i, name in enumerate(schema.names) if name.lower() == column.name.lower()]
+            if isinstance(source, Constant):
+                hides_names |= bool(namesakes)
+                if source.value.is_valid:
+                    if not isinstance(column.type, PrimitiveType) or column.type.name not in _LITERALS:
+                        return f"{file.path} lacks column {column.name!r}, which has a {column.type} value there"
+                    constants.append((column.field_id, source.value))
+                continue
+            stored = schema.field(source.index)
+            if not source.is_identity and not _is_read_as(stored, column):
+                return f"{file.path} has column {column.name!r} as {stored.type}, which Spark does not read as {column.type}"
+            is_same = source.is_identity or stored.type in _LARGE.get(str(column.type), ())
+            hides_names |= not is_same or any(i != source.index for i in namesakes)
+            by_name = by_name and stored.name == column.name and _has_same_names(stored.type, column.type)
+    finally:
+        reader.close()
+    return FileReading(hides_names, tuple(constants), by_name and not hides_names)
+
+
+def agreed(readings: Sequence[FileReading]) -> tuple[FileReading, ...]:
+    """Ways of reading the files of one plan, none by name unless all are: each way is a scan of its own."""
+    if all(reading.by_name for reading in readings):
+        return tuple(readings)
+    return tuple(replace(reading, by_name=False) for reading in readings)
+
+
+def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
+    """Whether Spark gives values of a stored field as those of the table's, members found by field id."""
+    kind = stored.type
+    match column.type:
+        case StructType(members):
+            if not pt.is_struct(kind):
+                return False
+            by_id = {field_id_of(kind.field(i)): kind.field(i) for i in range(kind.num_fields)}
+            absent = [m for m in members if m.field_id not in by_id]
+            if len(absent) == len(members):  # Spark cannot tell then where the struct itself is NULL
+                return False
+            is_null = all(m.initial_default is None and not m.required for m in absent)
+            return is_null and all(_is_read_as(by_id[m.field_id], m) for m in members if m.field_id in by_id)
+        case ListType(element):
+            return (pt.is_list(kind) or pt.is_large_list(kind)) and _is_read_as(kind.value_field, element)
+        case MapType(key, value):
+            return pt.is_map(kind) and _is_read_as(kind.key_field, key) and _is_read_as(kind.item_field, value)
+        case PrimitiveType(name):
+            wanted = arrow_type(column.type)
+            if kind == wanted or kind in _LARGE.get(name, ()):
+                return True
+            if pt.is_decimal(kind) and pt.is_decimal(wanted):
+                return bool(kind.scale == wanted.scale and kind.precision <= wanted.precision)
+            return (kind, wanted) in {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def _has_same_names(stored: pa.DataType, kind: Type) -> bool:
+    """Whether members found by name are those found by field id, also where the case of letters does not count."""
+    match kind:
+        case StructType(members):
+            parts = [stored.field(i) for i in range(stored.num_fields)]
+            names = [part.name.lower() for part in parts]
+            by_id = {field_id_of(part): part for part in parts}
+            if len(set(names)) < len(names):
+                return False
+            return all(
+                part.name == m.name and _has_same_names(part.type, m.type)
+                if (part := by_id.get(m.field_id)) is not None
+                else m.name.lower() not in names
+                for m in members
+            )
+        case ListType(element):
+            return _has_same_names(stored.value_type, element.type)
+        case MapType(key, value):
+            return _has_same_names(stored.key_type, key.type) and _has_same_names(stored.item_type, value.type)
+        case PrimitiveType():
+            return True
+
+
+def _holds_uuid(iceberg_type: Type) -> bool:
+    match iceberg_type:
+        case StructType(members):
+            return any(_holds_uuid(member.type) for member in members)
+        case ListType(element):
+            return _holds_uuid(element.type)
+        case MapType(key, value):
+            return _holds_uuid(key.type) or _holds_uuid(value.type)
+        case PrimitiveType(name):
+            return name == "uuid"
+
+
+_TASK_BYTES = 256 * 1024**2
+"""Stored bytes of the files of one task: it reads their keys alone."""
+_TASK_FILES = 500
+"""Footers that one task reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFile:
+    """A data file as Spark's reader needs it: its path there; `dead` is None where no delete may touch the file."""
+
+    path: str
+    size_bytes: int
+    reading: FileReading
+    dead: DeadRows | None
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFiles:
+    """Every data file of a plan, in its order.
+
+    Attributes:
+        files: what is known of them.
+        found_by: who found the dead rows: "driver", "job", or "cache" where all of them were kept.
+    """
+
+    files: tuple[NativeFile, ...]
+    found_by: str
+
+
+def inspect_files(
+    spark: SparkSession,
+    tasks: Sequence[FileScanTask],
+    context: ScanContext,
+    metrics: ScanMetrics,
+    *,
+    limits: NativeLimits,
+    parallelism: int,
+) -> NativeFiles | str:
+    """Look at every file of a plan; the reason, if one of them cannot be read by Spark.
+
+    Args:
+        spark: runs the job.
+        tasks: whole files.
+        context: of the scan.
+        metrics: receives what was read.
+        limits: how much the driver may do.
+        parallelism: tasks that Spark runs at once.
+    """
+    schemes = spark_schemes(spark, tasks, context.io)
+    if isinstance(schemes, str):
+        return schemes
+    tasks = tuple(tasks)
+    touched = [index for index, task in enumerate(tasks) if has_deletes(task)]
+    if (most := sum(tasks[i].data_file.record_count for i in touched) // 8) > limits.bits_bytes:
+        return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
+    known = {index: dead_row_bits.known(tasks[index], context) for index in touched}
+    missing = [index for index in touched if known[index] is None]
+    found_by = "driver" if missing else "cache"
+    if len(tasks) > limits.driver_files or sum(tasks[i].length for i in missing) > limits.driver_bytes:
+        found_by = "job"
+        sizes, readings, found = zip(*_inspect_by_job(spark, tasks, context, parallelism, metrics), strict=True)
+    else:
+        with ThreadPoolExecutor(context.options.parallelism) as pool:
+            sizes = tuple(pool.map(lambda task: file_size(task.data_file.path, context.io), tasks))
+            readings = tuple(pool.map(lambda task: how_to_read(task, context), tasks))
+    if (reason := next((r for r in readings if isinstance(r, str)), None)) is not None:
+        return reason
+    if found_by == "job":
+        known |= {index: found[index] for index in touched}
+    elif missing:
+        splits = [Split(context, (tasks[index],)) for index in missing]
+        computed = run_splits(splits, _dead_rows_of, metrics, parallelism=context.options.parallelism)
+        known |= dict(zip(missing, computed, strict=True))
+    for index in missing:
+        if (dead := known[index]) is None:
+            raise MalformedTableError(f"{tasks[index].data_file.path}: nobody told which of its rows are dead")
+        dead_row_bits.keep(tasks[index], context, dead)
+    readings = agreed(readings)
+    files = tuple(
+        NativeFile(
+            spark_path(task.data_file.path, context.io, schemes), sizes[index], readings[index], known.get(index)
+        )
+        for index, task in enumerate(tasks)
+    )
+    return NativeFiles(files, found_by)
+
+
+def _dead_rows_of(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
+    (task,) = split.tasks
+    yield dead_row_bits.dead_rows(task, split.context, metrics)
+
+
+_Facts = tuple[int, FileReading | str, DeadRows | None]
+
+
+def _inspect_by_job(
+    spark: SparkSession,
+    tasks: Sequence[FileScanTask],
+    context: ScanContext,
+    parallelism: int,
+    metrics: ScanMetrics,
+) -> list[_Facts]:
+    """The same by a Spark job: every row it starts from is the work of one task, every row it ends with the answer."""
+    splits = _splits(tasks, context, parallelism)
+    packed = pack_splits(splits)
+    work = pa.table({"number": pa.array(range(len(splits)), pa.int32()), "split": pa.array(packed.splits, pa.binary())})
+    rows = spark.createDataFrame(work).repartition(len(splits))
+    answers = rows.mapInArrow(partial(_inspect_in_task, packed.shared), "number int, facts binary").toArrow()
+    facts: dict[int, list[_Facts]] = {}
+    for number, answer in zip(answers["number"].to_pylist(), answers["facts"].to_pylist(), strict=True):
+        facts[number], counted = pickle.loads(answer)  # noqa: S301 - from our own tasks, by the channel Spark itself trusts
+        metrics.add(counted)
+    return [fact for number in range(len(splits)) for fact in facts[number]]
+
+
+def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    keep_archives_of_spark()
+    for batch in batches:
+        for number, packed in zip(batch["number"].to_pylist(), batch["split"].to_pylist(), strict=True):
+            split = unpack_split(shared, packed)
+            metrics = ScanMetrics()
+            facts = [_facts(task, with_shared_indexes(split.context), metrics) for task in split.tasks]
+            yield pa.RecordBatch.from_pydict(
+                {"number": pa.array([number], pa.int32()), "facts": pa.array([pickle.dumps((facts, metrics))])}
+            )
+
+
+def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> _Facts:
+    size = file_size(task.data_file.path, context.io)
+    reading = how_to_read(task, context)
+    if isinstance(reading, str) or not has_deletes(task):
+        return size, reading, None
+    return size, reading, dead_row_bits.dead_rows(task, context, metrics)
+
+
+def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: int) -> list[Split]:
+    """Whole files, some to a task, in their order."""
+    total = sum(task.length for task in tasks)
+    share = min(_TASK_BYTES, -(-total // (2 * parallelism)))
+    most_files = min(_TASK_FILES, -(-len(tasks) // (2 * parallelism)))
+    splits: list[Split] = []
+    current: list[FileScanTask] = []
+    weight = 0
+    for task in tasks:
+        if current and (weight + task.length > share or len(current) >= most_files):
+            splits.append(Split(context, tuple(current)))
+            current, weight = [], 0
+        current.append(task)
+        weight += task.length
+    if current:
+        splits.append(Split(context, tuple(current)))
+    return splits
+
+
+MOST_PLANNED_FILES = 16
+"""Each is a branch that rows pass; Java compiles no method of more than 8,000 bytes of code."""
+
+_KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
+_IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
+_FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
+_KEEP_BY_CHUNK = (
+    f"case when {_ROWS} is null or ({_INDEX} & {CHUNK_ROWS - 1}) >= {_ROWS} "
+    f"then {_FAIL.format(what='a row of the file', value=_KEY)} else {_WORDS} is null or "
+    f"{_IS_CLEAR.format(words=_WORDS, word=f'shiftright({_INDEX}, 6) & 1023', index=_INDEX)} end"
+)
+_KEEP_BY_PLACE = _IS_CLEAR.format(words=_WORDS, word=f"{_KEY} + shiftright({_INDEX}, 6)", index=_INDEX)
+_NO_PLACE = _FAIL.format(what="the row of a data file at position", value="_metadata.row_index")
+_WORD_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
+_BITS = pa.schema([pa.field(_ROWS, pa.int32(), nullable=False), pa.field(_WORDS, _WORD_LIST)])
+_CHUNKS_SHIFT = 20
+"""A file of 2**20 chunks has 68 billion rows."""
+
+
+def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
+    """The files that their size tells apart, and the others; neither is empty."""
+    ordered = sorted(files, key=lambda file: file.size_bytes)
+    groups = [list(group) for _, group in groupby(ordered, key=lambda file: file.size_bytes)]
+    apart = [g[0] for g in groups if len(g) == 1]
+    return [some for some in (apart, [file for g in groups if len(g) > 1 for file in g]) if some]
+
+
+def living(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -> DataFrame:
+    """The rows that no bit marks.
+
+    Args:
+        rows: of Spark's own reader, dead ones too.
+        files: theirs, all with dead rows; either no two of one size, or each of the size of another.
+        limits: how many bits are part of the plan.
+    """
+    sizes = {file.size_bytes for file in files}
+    if len(sizes) < len(files):
+        return _living_by_path(rows, files)
+    if len(files) <= MOST_PLANNED_FILES and sum(8 * _num_words(file) for file in files) <= limits.plan_bytes:
+        return _living_by_place(rows, files)
+    return _living_by_size(rows, files)
+
+
+def _living_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+    """In SQL's text, here and below: classic sessions ask Java once per Column they make."""
+    parts: list[npt.NDArray[np.int64]] = []
+    branches = []
+    first = 0
+    for file in files:
+        dead = cast(DeadRows, file.dead)
+        is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {dead.num_rows}L"
+        branches.append(f"when {is_of_file} then {first}L")
+        parts.append(dead.all_words)
+        first += len(parts[-1])
+    bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
+    place = f"case {' '.join(branches)} else {_NO_PLACE} end as {_KEY}"
+    placed = rows.selectExpr("*", place, f"_metadata.row_index as {_INDEX}")
+    asked = placed.withColumn(_WORDS, rows.sparkSession.createDataFrame(bits).scalar())
+    return asked.where(_KEEP_BY_PLACE).drop(_KEY, _INDEX, _WORDS)
+
+
+def _living_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+    key = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
+    keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(_num_chunks(file), dtype=np.int64) for file in files]
+    return _living_by_chunk(rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
+
+
+def _living_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+    """Spark spells local paths in two ways, so that both are known; whatever else it did would fail the query."""
+    spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
+    twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
+    keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(_num_chunks(file))]
+    key = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
+    return _living_by_chunk(rows, key, pa.array(keys), [file for file, _ in twice])
+
+
+def _living_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
+    bits = pa.concat_tables([_bits(file) for file in files]).add_column(0, pa.field(_KEY, keys.type), keys)
+    known = rows.sparkSession.createDataFrame(bits).hint("broadcast")
+    placed = rows.selectExpr("*", f"{key} as {_KEY}", f"_metadata.row_index as {_INDEX}")
+    return placed.join(known, _KEY, "left").where(_KEEP_BY_CHUNK).drop(_KEY, _INDEX, _ROWS, _WORDS)
+
+
+def _bits(file: NativeFile) -> pa.Table:
+    """A row per chunk of the file: how many rows it has, and the words if one of them is dead."""
+    dead = cast(DeadRows, file.dead)
+    num_chunks = _num_chunks(file)
+    rows = np.full(num_chunks, CHUNK_ROWS, dtype=np.int32)
+    if num_chunks:
+        rows[-1] = dead.num_rows - (num_chunks - 1) * CHUNK_ROWS
+    is_whole = np.ones(num_chunks, dtype=np.bool_)
+    is_whole[dead.chunks] = False
+    offsets = np.concatenate([[0], np.cumsum(np.where(is_whole, 0, dead.words.shape[1]))]).astype(np.int32)
+    words = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(dead.words.reshape(-1)), type=_WORD_LIST, mask=pa.array(is_whole)
+    )
+    return pa.table([pa.array(rows), words], schema=_BITS)
+
+
+def _num_chunks(file: NativeFile) -> int:
+    return 0 if file.dead is None else -(-file.dead.num_rows // CHUNK_ROWS)
+
+
+def _num_words(file: NativeFile) -> int:
+    return 0 if file.dead is None else -(-file.dead.num_rows // 64)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """As Spark lists a file, and as it says of a row where it is from."""
+    local = re.match(r"file:/+", path)
+    return (path,) if local is None else (f"file:///{path[local.end() :]}", f"file:/{path[local.end() :]}")
+
+
+def _plain(path: str) -> str:
+    """A path without scheme and authority's slashes, as both sides may spell it."""
+    return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
+
+
+MOST_READINGS = 16
+"""Ways of reading files, each of them a scan in Spark's plan; a table that needs more is read by the python reader."""
+
+_READ_OPTIONS = {
+    "recursiveFileLookup": "true",  # no columns from names of partition folders
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+"""What Spark expands in paths; names of partition folders may hold it."""
+
+
+def native_dataframe(
+    spark: SparkSession,
+    files: Sequence[NativeFile],
+    context: ScanContext,
+    schema: st.StructType,
+    limits: NativeLimits,
+) -> DataFrame:
+    """The rows of `files` without the dead ones.
+
+    Args:
+        spark: a session; reading by field id is switched on in it if names do not tell columns.
+        files: what `inspect_files` found.
+        context: of the scan.
+        schema: of the result.
+        limits: how many bits are part of the plan.
+    """
+    readings = readings_of(files)
+    if not all(reading.by_name for reading in readings):
+        spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
+    frames = []
+    for reading in readings:
+        alike = [file for file in files if file.reading == reading]
+        whole = [file for file in alike if file.dead is None or file.dead.num_dead == 0]
+        touched = [file for file in alike if file.dead is not None and file.dead.num_dead]
+        parts = [_read(spark, whole, reading, context)] if whole else []
+        parts += [living(_read(spark, some, reading, context), some, limits) for some in alike_in_size(touched)]
+        frames += [_in_table_terms(part, reading, context, schema) for part in parts]
+    if not frames:
+        return spark.createDataFrame([], schema)
+    return reduce(DataFrame.union, frames)
+
+
+def readings_of(files: Iterable[NativeFile]) -> list[FileReading]:
+    """The different ways in which these files have to be read."""
+    return list(dict.fromkeys(file.reading for file in files))
+
+
+def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading, context: ScanContext) -> DataFrame:
+    """The columns that the files have, dead rows too."""
+    absent = {field_id for field_id, _ in reading.constants}
+    columns = [column for column in context.projection.fields if column.field_id not in absent]
+    if reading.by_name:
+        schema = st.StructType([st.StructField(c.name, spark_type(c.type, c.name), True) for c in columns])
+    else:
+        schema = st.StructType([_with_id(column, hides_name=reading.hides_names) for column in columns])
+    paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
+    frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
+    if (listed := _num_listed(frame)) != len(set(paths)):
+        raise MissingFileError(f"Spark lists {listed} of {len(set(paths))} data files of {context.table}")
+    return frame
+
+
+def _num_listed(frame: DataFrame) -> int:
+    """How many files Spark found; classic sessions would fetch each name from Java by itself."""
+    return len(frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles())  # noqa: SLF001 - no other way
+
+
+def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
+    """The columns of the result by name, type and place, what the files lack among them."""
+    if reading.by_name and not reading.constants:
+        return rows
+    constants = dict(reading.constants)
+    columns = []  # field ids in their metadata would end up in files that the user writes
+    for column, wanted in zip(context.projection.fields, schema, strict=True):
+        if column.field_id in constants:
+            value = f.lit(constants[column.field_id].as_py())
+        else:
+            value = f.col(f"`{_hidden(column) if reading.hides_names else column.name}`")
+        columns.append(value.cast(wanted.dataType).alias(wanted.name, metadata={}))
+    return rows.select(*columns)
+
+
+def _with_id(column: NestedField, *, hides_name: bool) -> st.StructField:
+    """A Spark field that finds its column by id, at every depth."""
+    kind = _type_with_ids(column.type, hides_names=hides_name)
+    return st.StructField(
+        _hidden(column) if hides_name else column.name, kind, True, {"parquet.field.id": column.field_id}
+    )
+
+
+def _type_with_ids(iceberg_type: Type, *, hides_names: bool) -> st.DataType:
+    match iceberg_type:
+        case StructType(members):
+            return st.StructType([_with_id(member, hides_name=hides_names) for member in members])
+        case ListType(element):
+            return st.ArrayType(_type_with_ids(element.type, hides_names=hides_names), True)
+        case MapType(key, value):
+            keys, values = (_type_with_ids(part.type, hides_names=hides_names) for part in (key, value))
+            return st.MapType(keys, values, True)
+        case _:
+            return spark_type(iceberg_type, "")
+
+
+def _hidden(column: NestedField) -> str:
+    """A name that no file has."""
+    return f"__nevermore_{column.field_id}"

@@ -1,0 +1,260 @@
+"""Which reader a DataFrame gets and why, and the checks of arguments that all entry points share."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as st
+
+from scan_core.joins.cost import ROW_COST
+from scan_core.joins.key_set import KeySet
+from scan_core.model.errors import OptionError
+from scan_core.plan.file_pruner import FilePruner, file_statistics
+
+Reader = Literal["auto", "python", "native"]
+"""What may be asked: a strategy, or that one be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderChoice:
+    """What was resolved.
+
+    Attributes:
+        asked: "auto", "python" or "native".
+        strategy: "native" reads through Spark's own Parquet reader, "python" through our tasks.
+        why_not_native: why Spark's reader would not give the scan's rows, or not asked for; None if it is used.
+        bits_found_by: who found the rows that the native reader leaves out: "driver", "job", or "cache" where all of them
+            were known; None for the python reader.
+    """
+
+    asked: Reader
+    strategy: Literal["native", "python"]
+    why_not_native: str | None = None
+    bits_found_by: str | None = None
+
+    def __str__(self) -> str:
+        if self.strategy == "native":
+            return f"native reader (asked: {self.asked}), dead rows found by {self.bits_found_by}"
+        return f"python reader (asked: {self.asked}): {self.why_not_native}"
+
+
+if TYPE_CHECKING:
+    from scan_core.joins.request import RuntimeFilter
+    from scan_core.plan.planner import ScanPlan
+    from scan_core.scan import Scan
+
+CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
+"""Nanoseconds to hand a row from Python to the JVM, to read one in the JVM, and to begin reading in Python."""
+MOST_LISTED = 10
+"""Keys that Spark hands to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
+MOST_RANGES = 4
+_LEAST_GAP = 1 / 16
+"""Of all between the least and the greatest key: a smaller gap excludes too little to be asked for in every row."""
+_SCATTERED = 1.5
+"""Bounds of the files, added up over what they span together: above, values lie anywhere in a file."""
+
+_COVERED = 0.95
+"""Rows of a dimension per possible key, from which on it is taken for all of them."""
+
+_FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+
+
+def why_python_pays(scan: "Scan", plan: "ScanPlan") -> str | None:
+    """Why a scan with prefilters is cheaper in the python reader; None if it has none, or is not."""
+    filters = [x for x in plan.context.runtime_filters if isinstance(x.keys, KeySet)]
+    shares = [x.decision.share for x in filters if x.decision.share is not None]
+    if not shares:
+        return None
+    total = sum(task.data_file.record_count for task in plan.tasks)
+    left = min(shares) * total
+    read = min((_rows_within(scan, plan, x) for x in filters), default=total)
+    if left * CROSSING_COST + total * ROW_COST + PYTHON_START >= read * NATIVE_COST:
+        return None
+    return f"of {read:.0f} rows that Spark would read, {left:.0f} are expected to have a key"
+
+
+def filter_holds_everywhere(scan: "Scan", plan: "ScanPlan") -> bool:
+    """Whether statistics of the files alone tell that every row fulfils the scan's filter, which no reader need apply."""
+    if plan.context.predicate is None:
+        return True
+    pruner = FilePruner(scan.table.metadata, plan.context)
+    return all(pruner.is_fulfilled_by_all_rows(task.data_file) for task in plan.tasks)
+
+
+def may_cover(
+    dimension: "Scan", column: str, fact: "Scan", fact_column: str, *, plans: "tuple[ScanPlan, ScanPlan]"
+) -> bool:
+    """Whether keys of a dimension probably are all that the fact may have, so that a filter by them removes next to nothing.
+
+    That is where no condition on the dimension leaves any of its files' rows out, and it has about as many rows as there
+    are whole numbers between its least and its greatest key, and no key of the fact lies beyond.
+
+    Args:
+        dimension: whose keys could be collected.
+        column: its key.
+        fact: that they would filter.
+        fact_column: its column that is compared with the key.
+        plans: of the dimension and of the fact.
+    """
+    plan, fact_plan = plans
+    if dimension.joins or dimension.row_limit is not None or dimension.row_sample is not None:
+        return False
+    if not filter_holds_everywhere(dimension, plan):
+        return False
+    keys = list(_bounds(dimension, plan, dimension.key_fields([column])[0].field_id))
+    known = [place for place, _ in keys if place is not None]
+    if len(known) < len(keys) or not known:
+        return False
+    low, high = min(a for a, _ in known), max(b for _, b in known)
+    if sum(rows for _, rows in keys) < _COVERED * (high - low + 1):
+        return False
+    facts = _bounds(fact, fact_plan, fact.key_fields([fact_column])[0].field_id)
+    return all(place is not None and low <= place[0] and place[1] <= high for place, _ in facts)
+
+
+def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa.Table) -> DataFrame:
+    """Rows where the keys lie, as conditions that Spark's own reader prunes row groups by; none that would prune nothing.
+
+    Args:
+        frame: the rows of `scan`.
+        scan: with its prefilters.
+        columns: of `frame`.
+        keys: their values, one column each.
+    """
+    for name, column in zip(columns, keys.columns, strict=True):
+        if not isinstance(frame.schema[name].dataType, st.IntegralType | st.DateType | st.StringType):
+            continue
+        ranges = _ranges(column)
+        if not ranges or _all_within(scan, name, ranges):
+            continue
+        value = frame[f"`{name}`"]
+        if len(ranges) > 1 and all(low == high for low, high in ranges):
+            frame = frame.filter(value.isin([low for low, _ in ranges]))
+            continue
+        conditions = [(value >= f.lit(low)) & (value <= f.lit(high)) for low, high in ranges]
+        either: Column = conditions[0]
+        for condition in conditions[1:]:
+            either = either | condition
+        frame = frame.filter(either)
+    return frame
+
+
+def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
+    """Where keys lie, ascending: each by itself if they are few, else a few ranges with wide gaps between."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
+        return []
+    found = pc.unique(column).drop_null()
+    if not len(found) or (pa.types.is_date(kind) and not _are_in_python(found)):
+        return []
+    if len(found) <= MOST_LISTED:
+        return [(value, value) for value in sorted(found.to_pylist())]
+    ends = pc.min_max(found)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if not pa.types.is_integer(kind):
+        return [(low, high)]
+    values = np.sort(found.to_numpy(zero_copy_only=False))
+    gaps = np.diff(values.astype(np.float64))
+    widest = np.argsort(gaps)[-(MOST_RANGES - 1) :]
+    cuts = np.sort(widest[gaps[widest] > _LEAST_GAP * (float(high) - float(low))])
+    firsts, lasts = [0, *(cuts + 1).tolist()], [*cuts.tolist(), len(values) - 1]
+    return [(int(values[a]), int(values[b])) for a, b in zip(firsts, lasts, strict=True)]
+
+
+def _are_in_python(dates: pa.Array) -> bool:
+    """Whether Python has all these dates: those of Arrow and Spark go beyond the years 1 to 9999."""
+    ends = pc.min_max(dates.cast(pa.date32()).cast(pa.int32()))
+    return bool(ends["min"].as_py() >= _FIRST_DAY and ends["max"].as_py() <= _LAST_DAY)
+
+
+def _all_within(scan: "Scan", name: str, ranges: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether every file's bounds lie in one range of integers, so that the range excludes no row group."""
+    if len(ranges) != 1 or not isinstance(ranges[0][0], int):
+        return False
+    (low, high), field_id = ranges[0], scan.key_fields([name])[0].field_id
+    bounds = list(_bounds(scan, scan.plan(), field_id))
+    return all(known is not None and low <= known[0] and known[1] <= high for known, _ in bounds)
+
+
+def _rows_within(scan: "Scan", plan: "ScanPlan", filter_: "RuntimeFilter") -> float:
+    """Rows that Spark's reader would read between the least and the greatest key."""
+    total = float(sum(task.data_file.record_count for task in plan.tasks))
+    keys = filter_.keys
+    if not isinstance(keys, KeySet) or not keys.num_keys:
+        return total
+    for field, column in zip(keys.fields, keys.columns, strict=True):
+        if pa.types.is_integer(column.type):
+            ends = pc.min_max(column)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            bounds = list(_bounds(scan, plan, field.field_id))
+            known = [place for place, _ in bounds if place is not None]
+            if not known or len(known) < len(bounds):
+                return total
+            spanned = max(b for _, b in known) - min(a for a, _ in known) + 1
+            if sum(b - a + 1 for a, b in known) > _SCATTERED * spanned and len(known) > 1:
+                return total
+            parts = zip(known, bounds, strict=True)
+            return float(sum(n * max(0, min(b, high) - max(a, low) + 1) / (b - a + 1) for (a, b), (_, n) in parts))
+    return total
+
+
+def _bounds(scan: "Scan", plan: "ScanPlan", field_id: int) -> Iterator[tuple[tuple[int, int] | None, int]]:
+    """Of each file the bounds of a column of integers, None if they are not known, and its rows."""
+    schema = scan.table.metadata.schemas[plan.context.projection.schema_id]
+    for task in plan.tasks:
+        found = file_statistics(task.data_file, schema)(field_id)
+        rows = task.data_file.record_count
+        if found is None or type(found.lower) is not int or type(found.upper) is not int or found.lower > found.upper:
+            yield None, rows
+        else:
+            yield (found.lower, found.upper), rows
+
+
+def require_session(spark: object) -> None:
+    """Check that something is a Spark session, classic or Connect.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if not (hasattr(spark, "createDataFrame") and hasattr(spark, "conf")):
+        raise OptionError(f"the first argument is a Spark session, not {_named(spark)}: dataframe(spark, scan)")
+
+
+def require_scan(scan: object, *, what: str = "dataframe") -> None:
+    """Check that something is a scan.
+
+    Raises:
+        OptionError: it is a table, a path or anything else.
+    """
+    from scan_core.scan import Scan, Table
+
+    if isinstance(scan, Scan):
+        return
+    if isinstance(scan, Table):
+        raise OptionError(f"{what} takes a scan, not a table: table.scan() reads all of it")
+    if isinstance(scan, str):
+        raise OptionError(
+            f"{what} takes a scan, not text: scan_core.open_table({scan!r}).scan() reads a table by its path"
+        )
+    raise OptionError(f"{what} takes a scan, not {_named(scan)}: scan_core.open_table(...).scan()")
+
+
+def require_side(side: object, name: str) -> None:
+    """Check that one side of a join is a scan or a DataFrame.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if not isinstance(side, DataFrame):
+        require_scan(side, what=f"join, as its {name},")
+
+
+def _named(value: object) -> str:
+    article = "an" if type(value).__name__[0] in "aeiouAEIOU" else "a"
+    return f"{article} {type(value).__name__}"

@@ -1,0 +1,244 @@
+"""The Spark session of tools and tests: local by default, quiet, offline; or of a cluster, or a Connect server."""
+
+import atexit
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+import scan_core
+from scan_core.io.private_files import temporary_folder
+from scan_core.model.errors import MissingRuntimeError, OptionError
+from scan_core.spark.dataframe import register
+
+MINIMUM_JAVA = 17
+_HINT = (
+    f"Spark needs Java {MINIMUM_JAVA} or newer: install it (Debian and Ubuntu: `apt-get install openjdk-17-jre-headless`,"
+    " macOS: `brew install openjdk@17`) and set JAVA_HOME if it is not on the PATH"
+)
+
+
+def require_java() -> Path:
+    """The `java` that Spark will start.
+
+    Raises:
+        MissingRuntimeError: none is found, it does not start, or it is too old.
+    """
+    java = _find_java()
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - JAVA_HOME and PATH are the user's
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MissingRuntimeError(f"{java} does not start ({error}); {_HINT}") from error
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if version is None:
+        raise MissingRuntimeError(f"{java} tells no version; {_HINT}")
+    major = int(version[2] or 0) if version[1] == "1" else int(version[1])
+    if major < MINIMUM_JAVA:
+        raise MissingRuntimeError(f"{java} is Java {major}; {_HINT}")
+    return java
+
+
+def _find_java() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return Path(home) / "bin" / "java"
+    found = shutil.which("java")
+    if found is None:
+        raise MissingRuntimeError(f"no Java found; {_HINT}")
+    return Path(found)
+
+
+ARROW_BATCH_ROWS = 100_000
+"""Spark's own default of 10,000 spends a third of the time on batch borders."""
+LOCAL_SHUFFLE_PARTITIONS = 2 * (os.cpu_count() or 1)
+"""Spark's default of 200 starts 200 tasks for ten rows on a laptop."""
+
+DEFAULT_EXECUTOR_MIB = 1024
+"""Of Spark: a local cluster whose workers have less does not start unless executors ask for less, too."""
+
+_log = logging.getLogger(__name__)
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_WORKER_PYTHON = "spark.pyspark.python"
+_QUERY_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_ROWS),
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What a session may still set where Spark runs already."""
+_LOG4J2 = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+"""The gateway would set all to WARN unless its level is that of the root; errors of tasks come home as exceptions."""
+_REPEATING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of PySpark: they print as JSON what an exception says."""
+
+
+def spark_session(
+    app_name: str = "nevermore",
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+    *,
+    remote: str | None = None,
+    py_files: Sequence[Path | str] = (),
+) -> SparkSession:
+    """A session set up for reading and writing through scan_core, or the one that already runs.
+
+    Nothing is downloaded; times are UTC. Local workers run this very Python; those of a cluster run theirs
+    (`spark.pyspark.python`, `PYSPARK_PYTHON`, else `python3`).
+
+    Args:
+        app_name: name in Spark's logs.
+        master: as `spark-submit --master`.
+        config: further settings, which win over ours; Java options are added to ours.
+        remote: a Spark Connect server, `sc://host:15002`, instead of `master`.
+        py_files: archives of Python code for the workers.
+
+    Raises:
+        MissingRuntimeError: no Java 17 or newer.
+        OptionError: a session of the other kind, classic or Connect, runs in this process, or the cluster does not answer.
+    """
+    settings = dict(config or {})
+    if remote is None:
+        require_java()
+        _choose_python(master, settings)
+        builder = SparkSession.builder.appName(app_name).master(master)
+        settings = _merged(_session_config(master), settings)
+    else:
+        builder = SparkSession.builder.remote(remote)
+        settings = _QUERY_SETTINGS | settings
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        is_first = SparkSession.getActiveSession() is None
+        if is_first:
+            _log.info("starting Spark at %s, which takes some seconds", remote or master)
+        session = builder.getOrCreate()
+        if is_first and remote is None and _has_executors(master):
+            atexit.register(_stop, session)
+        ship(session, py_files)
+        register(session)
+        for name in _REPEATING_LOGGERS:
+            PySparkLogger.getLogger(name).disabled = True
+    except PySparkRuntimeError as error:
+        raise OptionError(
+            f"Spark cannot run at {remote or master} in this process: {error}; stop the session that runs, or begin "
+            "another process"
+        ) from error
+    except (Py4JError, PySparkException) as error:
+        raise OptionError(f"Spark does not start at {remote or master}: {_first_line(error)}") from error
+    return session
+
+
+def ship(session: SparkSession, py_files: Sequence[Path | str]) -> None:
+    """Put archives of Python code on the path of the session's workers; one that is there already stays."""
+    for file in map(str, py_files):
+        if hasattr(session, "_jsparkSession"):  # Connect has none
+            session.sparkContext.addPyFile(file)
+        else:
+            session.addArtifacts(file, pyfile=True)
+
+
+def is_local(master: str) -> bool:
+    """Whether workers run on this machine, in processes that inherit this one's environment."""
+    return master.startswith("local")
+
+
+def _has_executors(master: str) -> bool:
+    """Whether tasks run in processes of their own, which a driver that just ends takes for lost and starts again."""
+    return master != "local" and not master.startswith("local[")
+
+
+def _stop(session: SparkSession) -> None:
+    with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone
+        session.stop()
+
+
+def _first_line(error: Exception) -> str:
+    """What a person needs of a Java exception: its last cause, or what it says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    thrown = [line for line in lines if line.startswith(": ")]  # after Py4J's "An error occurred while calling"
+    if causes:
+        return causes[-1].removeprefix("Caused by: ")
+    return (thrown[0].removeprefix(": ") if thrown else next(iter(lines), repr(error))).strip()
+
+
+def _choose_python(master: str, settings: Mapping[str, str]) -> None:
+    if is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        _let_workers_import_scan_core()
+    elif _WORKER_PYTHON in settings:  # read by spark-submit alone
+        os.environ["PYSPARK_PYTHON"] = settings[_WORKER_PYTHON]
+
+
+def _session_config(master: str) -> dict[str, str]:
+    settings = {
+        **_QUERY_SETTINGS,
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_quiet_log_config().as_uri()}",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.python.worker.reuse": "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {
+            "spark.sql.warehouse.dir": str(temporary_folder() / "warehouse"),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
+        }
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*(\d+)\s*\]", master)
+    if cluster and int(cluster[1]) < DEFAULT_EXECUTOR_MIB:
+        settings["spark.executor.memory"] = f"{cluster[1]}m"
+    return settings
+
+
+def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    merged = {**ours, **theirs}
+    if _JAVA_OPTIONS in theirs:
+        merged[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
+    return merged
+
+
+def _quiet_log_config() -> Path:
+    """Spark greets with a dozen warnings before any setting of its own can silence them."""
+    path = temporary_folder() / "log4j2.properties"
+    path.write_text(_LOG4J2)
+    return path
+
+
+def _let_workers_import_scan_core() -> None:
+    """Let Python workers find this very scan_core first.
+
+    They inherit PYTHONPATH, not the `sys.path` that a test runner or notebook may have changed. Python puts the working
+    directory first, where a folder of the user's may be called like one of our packages: here it comes last.
+    """
+    root = str(Path(scan_core.__file__).resolve().parent.parent)
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    if os.environ.setdefault("PYTHONSAFEPATH", "1"):
+        paths.append(str(Path.cwd()))
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *paths]))

@@ -1,0 +1,329 @@
+"""The data source `format("nevermore")`: splits are planned on the driver, each task reads one split."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types as st
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from scan_core.io.location import Location, parse_location
+from scan_core.io.private_files import UnsafeFileError, user_folder
+from scan_core.model.errors import OptionError, ScanError
+from scan_core.model.metrics import ScanMetrics
+from scan_core.model.options import ScanOptions
+from scan_core.native.compiled import is_missed
+from scan_core.read.split_reader import read_split
+from scan_core.semi_join import joins_as_text, joins_from_text
+from scan_core.spark.reports import TaskReports
+from scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from scan_core.spark.worker_archives import keep_archives_of_spark
+from scan_core.split.packing import pack_splits, share_row_groups, unpack_split
+from scan_core.split.tasks import ScanContext
+
+if TYPE_CHECKING:
+    from scan_core.scan import Scan
+
+_TABLE_ALIASES = ("table", "path")
+"""`.load("...")` arrives as `path`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Options of `format("nevermore")`.
+
+    Attributes:
+        table: table directory, metadata file, or `catalog.namespace.table`.
+        columns: columns of the result, in order; None for all. As text: names with commas, or a JSON list.
+        where: rows of the result, as SQL; exact, Spark need not filter again.
+        joins: keys that rows must have, as `semi_join.py` writes them; prefilters among them may keep more.
+        snapshot: id of the snapshot to read.
+        as_of: point in time to read as of: ISO 8601, or milliseconds since the epoch.
+        ref: branch or tag to read.
+        sample: which random part of the rows to look at: a fraction, and after a comma a seed.
+        relocate: old prefix of paths -> new prefix. As text: a JSON object, or `OLD=NEW` pairs with commas.
+        properties: catalog and FileIO properties. As text: a JSON object.
+        scan_options: members of ScanOptions by name. As text: a JSON object.
+        parallelism: tasks Spark runs at once; splits become small enough to keep all of them busy.
+        metrics_dir: folder for the reports of tasks, see `TaskReports`.
+    """
+
+    table: str
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    joins: str | None = None
+    snapshot: int | None = None
+    as_of: str | None = None
+    ref: str | None = None
+    sample: str | None = None
+    relocate: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    scan_options: Mapping[str, Any] = field(default_factory=dict)
+    parallelism: int = 1
+    metrics_dir: Path | None = None
+
+    @classmethod
+    def of(cls, scan: "Scan", *, parallelism: int = 1, metrics_dir: Path | None = None) -> "SourceOptions":
+        """Options that stand for `scan`, its metadata file and so its snapshot pinned. A limit is not among them."""
+        defaults = ScanOptions()
+        changed = {f.name for f in fields(ScanOptions) if getattr(scan.options, f.name) != getattr(defaults, f.name)}
+        return cls(
+            table=scan.table.metadata_path,
+            columns=scan.columns,
+            where=" and ".join(f"({predicate})" for predicate in scan.predicates) or None,
+            joins=joins_as_text(scan.joins) if scan.joins else None,
+            snapshot=scan.snapshot_id,
+            as_of=None if scan.timestamp_ms is None else str(scan.timestamp_ms),
+            ref=scan.ref,
+            sample=None if scan.row_sample is None else f"{scan.row_sample.fraction!r},{scan.row_sample.seed}",
+            relocate=dict(scan.table.io.relocate) | _allowed(scan.table.io.places or ()),
+            properties=dict(scan.table.io.properties),
+            scan_options={name: getattr(scan.options, name) for name in sorted(changed)},
+            parallelism=parallelism,
+            metrics_dir=metrics_dir,
+        )
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Options from text.
+
+        Raises:
+            OptionError: an unknown option (names the nearest), no table, or a value that does not parse.
+        """
+        known = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for raw_name, text in options.items():
+            name = "table" if raw_name.lower() in _TABLE_ALIASES else raw_name.lower()
+            if name not in known:
+                near = get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+                raise OptionError(f"unknown option {raw_name!r}; did you mean {near[0]!r}?")
+            if name in values:
+                raise OptionError(f"option {name!r} is given twice ({' and '.join(_TABLE_ALIASES)} are the same)")
+            values[name] = _parse_value(name, text)
+        if "table" not in values:
+            raise OptionError(
+                "option 'path' is missing: a table directory, metadata file or catalog.namespace.table, as in "
+                "OPTIONS (path '/warehouse/shop/orders')"
+            )
+        return cls(**values)
+
+    def as_text(self) -> dict[str, str]:
+        """The inverse of `parse`; options at their default are left out."""
+        result: dict[str, str] = {"table": self.table}
+        if self.columns is not None:
+            result["columns"] = json.dumps(list(self.columns))
+        for name in ("where", "joins", "snapshot", "as_of", "ref", "sample", "metrics_dir"):
+            if getattr(self, name) is not None:
+                result[name] = str(getattr(self, name))
+        for name in ("relocate", "properties", "scan_options"):
+            if getattr(self, name):
+                result[name] = json.dumps(dict(getattr(self, name)))
+        if self.parallelism != 1:
+            result["parallelism"] = str(self.parallelism)
+        return result
+
+    def scan(self) -> "Scan":
+        """The scan they ask for.
+
+        Raises:
+            ScanError: table, snapshot, column or predicate are wrong.
+        """
+        from scan_core.scan import open_table
+
+        table = open_table(self.table, relocate=dict(self.relocate), properties=dict(self.properties))
+        scan = table.scan().with_options(_scan_options(self.scan_options))
+        if self.snapshot is not None:
+            scan = scan.as_of_snapshot(self.snapshot)
+        if self.as_of is not None:
+            scan = scan.as_of_time(self.as_of)
+        if self.ref is not None:
+            scan = scan.at_ref(self.ref)
+        if self.columns is not None:
+            scan = scan.select(*self.columns)
+        if self.sample is not None:
+            scan = scan.sample(*_sample(self.sample))
+        if self.joins is not None:
+            scan = replace(scan, joins=joins_from_text(self.joins))
+        return scan if self.where is None else scan.where(self.where)
+
+
+def _allowed(places: Sequence[str]) -> dict[str, str]:
+    """Places of a table's files as relocations to themselves: where only its path is known, its catalog is not asked."""
+    of_files = (parse_location(place) for place in places[1:])
+    named = {str(Location("file", "", x.path)) if x.is_local else str(x) for x in of_files}
+    return {place: place for place in sorted(named)}
+
+
+def _parse_value(name: str, text: str) -> Any:
+    try:
+        match name:
+            case "columns":
+                return tuple(json.loads(text)) if text.lstrip().startswith("[") else _names(text)
+            case "snapshot" | "parallelism":
+                return int(text)
+            case "relocate" if not text.lstrip().startswith("{"):
+                return dict(pair.split("=", 1) for pair in _names(text))
+            case "relocate" | "properties" | "scan_options":
+                return dict(json.loads(text))
+            case "metrics_dir":
+                return Path(text)
+            case _:
+                return text
+    except ValueError as error:
+        raise OptionError(f"option {name!r}: cannot read {text!r:.80} ({error})") from error
+
+
+def _sample(text: str) -> tuple[float, int]:
+    fraction, _, seed = text.partition(",")
+    try:
+        return float(fraction), int(seed or 0)
+    except ValueError as error:
+        raise OptionError(
+            f"option 'sample': cannot read {text!r:.80}: write a fraction, or 0.01,42 with a seed"
+        ) from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _scan_options(values: Mapping[str, Any]) -> ScanOptions:
+    known = sorted(f.name for f in fields(ScanOptions))
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.0)
+            raise OptionError(f"unknown scan option {name!r}; did you mean {near[0]!r}?")
+    return ScanOptions(**values)
+
+
+def with_shared_indexes(context: ScanContext) -> ScanContext:
+    """The context of a task, which shares indexes with the other workers of its host unless the scan says otherwise."""
+    options = context.options
+    if not options.share_indexes or options.index_folder is not None:
+        return context
+    return replace(context, options=replace(options, index_folder=str(user_folder("indexes").path)))
+
+
+FORMAT = "nevermore"
+_log = logging.getLogger(__name__)
+SPLITS_PER_CORE = 2
+"""Two keep every core busy to the end; more only add the cost of starting a task."""
+_SLACK = 9 / 8
+"""Files that weigh about the same shall not leave a small split over that every core waits for."""
+MIN_SPLIT_BYTES = 4 * 1024**2
+"""Below this, handing a task to a Python worker costs more than reading it."""
+
+
+class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not typed for mypy here
+    """`format("nevermore")`; options are those of `SourceOptions`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What SQL and `format()` call it."""
+        return FORMAT
+
+    def schema(self) -> st.StructType:
+        """All columns of the scan, unless `.schema(...)` chose some."""
+        with _without_traceback():
+            return spark_schema(SourceOptions.parse(self.options).scan().schema)
+
+    def reader(self, schema: st.StructType) -> "NevermoreReader":
+        """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
+        keep_archives_of_spark()  # here Spark plans, in a worker that it may use again
+        with _without_traceback():
+            return NevermoreReader(SourceOptions.parse(self.options), schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPartition(InputPartition):  # type: ignore[misc]
+    """One split, as bytes that only its task unpacks."""
+
+    index: int
+    num_splits: int
+    split: bytes
+
+
+class NevermoreReader(DataSourceReader):  # type: ignore[misc]
+    """Plans on the driver (when made), reads in tasks (`read`).
+
+    Spark pickles a reader once for all of its tasks: what splits share travels with it.
+    """
+
+    def __init__(self, options: SourceOptions, schema: st.StructType) -> None:
+        """Args: what to read, and the schema Spark was told: its names choose the columns."""
+        self._schema = schema
+        self._metrics_dir = options.metrics_dir
+        scan = options.scan().select(*schema.names)
+        _require_same_types(spark_schema(scan.schema), schema)
+        plan = scan.plan()
+        split_bytes = fair_split_bytes(plan.total_bytes, options.parallelism, plan.context.options.split_bytes)
+        splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
+        if self._metrics_dir is not None:
+            TaskReports(self._metrics_dir).write_plan(plan.metrics, len(splits))
+        packed = pack_splits(splits)
+        self._shared = packed.shared
+        self._partitions = [SplitPartition(index, len(splits), split) for index, split in enumerate(packed.splits)]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_partitions": []}
+
+    def partitions(self) -> list[InputPartition]:
+        """One partition per split."""
+        return list(self._partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one split, conformed to the declared schema."""
+        if not isinstance(partition, SplitPartition):
+            return  # Spark makes one empty partition of an empty list
+        keep_archives_of_spark()
+        target = arrow_schema_of(self._schema)
+        split = unpack_split(self._shared, partition.split)
+        split = replace(split, context=with_shared_indexes(split.context))
+        metrics = ScanMetrics(fallbacks=is_missed(split.context.options))
+        try:
+            with _without_traceback():
+                for batch in read_split(split, metrics):
+                    yield conform(batch, target)
+        finally:
+            task = TaskContext.get()
+            if self._metrics_dir is not None and task is not None:
+                try:
+                    TaskReports(self._metrics_dir).write_task(
+                        task.stageId(), partition.index, metrics, partition.num_splits
+                    )
+                except UnsafeFileError as error:  # whoever makes that folder first on this host must not stop the query
+                    _log.warning("the report of a task is missing: %s", error)
+
+
+def fair_split_bytes(total_bytes: int, parallelism: int, most: int) -> int:
+    """What splits should weigh, at most `most`, so that tasks keep every core busy and are worth their start."""
+    fair_bytes = math.ceil(_SLACK * total_bytes / (SPLITS_PER_CORE * parallelism))
+    return max(MIN_SPLIT_BYTES, min(most, fair_bytes))
+
+
+@contextmanager
+def _without_traceback() -> Iterator[None]:
+    """Let Spark's message of an error begin with what the error says: a Python worker asks this variable, and then ends."""
+    try:
+        yield
+    except ScanError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def _require_same_types(table: st.StructType, declared: st.StructType) -> None:
+    for have, want in zip(table, declared, strict=True):
+        if have.dataType.simpleString() != want.dataType.simpleString():
+            raise OptionError(
+                f"column {want.name!r} is {have.dataType.simpleString()}, the schema given to Spark says "
+                f"{want.dataType.simpleString()}"
+            )

@@ -1,0 +1,1 @@
+"""What driver and workers share: frozen, picklable splits, and their way to tasks."""

@@ -1,0 +1,23 @@
+"""Reasons in quarantines: each shows its value, and those that differ in it alone are counted together."""
+
+from pathlib import Path
+
+from pipelines.changes.quarantine import held_events, reasons
+from pipelines.config.project import load
+from pipelines.iceberg.catalog import open_catalog
+from tests.pipelines.project import Project, event
+
+UNSENT = "__debezium_unavailable_value"
+
+
+def test_reasons_that_differ_in_their_value_alone_are_counted_together(tmp_path: Path) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"]}})
+    wrong = [event("c", {"id": 2, "n": word}) for word in ("it's", "'b'")]
+    unsent = [event("u", {"id": 7, "n": UNSENT})]
+    project.land("1.jsonl", [*(event("c", {"id": key, "n": 1}) for key in range(9, 15)), *wrong, *unsent])
+    project.run()
+    catalog = open_catalog(load(tmp_path / "nevermore.yaml"))
+    held = [found["reason"] for found in held_events(catalog, "shop.products", 9)]
+    missing = 'column n was not sent and the table has no row with this key to take it from: key {"id":7}'
+    assert held == ["column n: text 'it's' is no long", "column n: text ''b'' is no long", missing]
+    assert reasons(catalog, "shop.products") == {"column n: text ... is no long": 2, missing: 1}

@@ -1,0 +1,160 @@
+"""`nevermore publish`: mistakes are told in one line before Spark starts; reports say what was made and why."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.cli.arguments import PROGRESS, tell_progress
+from pipelines.cli.publish_commands import _told
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.ingest.feed_run import run_once
+from pipelines.publish.refresh_report import PartitionWritten, PublishReport
+from tests.support.shop_project import ShopProject
+
+Run = Callable[..., tuple[int, str, str]]
+
+CONFIG = """
+tables:
+  shop.orders: {source: {type: files, path: "landing/*.jsonl", format: debezium-json}, key: [id]}
+published:
+  shop.daily: {partition: day, sql: "select day, id from shop.orders"}
+  shop.hourly: {partition: hour(at), sql: "select at, id from shop.orders where at >= :partition_start"}
+  shop.whole: {sql: "select count(*) as n from shop.orders"}
+  shop.appended: {partition: day, mode: append, sql: "select day, id from shop.orders"}
+  shop.since: {partition: day, start: "2026-01-02", sql: "select day, id from shop.orders"}
+  shop.cities: {partition: value(city), values: [Oslo, Moss], sql: "select city, id from shop.orders"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        (("", ""), ["shop.dayly"], "no published table 'shop.dayly'; did you mean shop.daily?"),
+        (("", ""), ["shop.daily", "--partition", "2026-13-01"], "'2026-13-01' is no day; write it like 2026-01-31"),
+        (("", ""), ["shop.hourly", "--partition", "2026-01-31"], "'2026-01-31' is no hour; write it like 2026-01-31T13"),
+        (("", ""), ["shop.daily", "--partition", "2026-01-02..2026-01-01"], "the last day is before the first"),
+        (("", ""), ["shop.since", "--partition", "2026-01-01..2026-01-03"], "partition 2026-01-01 is before start: 2026-01-02"),
+        (("", ""), ["shop.hourly", "--partition", "2999-01-01T00"], "2999-01-01T00 is in the future, and the SQL asks for its"),
+        (("", ""), ["shop.cities", "--partition", "oslo"], "no partition 'oslo' among its values; did you mean Oslo?"),
+        (("", ""), ["shop.whole", "--partition", "2026-01-01"], "shop.whole has no partitions: leave out --partition"),
+        (("", ""), ["--partition", "2026-01-01"], "--partition is of one table; name it"),
+        (("", ""), ["shop.daily", "--full", "--partition", "2026-01-01"], "--full makes all partitions"),
+        (("", ""), ["shop.appended", "--full"], "shop.appended has mode: append, so that --full would add rows that are there"),
+        ((":partition_start", ":partition_strat"), [], "no parameter :partition_strat; did you mean :partition_start?"),
+        (("select count(*) as n", "select count(* as n"), [], "published shop.whole: "),
+        (("select day, id from shop.orders", "delete from shop.orders"), [], "sql must be one query"),
+        (("hour(at)", "week(at)"), [], "'week(at)' is no partition of a published table"),
+        (("mode: append", "mode: append, incremental: true"), [], "incremental tables replace partitions"),
+        (("partition: day, sql", "partition: day, values: [a], sql"), [], "values are the partitions of partition: value(column)"),
+        (("partition: day, sql", "partition: day, start: '2026', sql"), [], "'2026' is no day"),
+        (("partition: day, sql", "partition: day, parameters: {partition: 1}, sql"), [], "parameters: partition is the partition that is made"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_no_traceback(
+    tmp_path: Path, run: Run, change: tuple[str, str], words: list[str], message: str
+) -> None:
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(CONFIG.replace(*change) if change[0] else CONFIG)
+    code, output, errors = run("publish", *words, "--config", config)
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_a_mirror_that_fails_its_checks_is_one_line_with_what_to_do(tmp_path: Path, run: Run) -> None:
+    project = ShopProject(tmp_path)
+    project.land_orders()
+    run_once(project.config)
+    delta = RowDelta(find_table(open_catalog(project.config), "shop.orders"))
+    rows = pa.table({"id": [99], "amount": [1e6], "day": pa.nulls(1, pa.date32())})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+    code, output, errors = run("publish", "--config", project.path)
+    assert (code, output) == (1, "")
+    assert "error: published shop.daily reads what is wrong, so nothing is published" in errors
+    assert "1 rows are returned that its change log does not have" in errors
+    assert "--unchecked publishes all the same" in errors
+    assert len(errors.strip().splitlines()) == 1
+
+
+def _report(partitions: tuple[str, ...] | None, **changes: object) -> PublishReport:
+    fields: dict[str, object] = {
+        "name": "shop.daily", "partitions": partitions, "reason": "changed: shop.orders", "why": {}, "changed_rows": {},
+        "rows": 1200, "data_files": 2, "bytes_written": 5, "snapshot_id": 7,
+    }  # fmt: skip
+    return PublishReport(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_what_was_made_and_why_is_told() -> None:
+    assert _told(_report(None), with_reasons=False) == (
+        "shop.daily: made all partitions (changed: shop.orders): 1,200 rows in 2 files, snapshot 7"
+    )
+    assert _told(_report(("2026-01-01",)), with_reasons=False).startswith("shop.daily: made partition 2026-01-01 (")
+    unchanged = _report((), is_unchanged=True, reason="no mirror changed")
+    assert _told(unchanged, with_reasons=True) == "shop.daily: up to date, no mirror changed"
+
+
+def test_a_dry_run_tells_the_reason_of_each_partition() -> None:
+    why = {"2026-01-01": ("shop.orders",), "2026-01-02": ("made alone since the last run", "shop.orders")}
+    report = _report(("2026-01-01", "2026-01-02"), why=why, changed_rows={"shop.orders": 3}, is_dry=True)
+    assert _told(report, with_reasons=True).splitlines() == [
+        "shop.daily: would make 2 partitions (changed: shop.orders)",
+        "  shop.orders: 3 rows came or went",
+        "  2026-01-01: shop.orders",
+        "  2026-01-02: made alone since the last run, shop.orders",
+    ]
+
+
+def test_all_of_a_report_is_json() -> None:
+    found = _report(("2026-01-01",), why={"2026-01-01": ("shop.orders",)}).as_dict()
+    assert (found["made"], found["partitions"], found["why"]) == (
+        "partitions", ["2026-01-01"], {"2026-01-01": ["shop.orders"]}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_that_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    logger = logging.getLogger("pipelines.publish")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    before = list(logger.handlers)
+    try:
+        tell_progress()
+        logging.getLogger("pipelines.publish.refresh").info("shop.daily: making 2 partitions")
+    finally:
+        for name in PROGRESS:
+            other = logging.getLogger(name)
+            other.setLevel(logging.NOTSET)
+            other.handlers = [h for h in other.handlers if h in before]
+    assert capsys.readouterr().err == ("shop.daily: making 2 partitions\n" if is_terminal else "")
+
+
+def test_tables_that_a_run_without_names_leaves_out_are_named(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "nevermore.yaml"
+    config.write_text(CONFIG)
+    monkeypatch.setattr("pipelines.publish.refresh.publish", lambda _, name, **__: _report((), name=name))
+    monkeypatch.setattr("pipelines.iceberg.catalog.check_catalog", lambda _: None)
+    code, output, _ = run("publish", "--config", config)
+    assert code == 0
+    assert "shop.appended: left out, mode: append adds rows to a partition when it is asked for" in output
+    code, output, _ = run("publish", "--json", "--config", config)
+    *made, left_out = map(json.loads, output.splitlines())
+    assert (left_out["name"], left_out["made"], left_out["left_out"]) == ("shop.appended", "nothing", True)
+    assert not any("left_out" in report for report in made)
+    code, output, _ = run("publish", "shop.daily", "--config", config)
+    assert "left out" not in output
+
+
+def test_partitions_that_are_empty_now_are_warned_of() -> None:
+    report = _report(("2026-01-01", "2026-01-02"), written={"2026-01-02": PartitionWritten(3, 1, 90)})
+    assert "warning: the SQL gives no rows for 2026-01-01: published empty" in _told(report, with_reasons=False)
+    assert report.as_dict()["empty_partitions"] == ["2026-01-01"]

@@ -1,0 +1,64 @@
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from pipelines.cli.row_output import json_lines, render_rows
+
+UTC_MICROS = pa.timestamp("us", "UTC")
+
+
+def rendered(values: list[Any], kind: pa.DataType) -> list[Any]:
+    array = pa.array([None, *values], kind)
+    rows = list(render_rows(pa.table({"v": array})))
+    sliced = list(render_rows(pa.table({"v": array}).slice(1)))
+    assert rows[0] == {"v": None}
+    assert sliced == rows[1:]
+    return [row["v"] for row in sliced]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.date32(), date(1, 1, 1), "0001-01-01"),
+        (pa.time64("us"), time(23, 59, 59, 1), "23:59:59.000001"),
+        (pa.timestamp("us"), datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - Iceberg's timestamp
+        (UTC_MICROS, datetime(1969, 12, 31, 23, tzinfo=UTC), "1969-12-31T23:00:00.000000+00:00"),
+        (pa.decimal128(9, 2), Decimal("-1.20"), "-1.20"),
+        (pa.decimal128(38, 10), Decimal("0E-10"), "0.0000000000"),
+        (pa.uuid(), UUID(int=1).bytes, "00000000-0000-0000-0000-000000000001"),
+        (pa.binary(), b"\x00\xff", "00ff"),
+        (pa.binary(2), b"ab", "6162"),
+        (pa.float64(), float("nan"), "NaN"),
+        (pa.float32(), float("-inf"), "-Infinity"),
+        (pa.float32(), 0.1, 0.1),
+        (pa.float64(), 0.1, 0.1),
+        (pa.list_(pa.float32()), [1e-7, 3.4e38], [1e-7, 3.4e38]),
+        (pa.list_(pa.date32()), [date(2026, 1, 1), None], ["2026-01-01", None]),
+        (pa.map_(pa.int32(), pa.binary()), [(1, b"a"), (2, None)], {"1": "61", "2": None}),
+        (pa.struct([("a", pa.struct([("b", pa.binary())]))]), {"a": {"b": b"a"}}, {"a": {"b": "61"}}),
+        (pa.struct([("a", pa.int8())]), {"a": None}, {"a": None}),
+    ],
+)
+def test_values_are_written_as_documented(kind: pa.DataType, value: Any, text: Any) -> None:
+    assert rendered([value], kind) == [text]
+
+
+def test_nanoseconds_have_nine_digits() -> None:
+    array = pa.array([1, None]).cast(pa.timestamp("ns", "UTC"))
+    assert [row["v"] for row in render_rows(pa.table({"v": array}))] == ["1970-01-01T00:00:00.000000001+00:00", None]
+
+
+def test_dictionaries_and_chunks_read_as_their_values() -> None:
+    chunks = pa.chunked_array([pa.array(["a", None]).dictionary_encode(), pa.array(["b"]).dictionary_encode()])
+    assert [row["v"] for row in render_rows(pa.table({"v": chunks}))] == ["a", None, "b"]
+
+
+def test_json_lines_are_one_object_a_row() -> None:
+    lines = list(json_lines(pa.table({"a": [1, 2], "b": ["x", None]})))
+    assert [orjson.loads(line) for line in lines] == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+    assert all(line.endswith(b"\n") for line in lines)

@@ -1,0 +1,212 @@
+"""Values of environment variables, passwords in URLs and values of catalogs show up in no message, log, JSON or metadata."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines.cli import main
+from pipelines.config.project import _SECTIONS, CatalogConfig, load
+from pipelines.errors import ConfigError, PipelineError, SourceError
+from pipelines.iceberg.catalog import open_catalog
+from scan_core.model import errors
+from scan_core.model.errors import hidden, remember
+from tests.pipelines.project import Project, event, product
+
+CANARY = "c4nary-Vog3l"
+SHAPES: dict[str, Any] = {
+    "text": "${SECRET}",
+    "inside": "https://name:${SECRET}@host.invalid/x${SECRET}",
+    "list": ["${SECRET}", {"a": "${SECRET}"}],
+    "mapping": {"${SECRET}": "${SECRET}", "b": ["${SECRET}"]},
+    "literal": "https://name:c4nary-Vog3l@host.invalid/x",
+}
+FIELDS = [
+    *(
+        (("catalog",), name)
+        for name in (*CatalogConfig.model_fields, "password", "token", "s3.secret-access-key", "headers")
+    ),
+    *(
+        (place, name)
+        for place, model in _SECTIONS.items()
+        for name in model.model_fields
+        if name not in {"path", "patterns"}
+    ),
+    *((("tables", "*", "source"), name) for name in ("path",)),
+    *(
+        (("tables", "*", "source", "options"), name)
+        for name in (
+            "registry",
+            "registry_user",
+            "registry_token",
+            "schemas",
+            "layout",
+            "delimiter",
+            "unknown",
+            "batch_rows",
+        )
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _canary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SECRET", CANARY)
+    monkeypatch.setattr(errors, "_known", {})
+    factory = logging.getLogRecordFactory()
+    yield
+    logging.setLogRecordFactory(factory)
+
+
+def config_with(place: tuple[str, ...], name: str, value: Any) -> dict[str, Any]:
+    """A right config but for one value."""
+    source = {"type": "files", "path": "landing/*.jsonl", "format": "debezium-json", "options": {}}
+    document: dict[str, Any] = {
+        "catalog": {"type": "sql"},
+        "tables": {"shop.products": {"key": ["id"], "source": source}},
+        "published": {"shop.made": {"sql": "select id from shop.products", "options": {}}},
+        "spark": {},
+    }
+    names = {"tables": "shop.products", "published": "shop.made"}
+    at = document
+    above = ""
+    for step in place:
+        at, above = at[names[above] if step == "*" else step], step
+    at[name] = value
+    return document
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_fault_of_a_config_shows_what_the_environment_held(tmp_path: Path, shape: str) -> None:
+    faults = 0
+    for place, name in FIELDS:
+        path = tmp_path / "nevermore.yaml"
+        path.write_text(yaml.safe_dump(config_with(place, name, SHAPES[shape])))
+        try:
+            config = load(path)
+            open_catalog(config)
+        except PipelineError as error:
+            faults += 1
+            told = str(error) + "".join(traceback.format_exception(error))
+        else:
+            told = ""
+        assert CANARY not in told, (place, name)
+    assert faults > 20
+
+
+@pytest.mark.parametrize("value", [12345678, ["x-secret"], {"a": "x-secret"}, 3.25, True], ids=str)
+@pytest.mark.parametrize("name", ["uri", "warehouse", "type", "name"])
+def test_values_of_a_catalog_are_not_repeated_when_they_are_of_the_wrong_type(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    path = tmp_path / "nevermore.yaml"
+    path.write_text(yaml.safe_dump(config_with(("catalog",), name, value)))
+    with pytest.raises(ConfigError, match=f"catalog.{name}: must be ") as caught:
+        load(path)
+    assert "x-secret" not in str(caught.value)
+    assert "12345678" not in str(caught.value)
+
+
+def test_passwords_in_urls_are_left_out() -> None:
+    told = str(
+        SourceError("https://me:pass@word@host/x and s3://key:sec@bucket/y, postgres://u:p@h; mail a@b.c, 10:30")
+    )
+    assert told == "https://***@host/x and s3://***@bucket/y, postgres://***@h; mail a@b.c, 10:30"
+
+
+def test_logs_show_names_of_variables(caplog: pytest.LogCaptureFixture) -> None:
+    remember("SECRET", CANARY)
+    logging.getLogger("some.library").warning("asked %s with %s", f"http://h/{CANARY}", CANARY)
+    assert [r.getMessage() for r in caplog.records] == ["asked http://h/${SECRET} with ${SECRET}"]
+    assert hidden(repr(f"a\n{CANARY}")) == r"'a\n${SECRET}'"
+
+
+def test_traces_of_errors_that_led_to_ours_show_nothing() -> None:
+    remember("SECRET", CANARY)
+    try:
+        try:
+            raise ValueError(f"cannot log in with {CANARY}")  # noqa: TRY301
+        except ValueError as error:
+            raise SourceError(f"no {CANARY}") from error
+    except SourceError as error:
+        told = "".join(traceback.format_exception(error))
+    assert CANARY not in told.replace(f"{{{'CANARY'}}}", "")
+    assert "cannot log in with ${SECRET}" in told
+
+
+def test_the_command_line_shows_nothing_of_a_source_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nevermore.yaml"
+    for value in (f"s3://name:{CANARY}@bucket.invalid/x", "${SECRET}/none.jsonl", {"a": "${SECRET}"}):
+        path.write_text(yaml.safe_dump(config_with(("tables", "*", "source"), "path", value)))
+        for words in (
+            ["ingest", "--config", str(path), "--once"],
+            ["ingest", "--config", str(path), "--once", "--json"],
+        ):
+            with pytest.raises(SystemExit) as ended:
+                main.main(words)
+            assert ended.value.code
+            shown = capsys.readouterr()
+            assert CANARY not in shown.out + shown.err
+            assert "error" in shown.out + shown.err or "failed" in shown.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", ["inside", "literal"])
+def test_canaries_in_every_field_reach_no_output_of_any_command_nor_the_warehouse(tmp_path: Path, shape: str) -> None:
+    project = Project(tmp_path, {"shop.products": {"key": ["id"]}})
+    project.land("1.jsonl", (event("c", product(n)) for n in range(3)))
+    environment = {**os.environ, "SECRET": CANARY, "DAGSTER_HOME": str(tmp_path / "dagster")}
+    Path(tmp_path / "dagster").mkdir()
+    path = tmp_path / "nevermore.yaml"
+    extra = {"password": SHAPES[shape], "token": SHAPES[shape], "s3.secret-access-key": SHAPES[shape]}
+    whole = config_with(("catalog",), "password", SHAPES[shape])
+    whole["catalog"] |= extra
+    options = {"registry": SHAPES[shape], "registry_user": SHAPES[shape], "registry_token": SHAPES[shape]}
+    broken = [
+        config_with(place, name, SHAPES[shape]) for place, name in FIELDS[1::15]
+    ]  # not the name of a catalog, which it keeps
+    avro = config_with(("tables", "*", "source"), "format", "debezium-avro")
+    avro["tables"]["shop.products"]["source"]["options"] = options
+    commands = [["ingest", "--once", "--json"], ["status", "--json"], ["check", "--json"], ["check"], ["status"]]
+    program = (
+        "import sys; from dagster import materialize, DagsterInstance; from assets.definitions import defs\n"
+        "d = defs() if callable(defs) else defs\n"
+        "job = d.get_implicit_global_asset_job_def()\n"
+        "r = job.execute_in_process(raise_on_error=False, instance=DagsterInstance.get())\n"
+        "print(*[repr(e) for e in r.all_events], sep='\\n')"
+    )
+    shown = ""
+    for document in [whole, avro, *broken]:
+        path.write_text(yaml.safe_dump(document))
+        for words in commands if document is whole else commands[:1]:
+            done = subprocess.run(
+                [sys.executable, "-m", "pipelines.cli.main", *words, "--config", str(path)],
+                env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
+            )  # fmt: skip
+            shown += done.stdout + done.stderr
+        if document in (whole, avro):
+            dagster = subprocess.run(
+                [sys.executable, "-c", program],
+                env={**environment, "NEVERMORE_CONFIG": str(path)}, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            shown += dagster.stdout + dagster.stderr
+    assert "shop.products" in shown
+    assert CANARY not in shown, shown[max(shown.find(CANARY) - 600, 0) : shown.find(CANARY) + 100]
+    for file in (tmp_path / "warehouse").rglob("*"):
+        if file.is_file():
+            assert CANARY.encode() not in file.read_bytes(), file
+    for file in (tmp_path / "dagster").rglob("*"):
+        if file.is_file():
+            assert CANARY.encode() not in file.read_bytes(), file
+    assert json.dumps(shown)

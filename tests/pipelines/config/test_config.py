@@ -1,0 +1,244 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.config.project import change_log_name, config_template, load, parse, partition_field, quarantine_name
+from pipelines.errors import ConfigError
+
+LEAST = """
+tables:
+  shop.products:
+    source: {path: "landing/*.jsonl"}
+    key: [id]
+"""
+
+
+def with_lines(*lines: str) -> str:
+    return LEAST + "".join(f"    {line}\n" for line in lines)
+
+
+def test_least_config_has_an_embedded_catalog_beside_it(tmp_path: Path) -> None:
+    config = parse(LEAST, tmp_path / "nevermore.yaml")
+    assert config.catalog.uri == f"sqlite:///{tmp_path}/warehouse/catalog.db"
+    assert config.catalog.warehouse == f"file://{tmp_path}/warehouse"
+    table = config.tables["shop.products"]
+    assert table.source.path == (f"{tmp_path}/landing/*.jsonl",)
+    assert table.source.format is None
+    assert table.key == ("id",)
+    assert (table.inserts, table.global_deletes, table.identity) == ("checked", "allow", "key")
+
+
+def test_template_is_a_valid_config(tmp_path: Path) -> None:
+    file = tmp_path / "nevermore.yaml"
+    file.write_text(config_template())
+    assert list(load(file).tables) == ["shop.products"]
+
+
+def test_every_option_of_the_documentation_is_read(tmp_path: Path) -> None:
+    config = parse(
+        """
+catalog: {type: rest, uri: "http://localhost:8181", warehouse: shop, s3.endpoint: "http://s3"}
+tables:
+  shop.products:
+    source: {type: files, path: [a/*.json, "s3://bucket/b/*.json"], format: debezium-json}
+    key: [id]
+    order_by: [source.ts_ms, source.row]
+    types: {weight: double, price: "decimal(10,2)"}
+    partition_by: [day(created_at), "bucket(16, id)", region]
+    rename: {a: b}
+    cast: {quantity: long}
+    inserts: checked
+    soft_delete: true
+    global_deletes: refuse
+    commit_rows: 1000
+    commit_interval: 5m
+    memory_limit_bytes: 512MiB
+    max_quarantine_ratio: 0.1
+published:
+  shop.daily: {partition: day, sql: "select 1"}
+""",
+        tmp_path / "nevermore.yaml",
+    )
+    table = config.tables["shop.products"]
+    assert config.catalog.properties["s3.endpoint"] == "http://s3"
+    assert config.catalog.uri == "http://localhost:8181"
+    assert config.catalog.warehouse == "shop"
+    assert table.source.path == (f"{tmp_path}/a/*.json", "s3://bucket/b/*.json")
+    assert table.order_by == ("source.ts_ms", "source.row")
+    assert table.commit_interval == 300.0
+    assert table.memory_limit_bytes == 512 * 1024**2
+    assert config.published["shop.daily"].partition == "day"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (with_lines("ordr_by: position"), "nevermore.yaml:6: unknown key 'ordr_by'; did you mean 'order_by'?"),
+        ("tabels: {}", "unknown key 'tabels'; did you mean 'tables'?"),
+        ("tables:\n  shop.t:\n    key: [id]\n", "nevermore.yaml:2: 'source' is missing"),
+        ("tables:\n  shop.t:\n    source: {pth: x}\n", "unknown key 'pth'; did you mean 'path'?"),
+        ("tables:\n  products:\n    source: {path: x}\n", "'products' must be namespace.table"),
+        (
+            with_lines("types: {weight: dubble}"),
+            "nevermore.yaml:6: tables.shop.products.types.weight: unknown type 'dubble'",
+        ),
+        (with_lines("partition_by: [dy(created_at)]"), "transforms are identity"),
+        (with_lines("partition_by: [bucket(id)]"), "write bucket(16, column)"),
+        (with_lines("inserts: sometimes"), "'checked' or 'trusted'"),
+        (with_lines("inserts: trusted", "order_by: [lsn]"), "inserts: trusted cannot be with order_by"),
+        (
+            with_lines("max_quarantine_ratio: 2"),
+            "nevermore.yaml:6: tables.shop.products.max_quarantine_ratio: must be at most 1",
+        ),
+        (
+            with_lines("commit_rows: many"),
+            "nevermore.yaml:6: tables.shop.products.commit_rows: must be a whole number, not 'many'",
+        ),
+        (
+            with_lines("commit_interval: 5 minutes"),
+            "commit_interval: '5 minutes' is no duration; write seconds, or a text as",
+        ),
+        (with_lines("rename: {a: 1}"), "tables.shop.products.rename.a: must be text, not 1; write it in quotes"),
+        (with_lines("order_by: ts"), "order_by: must be 'position' or a name, or a list of names: [a, b], not 'ts'"),
+        (with_lines("types: [a]"), "types: must be a mapping, with one `name: value` per line, not ['a']"),
+        ("tables:", "nevermore.yaml:1: tables: must be a mapping, with one `name: value` per line, not nothing"),
+        (with_lines("on: true"), "nevermore.yaml:6: YAML reads on as bool; as a key write it in quotes"),
+        (
+            "tables: {}\npublished:\n  a.b: {sql: x, start: 2026-13-01}\n",
+            "nevermore.yaml:3: not YAML: 2026-13-01 is no date",
+        ),
+        ("tables:\n\tshop.t: {}", "nevermore.yaml:2: not YAML: a tab where spaces must stand"),
+        (
+            with_lines("memory_limit_bytes: lots"),
+            "memory_limit_bytes: 'lots' is no size; write bytes, or a text as 512MiB, 2GiB",
+        ),
+        (with_lines("exclude: [id]"), "key columns cannot be excluded: id"),
+        (with_lines("identity: full"), "leave out one of the two"),
+        (with_lines("key: [other]"), "nevermore.yaml:6: 'key' is given twice"),
+        ("tables: [", "not YAML"),
+        ("just text", "a config has the sections"),
+        (LEAST.replace("landing/", "${NO_SUCH_VARIABLE}/"), "nevermore.yaml:4: environment variable NO_SUCH_VARIABLE"),
+        (
+            LEAST + "  shop_products.x:\n    source: {path: y}\n  shop.products_x:\n    source: {path: y}\n",
+            "would share the change log change_log.shop_products_x",
+        ),
+    ],
+)
+def test_wrong_config_is_refused_with_line_and_hint(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    assert message in str(error.value)
+    assert "Input should" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+    assert error.value.exit_code == 2
+
+
+def test_days_and_years_of_yaml_are_keys_of_partitions() -> None:
+    text = (
+        LEAST
+        + "published:\n  a.b: {sql: x, partition: day, start: 2026-01-31}\n  a.c: {sql: x, partition: year(day), start: 2026}\n"
+    )
+    published = parse(text).published
+    assert (published["a.b"].start, published["a.c"].start) == ("2026-01-31", "2026")
+
+
+def test_several_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(with_lines("ordr_by: position", "inserts: sometimes"))
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_every_wrong_type_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(with_lines("types: {weight: dubble, id: bigint}", "cast: {name: 'decimal(50, 2)'}"))
+    weight, key, name = str(error.value).splitlines()
+    assert "types.weight: unknown type 'dubble'; did you mean 'double'? valid are boolean, int, long, float" in weight
+    assert "types.id: unknown type 'bigint'" in key
+    assert "did you mean 'long'?" in key
+    assert "cast.name: decimal precision must be 1..38" in name
+
+
+def test_environment_fills_values_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANDING", "/in")
+    config = parse(LEAST.replace("landing/*.jsonl", "${LANDING}/${KIND:-json}/*"))
+    assert config.tables["shop.products"].source.path == ("/in/json/*",)
+
+
+def test_missing_file_names_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nevermore init"):
+        load(tmp_path / "nevermore.yaml")
+
+
+def test_names_of_log_and_quarantine() -> None:
+    assert change_log_name("shop.products") == "change_log.shop_products"
+    assert quarantine_name("shop.products") == "quarantine.shop_products"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("region", ("identity", "region")),
+        ("days(created_at)", ("day", "created_at")),
+        ("hour(at)", ("hour", "at")),
+        ("bucket(16, id)", ("bucket[16]", "id")),
+        ("bucket(id, 16)", ("bucket[16]", "id")),
+        ("truncate(4, sku)", ("truncate[4]", "sku")),
+    ],
+)
+def test_partition_fields_in_every_spelling(text: str, expected: tuple[str, str]) -> None:
+    assert partition_field(text) == expected
+
+
+def test_where_spark_runs_is_a_section_of_its_own(tmp_path: Path) -> None:
+    text = LEAST + "spark: {master: 'spark://host:7077', package: dist/our.zip, conf: {spark.executor.cores: 2, spark.speculation: true}}\n"  # fmt: skip
+    spark = parse(text, tmp_path / "nevermore.yaml").spark
+    assert spark.conf == {"spark.executor.cores": "2", "spark.speculation": "true"}
+    assert spark.package == f"{tmp_path}/dist/our.zip"
+    moved = spark.at(remote="sc://host:15002")
+    assert (moved.master, moved.remote, moved.conf) == (None, "sc://host:15002", spark.conf)
+    assert parse(LEAST, tmp_path / "nevermore.yaml").spark.package == "auto"
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("spark: {master: yarn, remote: 'sc://host'}", "master and remote are two places to run at"),
+        ("spark: {remote: 'spark://host:7077'}", "no Spark Connect server; write sc://host:15002"),
+        ("spark: {master: 'lokal[2]'}", "'lokal[2]' is no Spark master; write local[4]"),
+        ("spark: {mastre: yarn}", "unknown key 'mastre'; did you mean 'master'?"),
+        (
+            "published: {shop.d: {sql: s, partition: day, options: {target_file_size: 1g}}}",
+            "did you mean 'target_file_bytes'?",
+        ),
+        ("published: {shop.d: {sql: s, partition: day, mode: upsert}}", "mode: upsert needs the columns"),
+        ("published: {shop.d: {sql: s, partition: day, options: {distribution: range}}}", "needs the columns to range"),
+        ("published: {shop.d: {sql: s, partition: day, schedule: every day}}", "'every day' is no cron expression"),
+        ("published: {shop.d: {sql: s, partition: day, schedule: '0 25 * * *'}}", "'0 25 * * *' is no cron expression"),
+        ("published: {shop.d: {sql: s, schedule: '0 1 * * *'}}", "the table has no such partition"),
+        (
+            "published: {shop.d: {sql: s, partition: value(x), schedule: '0 1 * * *'}}",
+            "the table has no such partition",
+        ),
+    ],
+)
+def test_what_spark_cannot_do_is_told_with_its_place(section: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse(f"{LEAST}{section}\n")
+
+
+def test_two_places_of_the_command_line_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--master and --remote are two places"):
+        parse(LEAST).spark.at("local[2]", "sc://host")
+
+
+def test_master_of_the_command_line_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--master: 'foo' is no Spark master"):
+        parse(LEAST).spark.at("foo")
+
+
+@pytest.mark.parametrize("cron", ["0 1 * * *", "*/15 0-6,22 1 JAN-MAR mon", "0  2 * * 1-5"])
+def test_schedules_are_cron_expressions(cron: str) -> None:
+    text = f"{LEAST}published: {{shop.d: {{sql: s, partition: day, schedule: '{cron}'}}}}\n"
+    assert parse(text).published["shop.d"].schedule == cron

@@ -1,0 +1,58 @@
+"""Every key of a config is read by the product, or refused."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from pipelines.config.project import Config, load
+from pipelines.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("assets", "checks", "pipelines", "scan_core")
+
+
+def sections_below(model: type[BaseModel]) -> set[type[BaseModel]]:
+    """A section and all that its fields may hold."""
+    found: set[type[BaseModel]] = set()
+    waiting: list[Any] = [model]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, type) and issubclass(item, BaseModel):
+            if item not in found:
+                found.add(item)
+                waiting += [field.annotation for field in item.model_fields.values()]
+        else:
+            waiting += getattr(item, "__args__", ())
+    return found
+
+
+def test_every_key_is_read() -> None:
+    read = {
+        node.attr
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    sections = sections_below(Config)
+    assert {"TableConfig", "PublishedConfig", "FilesSource", "SparkConfig"} <= {s.__name__ for s in sections}
+    unread = {
+        f"{section.__name__}.{name}"
+        for section in sections
+        for name, field in section.model_fields.items()
+        if name not in read and field.annotation is not type(None)
+    }
+    assert unread == set()
+
+
+@pytest.mark.parametrize("value", ["{}", "{nonsense: 5}", "[a]", "null", "{id: not_null}"])
+@pytest.mark.parametrize("section", ["tables", "published"])
+def test_checks_in_a_config_are_refused(tmp_path: Path, section: str, value: str) -> None:
+    path = tmp_path / "nevermore.yaml"
+    entry = "source: {path: events}" if section == "tables" else "sql: select 1"
+    path.write_text(f"catalog: {{type: sql}}\n{section}:\n  shop.orders:\n    {entry}\n    checks: {value}\n")
+    with pytest.raises(ConfigError, match=r"nevermore.yaml:5: .*checks.*not supported yet"):
+        load(path)

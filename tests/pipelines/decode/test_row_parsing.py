@@ -1,0 +1,108 @@
+"""Columns decoded together: the same values as one by one, and doubles as Python reads them."""
+
+import json
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.decode.column_types import InferenceOptions, infer
+from pipelines.decode.image import LEAST_COLUMNS, decoded_by_rows, placeholder_patterns, typed
+from pipelines.decode.value_types import Encoding, ValueType
+from pipelines.jsonscan.double_kernels import parse_doubles
+from pipelines.jsonscan.members import scan_objects
+from pipelines.jsonscan.spans import from_binary
+
+PLACEHOLDER = "__debezium_unavailable_value"
+TYPES = {
+    "text": ValueType(pa.string()),
+    "long": ValueType(pa.int64()),
+    "int": ValueType(pa.int32()),
+    "double": ValueType(pa.float64()),
+    "float": ValueType(pa.float32()),
+    "decimal": ValueType(pa.decimal128(20, 4)),
+    "date": ValueType(pa.date32(), Encoding.DAYS),
+    "at": ValueType(pa.timestamp("us"), Encoding.MILLIS),
+    "truth": ValueType(pa.bool_()),
+    "list": ValueType(pa.list_(pa.field("element", pa.int64())), members=(("element", ValueType(pa.int64())),)),
+}
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(2**40), 2**40),
+    st.sampled_from([2**63 - 1, -(2**63), 2**66, -(2**66), 10**17]),
+    st.floats(),
+    st.booleans(),
+    st.sampled_from(
+        ["", "é", 'a"b\\c\n', "\ud800x", "5", "-7.25", "1e3", "NaN", "2020-01-01", PLACEHOLDER, [PLACEHOLDER]]
+    ),
+    st.lists(st.integers(0, 9), max_size=2),
+)
+
+
+def both(rows: list[dict[str, Any]], types: dict[str, ValueType]) -> None:
+    members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())), tuple(types))
+    images = [typed(members, types, placeholder_patterns(PLACEHOLDER), by_rows=by_rows) for by_rows in (True, False)]
+    for name in types:
+        one, other = (image.columns[name] for image in images)
+        assert one.type == other.type
+        if pa.types.is_temporal(one.type):  # Python has no years below 1
+            one, other = (array.view(f"int{array.type.bit_width}") for array in (one, other))
+        assert [repr(v) for v in one.to_pylist()] == [repr(v) for v in other.to_pylist()], name
+    for part in ("missing", "unavailable"):
+        one, other = (getattr(image, part) for image in images)
+        assert {name: mask.tolist() for name, mask in one.items()} == {n: mask.tolist() for n, mask in other.items()}
+    assert {n: (mask.tolist(), why) for n, (mask, why) in images[0].wrong.items()} == {
+        n: (mask.tolist(), why) for n, (mask, why) in images[1].wrong.items()
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(TYPES, VALUES)), max_size=6))
+def test_any_values_are_the_same_by_rows_and_by_columns(rows: list[dict[str, Any]]) -> None:
+    both(rows, TYPES)
+
+
+def test_usual_values_are_ready_and_odd_columns_are_left_to_their_decoders() -> None:
+    text = {f"b{n}": "x" * n for n in range(LEAST_COLUMNS)}
+    rows = [{"a": 1, **text, "c": 1.5, "d": 2, "e": 1}, {"a": None, "b1": "é\n", "c": -0.0, "e": "odd"}]
+    members = scan_objects(from_binary(pa.array([json.dumps(row).encode() for row in rows], pa.binary())))
+    types = {name: infer(members.column(name), InferenceOptions()) for name in members.names}
+    columns = decoded_by_rows(members, types)
+    assert [name for name, column in columns.items() if column.ready is None] == ["e"]
+    few = {name: types[name] for name in ("a", "b0", "b1", "b2")}
+    assert [name for name, column in decoded_by_rows(members, few).items() if column.ready is not None] == ["a"]
+    both(rows, types)
+
+
+def doubles(texts: list[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([len(e) for e in encoded]).astype(np.int32)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int32)
+    bits, slow = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.bool_)
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    parse_doubles(data, starts, ends, np.ones(len(texts), np.bool_), bits, slow)
+    return bits, slow
+
+
+def test_doubles_are_the_nearest_ones_or_are_left_to_the_caller() -> None:
+    draw = random.Random(7)
+    texts = [repr(struct.unpack("d", draw.randbytes(8))[0]) for _ in range(5_000)]
+    texts += [repr(draw.random() * 10.0 ** draw.randint(-10, 20)) for _ in range(5_000)]
+    texts += [f"{draw.getrandbits(63)}e{draw.randint(-360, 330)}" for _ in range(5_000)]
+    texts += [str(((draw.getrandbits(53) | 1) * 2 + 1) << draw.randint(0, 9)) for _ in range(5_000)]  # half way
+    texts += ["0.0", "-0.0", "0", "0e9", "1e22", "1e23", "-1.5E+3", "9007199254740993", "2.2250738585072014e-308"]
+    texts = [text for text in texts if "n" not in text]
+    bits, slow = doubles(texts)
+    wanted = np.array([float(text) for text in texts]).view(np.uint64)
+    assert [texts[i] for i in np.flatnonzero((bits != wanted) & ~slow)] == []
+    assert slow[10_000:15_000].sum() > 0
+    assert not slow[5_000:9_500].any()
+
+
+def test_what_is_no_plain_number_is_left_to_the_caller() -> None:
+    texts = ["", "-", ".", "e5", "1e", "1e+", "1.2.3", "1x", "NaN", "Infinity", "1e99999", "4.9e-324", "1e400", " 1"]
+    assert doubles(texts)[1].all()

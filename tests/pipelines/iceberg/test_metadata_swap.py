@@ -1,0 +1,146 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.config.values import KEEP_SNAPSHOTS
+from pipelines.errors import CommitConflictError
+from pipelines.iceberg import metadata_swap
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.loaded_table import refresh
+from pipelines.iceberg.positions import LOG_ORDINAL, newest_property
+from pipelines.iceberg.table_writer import write_rows
+from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded, rows_of
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Any:
+    return new_table(catalog_in(tmp_path), {"id": "long"})
+
+
+def append(table: Any, key: int, **properties: str) -> None:
+    delta = RowDelta(table)
+    delta.commit(write_rows(pa.table({"id": [key]}), delta.target, delta.default_spec), properties)
+
+
+def set_property(table: Any, name: str, value: str) -> None:
+    with table.transaction() as transaction:
+        transaction.set_properties({name: value})
+
+
+def document(table: Any) -> dict[str, Any]:
+    return json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+
+
+def test_metadata_in_memory_is_the_one_in_the_file(table: Any) -> None:
+    for key in range(4):
+        append(table, key)
+        assert reloaded(table.catalog).metadata == table.metadata
+    assert [r["id"] for r in rows_of(table)] == [0, 1, 2, 3]
+
+
+def test_metadata_is_as_pyiceberg_would_write_it(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(table, 1)
+    direct = document(table)
+    monkeypatch.setattr("pipelines.iceberg.commit.supports", lambda _: False)
+    append(table, 2)
+    through_pyiceberg = document(table)
+    assert set(direct) == set(through_pyiceberg)
+    assert set(direct["snapshots"][0]) <= set(through_pyiceberg["snapshots"][1])
+    assert direct["snapshots"][0] == through_pyiceberg["snapshots"][0]
+    assert direct["snapshot-log"] == through_pyiceberg["snapshot-log"][:1]
+
+
+def test_commits_through_both_ways_follow_each_other(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(table, 1)
+    with table.transaction() as transaction:
+        transaction.set_properties({"owner": "somebody"})
+    append(table, 2)
+    with table.update_schema() as update:
+        update.add_column("name", _string())
+    append(table, 3)
+    assert document(table)["properties"]["owner"] == "somebody"
+    assert len(document(table)["snapshots"]) == 3
+    assert [r["id"] for r in rows_of(table)] == [1, 2, 3]
+
+
+def _string() -> Any:
+    from pyiceberg.types import StringType
+
+    return StringType()
+
+
+def test_second_of_two_writers_conflicts_and_leaves_nothing(table: Any, tmp_path: Path) -> None:
+    other = reloaded(catalog_in(tmp_path))
+    late = RowDelta(other)
+    append(table, 1)
+    folder = Path(table.location().removeprefix("file://")) / "metadata"
+    before = sorted(folder.iterdir())
+    with pytest.raises(CommitConflictError):
+        late.commit([], {})
+    assert sorted(folder.iterdir()) == before
+    refresh(other)
+    append(other, 2)
+    assert [r["id"] for r in rows_of(other)] == [1, 2]
+
+
+def test_rolled_back_table_is_never_committed_upon_by_an_old_delta(table: Any) -> None:
+    append(table, 1)
+    stale = RowDelta(table)
+    append(table, 2)
+    with pytest.raises(CommitConflictError):
+        stale.commit([], {})
+
+
+def test_old_metadata_files_are_removed(table: Any) -> None:
+    set_property(table, metadata_swap.PREVIOUS_VERSIONS, "3")
+    for key in range(8):
+        append(table, key)
+    folder = Path(table.location().removeprefix("file://")) / "metadata"
+    names = {entry["metadata-file"].rsplit("/", 1)[-1] for entry in document(table)["metadata-log"]}
+    current = table.metadata_location.rsplit("/", 1)[-1]
+    assert {p.name for p in folder.glob("*.metadata.json")} == names | {current}
+    assert len(names) == 3
+
+
+def test_snapshots_expire_beyond_the_number_to_keep(table: Any) -> None:
+    set_property(table, KEEP_SNAPSHOTS, "3")
+    for key in range(7):
+        append(table, key)
+    assert len(document(table)["snapshots"]) == 3
+    assert [e["snapshot-id"] for e in document(table)["snapshot-log"]] == [
+        s["snapshot-id"] for s in document(table)["snapshots"]
+    ]
+    assert reloaded(table.catalog).metadata == table.metadata
+    assert [r["id"] for r in rows_of(table)] == list(range(7))
+
+
+def test_rule_29_expiry_keeps_tags_and_the_last_carrier_of_a_position(table: Any) -> None:
+    append(table, 0)
+    tagged = table.metadata.current_snapshot_id
+    table.manage_snapshots().create_tag(tagged, "kept").commit()
+    append(table, 1)
+    append(table, 2, **{LOG_ORDINAL: "17"})
+    carrier = table.metadata.current_snapshot_id
+    set_property(table, KEEP_SNAPSHOTS, "2")
+    for key in range(3, 7):
+        append(table, key)
+    kept = [s["snapshot-id"] for s in document(table)["snapshots"]]
+    assert kept[:2] == [tagged, carrier]
+    assert len(kept) == 6
+    assert newest_property(table, LOG_ORDINAL) == "17"
+    append(table, 7, **{LOG_ORDINAL: "18"})
+    assert [s["snapshot-id"] for s in document(table)["snapshots"]] == [tagged, table.metadata.current_snapshot_id]
+
+
+def test_compressed_metadata_goes_through_pyiceberg(table: Any) -> None:
+    table.metadata_location = "/x/00001-a.gz.metadata.json"
+    assert not metadata_swap.supports(table)
+
+
+def test_commit_row_delta_uses_the_same_way(table: Any) -> None:
+    delta = RowDelta(table)
+    RowDelta(table).commit(write_rows(pa.table({"id": [1]}), delta.target, delta.default_spec), {})
+    assert len(document(table)["snapshots"]) == 1

@@ -1,0 +1,83 @@
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from pipelines.errors import SchemaConflictError
+from pipelines.iceberg.row_shape import conform, parquet_schema
+from scan_core.model.schema import NestedField, PrimitiveType, Schema, parse_type
+
+NESTED = Schema(
+    0,
+    (
+        NestedField(
+            1,
+            "s",
+            parse_type(
+                {
+                    "type": "struct",
+                    "fields": [
+                        {"id": 2, "name": "a", "type": "long"},
+                        {"id": 3, "name": "l", "type": {"type": "list", "element-id": 4, "element": "string"}},
+                    ],
+                }
+            ),
+        ),
+        NestedField(
+            5, "m", parse_type({"type": "map", "key-id": 6, "key": "string", "value-id": 7, "value": "double"})
+        ),
+    ),
+)
+
+
+def test_members_are_found_by_name_widened_and_filled_with_null() -> None:
+    rows = pa.table(
+        {
+            "m": pa.array([[("k", 1.5)], None], pa.map_(pa.string(), pa.float32())),
+            "s": pa.array(
+                [{"l": ["x", None], "a": 1}, None], pa.struct([("l", pa.list_(pa.string())), ("a", pa.int32())])
+            ),
+        }
+    )
+    shaped = conform(rows, NESTED)
+    assert shaped.schema.equals(parquet_schema(NESTED), check_metadata=True)
+    assert shaped.to_pylist() == [{"s": {"a": 1, "l": ["x", None]}, "m": [("k", 1.5)]}, {"s": None, "m": None}]
+
+
+def test_slices_with_null_lists_keep_their_values() -> None:
+    lists = pa.array([["a"], None, [], ["b", "c"], None, ["d"]], pa.list_(pa.string()))
+    structs = pa.StructArray.from_arrays([lists], names=["l"]).slice(1, 4)
+    shaped = conform(pa.table({"s": structs}), NESTED)
+    assert shaped.column("s").to_pylist() == [{"a": None, "l": v} for v in (None, [], ["b", "c"], None)]
+
+
+def test_sliced_maps_keep_their_values() -> None:
+    maps = pa.array([[("a", 1.0)], None, [("b", 2.0), ("c", None)], []], pa.map_(pa.string(), pa.float32())).slice(1, 3)
+    shaped = conform(pa.table({"m": maps}), NESTED)
+    assert shaped.column("m").to_pylist() == [None, [("b", 2.0), ("c", None)], []]
+
+
+def test_uuid_becomes_the_logical_type() -> None:
+    schema = Schema(0, (NestedField(1, "u", PrimitiveType("uuid")),))
+    value = uuid.uuid4()
+    for given in (pa.array([value.bytes], pa.binary(16)), pa.array([value.bytes], pa.uuid())):
+        shaped = conform(pa.table({"u": given}), schema)
+        assert shaped.schema.field("u").type == pa.uuid()
+        assert shaped.column("u").to_pylist() == [value]
+
+
+def test_value_that_does_not_fit_is_refused_with_its_column() -> None:
+    schema = Schema(0, (NestedField(1, "n", PrimitiveType("int")),))
+    with pytest.raises(SchemaConflictError, match="'n'"):
+        conform(pa.table({"n": [2**40]}), schema)
+
+
+def test_null_in_a_required_column_is_refused() -> None:
+    schema = Schema(0, (NestedField(1, "n", PrimitiveType("int"), required=True),))
+    with pytest.raises(SchemaConflictError, match="required"):
+        conform(pa.table({"n": pa.array([None], pa.int32())}), schema)
+    assert conform(pa.table({"n": [1]}), schema).num_rows == 1
+
+
+def test_no_rows_keep_the_shape() -> None:
+    assert conform(parquet_schema(NESTED).empty_table(), NESTED).num_rows == 0

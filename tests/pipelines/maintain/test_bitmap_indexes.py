@@ -1,0 +1,227 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import scan_core
+from pipelines.errors import CommitConflictError, ConfigError, SourceError
+from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.storage import Storage
+from pipelines.iceberg.table_writer import write_rows
+from pipelines.maintain.bitmap_indexes import PuffinWriter, build_indexes
+from pipelines.maintain.statistics_target import CatalogTarget, PathTarget
+from scan_core.bitmaps.layout import BLOB_TYPE, DATA_FILE
+from scan_core.bitmaps.puffin import PuffinBlob, read_footer
+from scan_core.io.location import FileIOConfig
+from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
+from tests.support.bitmap_indexes import bitmaps_for_nothing, index_columns
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
+
+THETA = PuffinBlob("apache-datasketches-theta-v1", (1,), 1001, 1, 0, 0, None, {"ndv": "3"})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Any:
+    return catalog_in(tmp_path)
+
+
+@pytest.fixture
+def table(catalog: Any) -> Any:
+    return new_table(catalog, {"id": "long", "city": "string", "x": "double"})
+
+
+def append(table: Any, ids: list[int], cities: list[str | None]) -> None:
+    delta = RowDelta(table)
+    rows = pa.table({"id": ids, "city": pa.array(cities, pa.string()), "x": [float(i) for i in ids]})
+    delta.commit(write_rows(rows, delta.target, delta.default_spec), {})
+
+
+def count(table: Any, where: str) -> tuple[int, int]:
+    """Rows, and indexes used."""
+    scan = scan_core.open_table(table).scan().where(where)
+    with bitmaps_for_nothing():
+        return scan.count(), scan.metrics.bitmap_indexes_used
+
+
+def blobs_of(report: Any) -> list[PuffinBlob]:
+    return list(read_footer(report.path, FileIOConfig()).blobs)
+
+
+def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, table: Any) -> None:
+    append(table, [1, 2, 3], ["a", "b", "a"])
+    report = build_indexes(CatalogTarget(table), ["city", "id"])
+    assert (report.built, report.kept, report.skipped) == (2, 0, ())
+    known = reloaded(catalog)
+    (entry,) = known.metadata.statistics
+    assert entry.snapshot_id == report.snapshot_id == known.metadata.current_snapshot_id
+    path = Path(entry.statistics_path.removeprefix("file://"))
+    assert path.stat().st_size == entry.file_size_in_bytes == report.size_bytes
+    assert read_footer(str(path), FileIOConfig()).num_bytes == entry.file_footer_size_in_bytes
+    assert [p.name for p in path.parent.glob("*.puffin")] == [path.name]
+    assert count(known, "city = 'a'") == (2, 1)
+    append(known, [4], ["a"])
+    assert count(reloaded(catalog), "city = 'a'") == (3, 1)
+
+
+def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(table, [1, 2], ["a", "b"])
+    monkeypatch.setattr("pipelines.maintain.statistics_target.supports", lambda _: False)
+    report = build_indexes(CatalogTarget(table), ["city"])
+    (entry,) = reloaded(catalog).metadata.statistics
+    assert entry.statistics_path == report.path
+    stale = scan_core.open_table(reloaded(catalog))
+    build_indexes(CatalogTarget(reloaded(catalog)), ["id"])
+    with pytest.raises(CommitConflictError, match="changed the statistics"):
+        CatalogTarget(reloaded(catalog)).set_statistics(stale, {"snapshot-id": report.snapshot_id})
+    assert count(reloaded(catalog), "city = 'a' and id = 1") == (1, 2)
+
+
+def test_second_run_builds_what_is_missing_and_carries_what_is_alive(catalog: Any, table: Any) -> None:
+    append(table, [1, 2], ["a", "b"])
+    build_indexes(CatalogTarget(table), ["city"])
+    append(reloaded(catalog), [3], ["a"])
+    report = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (report.built, report.kept, report.data_files) == (1, 1, 2)
+    assert len({blob.properties[DATA_FILE] for blob in blobs_of(report)}) == 2
+    assert count(reloaded(catalog), "city = 'a'") == (2, 2)
+    again = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (again.path, again.built, again.kept) == (None, 0, 2)
+    assert len(reloaded(catalog).metadata.statistics) == 2
+
+
+def test_indexes_outlive_their_snapshots_and_are_carried_on(catalog: Any, table: Any) -> None:
+    append(table, [1, 2], ["a", "b"])
+    with table.transaction() as transaction:
+        transaction.set_properties({"nevermore.keep-snapshots": "1"})
+    build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    for number in (3, 4):
+        append(reloaded(catalog), [number], ["a"])
+    assert len(reloaded(catalog).metadata.snapshots) == 1
+    assert count(reloaded(catalog), "city = 'a'") == (3, 1)
+    report = build_indexes(CatalogTarget(reloaded(catalog)), ["city"])
+    assert (report.built, report.kept) == (2, 1)
+    (entry,) = reloaded(catalog).metadata.statistics
+    assert entry.snapshot_id == reloaded(catalog).metadata.current_snapshot_id
+    assert count(reloaded(catalog), "city = 'a'") == (3, 3)
+
+
+def test_damaged_file_is_built_anew(catalog: Any, table: Any) -> None:
+    append(table, [1, 2], ["a", "b"])
+    path = build_indexes(CatalogTarget(reloaded(catalog)), ["city"]).path
+    assert path is not None
+    Path(path.removeprefix("file://")).write_bytes(b"PFA1 no index")
+    assert build_indexes(CatalogTarget(reloaded(catalog)), ["city"]).built == 1
+    assert count(reloaded(catalog), "city = 'a'") == (1, 1)
+
+
+def test_statistics_of_other_engines_are_kept(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
+    table.commit(table.data({"id": [1, 1, 2]}))
+    foreign = tmp_path / "t" / "metadata" / "by-spark.stats"
+    with PuffinWriter(str(foreign), Storage()) as writer:
+        writer.write_blob(THETA, [b"sketch"])
+        writer.close({})
+    listed = {"type": THETA.type, "snapshot-id": 1001, "sequence-number": 1, "fields": [1], "properties": {"ndv": "3"}}
+    entry = {
+        "snapshot-id": 1001,
+        "statistics-path": str(foreign),
+        "file-size-in-bytes": writer.size_bytes,
+        "file-footer-size-in-bytes": writer.footer_size_bytes,
+        "blob-metadata": [listed],
+    }
+    table.edit(lambda document: document.update(statistics=[entry]))
+    report = index_columns(tmp_path / "t", ["id"])
+    theta, bitmap = blobs_of(report)
+    assert (theta.type, theta.properties, bitmap.type) == (THETA.type, {"ndv": "3"}, BLOB_TYPE)
+    assert Path(str(report.path)).read_bytes()[theta.offset : theta.offset + theta.length] == b"sketch"
+    (registered,) = scan_core.open_table(tmp_path / "t").metadata.statistics
+    assert registered["blob-metadata"] == [listed]
+    assert registered["statistics-path"] == report.path
+
+
+def test_file_with_too_many_values_is_left_out_and_reported(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "city", "string")])
+    table.commit(
+        table.data({"id": list(range(50)), "city": ["a"] * 50}), table.data({"id": [1] * 50, "city": ["a", "b"] * 25})
+    )
+    report = index_columns(tmp_path / "t", ["id", "city"], most_values=10)
+    (skipped,) = report.skipped
+    assert (skipped.column, skipped.reason) == ("id", "more than 10 distinct values")
+    assert report.built == 3
+
+
+def test_lists_rows_and_nulls_are_counted_as_they_are(tmp_path: Path) -> None:
+    columns = [Column(1, "t", {"type": "list", "element-id": 2, "element": "int", "element-required": False})]
+    table = TableBuilder(tmp_path / "t", columns)
+    table.commit(table.data({"t": [[1, 1, 2], [], None, [None, 2]]}, row_group_size=2))
+    (blob,) = blobs_of(index_columns(tmp_path / "t", ["t"]))
+    assert blob.properties["distinct-values"] == "2"
+    assert blob.properties["is-list"] == "true"
+
+
+def test_conflicting_writer_is_merged_with_at_the_next_attempt(
+    catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, [1, 2], ["a", "b"])
+    target = CatalogTarget(table)
+    original = CatalogTarget.set_statistics
+    interfered: list[str] = []
+
+    def interfere(self: CatalogTarget, base: Any, entry: Any) -> None:
+        if not interfered:
+            interfered.append(entry["statistics-path"])
+            build_indexes(CatalogTarget(reloaded(catalog)), ["id"])
+        original(self, base, entry)
+
+    monkeypatch.setattr(CatalogTarget, "set_statistics", interfere)
+    report = build_indexes(target, ["city"])
+    assert (report.built, report.kept) == (0, 2)
+    assert not Path(interfered[0].removeprefix("file://")).exists()
+    assert count(reloaded(catalog), "city = 'a' and id = 1") == (1, 2)
+
+
+def test_table_without_catalog_is_claimed_by_the_next_version(tmp_path: Path) -> None:
+    table = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
+    table.commit(table.data({"id": [1]}))
+    target = PathTarget(str(tmp_path / "t"))
+    base = target.load()
+    entry = {"snapshot-id": 1001, "statistics-path": "x", "blob-metadata": []}
+    target.set_statistics(base, entry)
+    with pytest.raises(CommitConflictError, match="another writer created"):
+        target.set_statistics(base, entry)
+    document = json.loads(Path(target.load().metadata_path).read_text())
+    assert document["statistics"] == [entry]
+    assert document["metadata-log"][-1]["metadata-file"] == base.metadata_path
+    assert not list((tmp_path / "t" / "metadata").glob("*.tmp"))
+
+
+def test_metadata_of_a_catalog_table_is_not_changed_behind_its_back(catalog: Any, table: Any) -> None:
+    append(table, [1], ["a"])
+    with pytest.raises(SourceError, match="name the table as `namespace"):
+        build_indexes(PathTarget(table.metadata_location.removeprefix("file://")), ["city"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["x"], "of type double cannot have a bitmap index"),
+        (["m.value"], "lies inside a list or map"),
+        ([], "name the columns"),
+    ],
+)
+def test_columns_that_cannot_be_indexed_are_named(tmp_path: Path, columns: list[str], message: str) -> None:
+    mapping = {
+        "type": "map", "key-id": 3, "key": "string", "value-id": 4, "value": "int", "value-required": False,
+    }  # fmt: skip
+    table = TableBuilder(tmp_path / "t", [Column(1, "x", "double"), Column(2, "m", mapping)])
+    table.commit(table.data({"x": [1.0]}))
+    with pytest.raises((ConfigError, scan_core.ColumnNotFoundError), match=message):
+        index_columns(tmp_path / "t", columns)
+
+
+def test_table_without_snapshots_has_nothing_to_index(table: Any) -> None:
+    with pytest.raises(SourceError, match="has no snapshot"):
+        build_indexes(CatalogTarget(table), ["city"])

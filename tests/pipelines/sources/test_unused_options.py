@@ -1,0 +1,120 @@
+"""Options that mean nothing for the files at hand are refused: every option with every kind of file, every format."""
+
+import io
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.decode.batches import RawEvents, from_documents
+from pipelines.errors import ConfigError, SourceError
+from pipelines.formats.registry import FORMATS
+from pipelines.sources.file_options import FileOptions
+from pipelines.sources.files import discover
+from tests.pipelines.formats.decoded_feed import read
+
+LINE = b'{"op": "c", "id": 1}\n'
+VALUES: dict[str, Any] = {
+    "layout": "lines", "batch_rows": 10, "batch_bytes": 4096, "comments": ("#",), "first_line": 2, "last_line": 1,
+    "delimiter": ";", "header": False, "columns": ("a",), "null_value": "x", "key_separator": "|",
+    "report_incomplete": True, "unreadable": "quarantine",
+}  # fmt: skip
+LINES = {"layout", "comments", "first_line", "last_line"}
+FOR_ALL = {"batch_rows", "batch_bytes", "unreadable"}
+MEANT = {
+    "parquet": FOR_ALL,
+    "avro": FOR_ALL,
+    "lines": FOR_ALL | LINES | {"report_incomplete"},
+    "csv": FOR_ALL | {"delimiter", "header", "columns", "null_value", "report_incomplete"},
+    "keyed-lines": FOR_ALL | (LINES - {"layout"}) | {"key_separator", "report_incomplete"},
+    "documents": FOR_ALL | {"comments", "report_incomplete"},
+    "array": FOR_ALL | {"comments", "report_incomplete"},
+    "framed": FOR_ALL | {"report_incomplete"},
+    "psql": FOR_ALL | {"comments", "first_line", "last_line", "report_incomplete"},
+}
+
+
+def content_of(kind: str) -> bytes:
+    out = io.BytesIO()
+    if kind == "parquet":
+        pq.write_table(pa.table({"op": ["c"], "id": [1]}), out)
+    elif kind == "avro":
+        schema = {"type": "record", "name": "r", "fields": [{"name": "op", "type": "string"}]}
+        fastavro.writer(out, schema, [{"op": "c"}])
+    return out.getvalue() or {
+        "csv": b"op,id\nc,1\n", "keyed-lines": b'{"id": 1}\t' + LINE, "array": b"[" + LINE + b"]",
+        "framed": len(LINE).to_bytes(4, "big") + LINE, "documents": b'{\n"op": "c",\n"id": 1}\n',
+    }.get(kind, LINE)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_options_of_files_are_refused_where_they_mean_nothing(tmp_path: Path, kind: str) -> None:
+    suffix = {"parquet": "parquet", "avro": "avro", "csv": "csv"}.get(kind, "json")
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(content_of(kind))
+    assert set(VALUES) == {f.name for f in fields(FileOptions)}
+    known = {} if kind in {"parquet", "avro", "csv", "lines"} else {"layout": kind}
+    refused = set()
+    for name, value in VALUES.items():
+        if name == "layout" and (known or kind == "csv"):
+            continue
+        try:
+            list(discover([str(path)], None, FileOptions(**{**known, name: value})))
+        except ConfigError as error:
+            assert name in str(error)  # noqa: PT017  most do not raise
+            refused.add(name)
+    if known or kind == "csv":
+        refused.add("layout")
+    assert refused == (set(VALUES) - MEANT[kind] | ({"layout"} if known or kind == "csv" else set()))
+
+
+GIVEN: dict[str, Any] = {
+    "placeholder": "x", "tombstones": "delete", "objects": "struct", "registry": "http://r.invalid", "registry_user": "a:b",
+    "registry_token": "t", "registry_ca": "c", "schemas": "s", "schema_id_bytes": 8, "before_prefix": "OLD_",
+    "op_column": "what", "ts_column": "id", "ops": {"c": "c"}, "no_op": "u", "version": 1, "date_style": "ISO, MDY",
+}  # fmt: skip
+OF_MESSAGES = {"tombstones", "registry", "registry_user", "registry_token", "registry_ca", "schemas", "schema_id_bytes"}
+NOTHING_IN_COLUMNS = {
+    "debezium-json": {"tombstones", "objects"}, "debezium-avro": OF_MESSAGES, "dms": {"objects"}, "rows": {"objects"},
+}  # fmt: skip
+NOTHING_IN_JSON = {"dms": {"op_column", "ts_column"}}
+
+
+@pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "JSON"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_options_of_formats_are_refused_where_they_mean_nothing(name: str, *, in_columns: bool) -> None:
+    table = pa.table({"op": ["c"], "what": ["c"], "Op": ["I"], "id": [1]})
+    raw = from_documents(pa.array([LINE], pa.binary()))
+    if in_columns:
+        raw = RawEvents(**{**raw.__dict__, "documents": None, "rows": table})
+    refused, names = (
+        set(),
+        {f.name for f in fields(FORMATS[name].options)} - ({"objects"} if name == "debezium-avro" else set()),
+    )
+    for option in names:
+        value = "text" if option == "objects" and name in {"rows", "debezium-json"} else GIVEN[option]
+        try:
+            read(name, raw=raw, options={option: value})
+        except ConfigError as error:
+            if "means nothing" in str(error):
+                refused.add(option)
+        except SourceError:
+            pass
+    assert refused == (NOTHING_IN_COLUMNS if in_columns else NOTHING_IN_JSON).get(name, set())
+
+
+@pytest.mark.parametrize("name", ["canal-json", "maxwell-json", "wal2json"])
+def test_formats_of_json_alone_refuse_files_of_columns(name: str) -> None:
+    raw = from_documents(pa.nulls(1, pa.binary()))
+    raw = RawEvents(**{**raw.__dict__, "documents": None, "rows": pa.table({"id": [1]})})
+    with pytest.raises(SourceError, match=f"format {name} is JSON"):
+        read(name, raw=raw)
+
+
+def test_debezium_avro_has_no_option_for_undeclared_objects() -> None:
+    with pytest.raises(ConfigError, match="objects means nothing for debezium-avro"):
+        read("debezium-avro", LINE, options={"objects": "text"})

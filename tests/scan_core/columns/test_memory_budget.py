@@ -1,0 +1,72 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scan_core
+from scan_core import ScanOptions
+from scan_core.columns.memory_budget import MemoryBudget, halves
+from scan_core.rows.selection import All, selected_count
+from tests.support.iceberg_json import Column
+from tests.support.table_builder import TableBuilder
+
+MIB = 1024**2
+COLUMNS = (Column(1, "id", "long"), *(Column(i, f"v{i}", "long") for i in range(2, 42)))
+
+
+def table_of(path: Path, rows: int) -> TableBuilder:
+    table = TableBuilder(path, COLUMNS)
+    content: dict[str, Any] = {c.name: np.arange(rows) * c.id for c in COLUMNS}
+    table.commit(table.data(content, data_page_size=64 * 1024, write_batch_size=4096, use_dictionary=False))
+    table.commit(table.equality_delete({"id": np.arange(0, rows, 5)}, ids=[1]))
+    return table
+
+
+def test_pieces_cover_all_rows_once_and_fit() -> None:
+    budget = MemoryBudget(ScanOptions(memory_limit_bytes=64 * MIB, parallelism=1))
+    pieces = budget.pieces(1_000_000, 100 * MIB)
+    assert [row for piece in pieces for row in (piece.start, piece.stop)][1:-1:2] == [p.start for p in pieces[1:]]
+    assert (pieces[0].start, pieces[-1].stop) == (0, 1_000_000)
+    assert len(pieces) == 13
+    budget.record(10 * MIB, 30 * MIB)
+    assert len(budget.pieces(1_000_000, 100 * MIB)) == 38
+    assert [selected_count(part) for part, _ in halves(All(10_001))] == [5_000, 5_001]
+    assert [window for _, window in halves(All(10_001))] == [range(5_000), range(5_000, 10_001)]
+    assert halves(All(100)) == []
+
+
+@pytest.mark.parametrize("limit", [MIB, 8 * MIB, 64 * MIB])
+def test_results_do_not_depend_on_the_limit(tmp_path: Path, limit: int) -> None:
+    table = scan_core.open_table(table_of(tmp_path, 60_000).metadata_path)
+    for scan in (table.scan(), table.scan().select("v3", "id").where("v2 % 7 = 1"), table.scan().select("_pos", "v9")):
+        tight = scan.with_options(ScanOptions(memory_limit_bytes=limit))
+        assert tight.to_table() == scan.to_table()
+        assert tight.count() == scan.count()
+        assert tight.aggregate(("sum", "v9")) == scan.aggregate(("sum", "v9"))
+        assert tight.metrics.rows_removed_by_equality_deletes == scan.metrics.rows_removed_by_equality_deletes
+
+
+def test_batches_become_smaller_under_a_tight_limit(tmp_path: Path) -> None:
+    scan = scan_core.open_table(table_of(tmp_path, 60_000).metadata_path).scan()
+    limit = 8 * MIB
+    tight = scan.with_options(ScanOptions(memory_limit_bytes=limit, parallelism=1))
+    assert max(batch.nbytes for batch in tight.to_batches()) < limit
+
+
+def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
+    metadata = table_of(tmp_path, 400_000).metadata_path
+    code = f"""
+import resource, scan_core
+from scan_core import ScanOptions
+scan = scan_core.open_table({str(metadata)!r}).scan().with_options(ScanOptions(memory_limit_bytes={128 * MIB}))
+next(scan.limit(1).to_batches())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(sum(b.num_rows for b in scan.to_batches()), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rows, growth = map(int, result.stdout.split())
+    assert rows == 320_000
+    assert growth <= 1.25 * 128 * MIB

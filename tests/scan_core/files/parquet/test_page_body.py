@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scan_core.files.parquet.footer import DATA_PAGE, DICTIONARY_PAGE
+from scan_core.files.parquet.pages import page_header, plain_page_facts, read_dictionary_page
+from scan_core.files.parquet.thrift import I32Value, write_struct
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_values_of_a_page_are_those_of_its_whole_header(tmp_path: Path, version: str, *, checksums: bool) -> None:
+    table = pa.table({"a": pa.array(range(30_000), pa.int64())})
+    options = {"use_dictionary": False, "data_page_size": 20_000, "data_page_version": version}
+    pq.write_table(table, tmp_path / "f.parquet", write_page_checksum=checksums, **options)
+    data, position = (tmp_path / "f.parquet").read_bytes(), 4
+    seen: list[tuple[int, int] | None] = []
+    while len(seen) < 3:
+        found = page_header(data, position, len(data) - position)
+        assert found is not None
+        header, begin = found
+        seen.append(plain_page_facts(memoryview(data)[position:]))
+        assert seen[-1] == ((header[5][1], header[5][2]) if header[1] == DATA_PAGE else None)
+        position = begin + header[3]
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_header_that_ends_early_tells_no_values(cut: int) -> None:
+    values = {1: I32Value(300_000), 2: I32Value(0), 3: I32Value(3), 4: I32Value(3)}
+    header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: values})
+    assert plain_page_facts(header) == (300_000, 0)
+    assert plain_page_facts(header[:cut]) is None
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31), 2**40])
+def test_count_that_can_be_none_is_left_to_whoever_reads_all_of_the_header(count: int) -> None:
+    header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: {1: I32Value(count)}})
+    assert plain_page_facts(header) is None
+
+
+@pytest.mark.parametrize("size", [{1: I32Value(1)}, I32Value(-1), I32Value(9)])
+def test_dictionary_page_whose_size_is_none_of_its_bytes_is_left_alone(size: object) -> None:
+    header = write_struct({1: I32Value(DICTIONARY_PAGE), 2: I32Value(2), 3: size, 7: {1: I32Value(1)}})
+    assert read_dictionary_page(header + b"ab", 0) is None

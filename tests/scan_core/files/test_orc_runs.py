@@ -1,0 +1,61 @@
+"""Run-length encodings of ORC: the examples of the specification, and streams that end early or lie."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from scan_core.files.orc import decode_booleans, decode_integers
+
+PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
+PATCHED = [2030, 2000, 2020, 1_000_000, *range(2040, 2200, 10)]
+PATCHED_BYTES = "8e132b2107d01e00147028323c46505a646e78828c96a0aab4befce8"
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "signed", "expected"),
+    [
+        ("610007", 1, False, [7] * 100),
+        ("61ff64", 1, False, list(range(100, 0, -1))),
+        ("fb020306070b", 1, False, [2, 3, 6, 7, 11]),
+        ("fe0102", 1, True, [-1, 1]),
+        ("0a2710", 2, False, [10_000] * 5),
+        ("0a4e1f", 2, True, [-10_000] * 5),
+        ("5e035ca1ab1edeadbeef", 2, False, [23713, 43806, 57005, 48879]),
+        (PATCHED_BYTES, 2, False, PATCHED),
+        (PATCHED_BYTES, 2, True, PATCHED),
+        ("c609020222424246", 2, False, PRIMES),
+        ("c004e80713", 2, True, [500, 490, 480, 470, 460]),
+    ],
+)
+def test_examples_of_every_encoding(data: str, version: int, signed: bool, expected: list[int]) -> None:  # noqa: FBT001
+    encoded = bytes.fromhex(data)
+    assert decode_integers(encoded, len(expected), version=version, signed=signed).tolist() == expected
+    again = decode_integers(encoded * 2, 2 * len(expected), version=version, signed=signed)
+    assert again.tolist() == expected * 2
+    assert decode_integers(encoded, 2, version=version, signed=signed).tolist() == expected[:2]
+
+
+def test_booleans_come_most_significant_bit_first() -> None:
+    assert decode_booleans(b"\xff\x80", 8).tolist() == [True] + [False] * 7
+    assert decode_booleans(b"\x61\x00", 800).tolist() == [False] * 800
+    assert decode_booleans(b"\xfe\x44\x45\x00\xff", 19).nonzero()[0].tolist() == [1, 5, 9, 13, 15, 16, 17, 18]
+
+
+@pytest.mark.parametrize("data", ["", "5e035c", PATCHED_BYTES[:30], "c60902", "0a27", "61", "ff" + "80" * 11])
+def test_streams_that_end_early_are_refused(data: str) -> None:
+    with pytest.raises(ValueError, match=r"ends after|ten bytes|64 bits"):
+        decode_integers(bytes.fromhex(data), 1000, version=1 if data.startswith(("6", "ff")) else 2, signed=True)
+    with pytest.raises(ValueError, match="ends after"):
+        decode_booleans(b"\xff", 8)
+
+
+def test_random_bytes_are_read_or_refused_but_never_crash() -> None:
+    random = np.random.default_rng(1)
+    for size, _ in pairwise(range(1, 400)):
+        data = random.bytes(size)
+        for version in (1, 2):
+            try:
+                assert len(decode_integers(data, size, version=version, signed=True)) == size
+            except ValueError:
+                continue

@@ -1,0 +1,36 @@
+"""Keys of another type than their column: the same value, or none; never an error of Arrow."""
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from scan_core.joins.key_types import as_column_values
+from scan_core.model.schema import parse_type
+
+_DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("keys", "column_type", "expected"),
+    [
+        (
+            pa.array([_DAY, _DAY + 1, -_DAY, None, 2**62], pa.int64()).view(pa.date64()),
+            "date",
+            [1, None, -1, None, None],
+        ),
+        (pa.array([Decimal("0." + "1" * 38), Decimal(0)], pa.decimal128(38, 38)), "decimal(38,0)", [None, 0]),
+        (pa.array([Decimal(10) ** 37, Decimal(10) ** 35]), "decimal(38,2)", [None, 10**35]),
+        (pa.array([1.0, 1.5, None], pa.float16()), "int", [1, None, None]),
+        (pa.array([1.5, -0.0], pa.float16()), "double", [1.5, 0.0]),
+    ],
+    ids=["days in milliseconds", "digits after the point", "digits before it", "half to whole", "half to double"],
+)
+def test_keys_that_no_value_of_the_column_equals_are_null(
+    keys: pa.Array, column_type: str, expected: list[Any]
+) -> None:
+    found = as_column_values(keys, "k", parse_type(column_type))
+    if column_type == "date":
+        found = found.cast(pa.int32())
+    assert found.to_pylist() == expected

@@ -1,0 +1,50 @@
+"""Compiled loops over numbers give what NumPy gives, to the last bit."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scan_core.keys.equality_index import build_index
+from scan_core.keys.summary import DeleteKeys
+from scan_core.native import compiled
+from scan_core.read.aggregate import Function, _one
+
+SIZES = [1, 63, 64, 65, 32_768, 100_001]
+
+
+NUMBERS = [pa.int32(), pa.int64(), pa.float32(), pa.float64()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [(kind, "sum") for kind in NUMBERS]
+    + [(kind, extreme) for kind in (*NUMBERS, pa.date32(), pa.int16()) for extreme in ("min", "max")],
+)
+def test_masked_aggregates_equal_those_of_numpy_bit_for_bit(kind: pa.DataType, function: Function) -> None:
+    random = np.random.default_rng(3)
+    for size in SIZES:
+        numbers = random.normal(size=size) * 10.0 ** random.integers(0, 15, size)
+        if pa.types.is_floating(kind):
+            array = pa.array(numbers, pa.float64()).cast(kind)
+        elif kind == pa.int64():
+            array = pa.array(random.integers(-(2**63), 2**63 - 1, size), kind)
+        else:
+            array = pa.array(random.integers(-(2**15), 2**15 - 1, size).astype(np.int32)).cast(kind)
+        mask = random.random(size) < 0.7
+        mask[0] = True
+        plain, native = (_one(function, array, mask, kernels) for kernels in (None, compiled.load()))
+        assert repr(plain) == repr(native)
+        if function == "sum":
+            exact = sum(array.filter(pa.array(mask)).to_pylist())
+            assert native == pytest.approx(exact, rel=1e-9) if pa.types.is_floating(kind) else native == exact
+
+
+def test_close_integers_are_marked_as_numpy_marks_them_beyond_the_table_as_well() -> None:
+    keys = pa.array([5, 7, None, 1_000])
+    index = build_index([DeleteKeys(1, (keys,)), DeleteKeys(4, (pa.array([7]),))], [pa.int64()], 1 << 30)
+    probes = [-(2**63), -1, 0, 5, 6, 7, None, 999, 1_000, 1_001, 2**63 - 1]
+    for threshold in (0, 1):
+        plain = index.deleted([pa.array(probes, pa.int64())], threshold, use_numba=False)
+        compiled.load()
+        native = index.deleted([pa.array(probes, pa.int64())], threshold, use_numba=True)
+        assert plain.tolist() == native.tolist() == [p in ({7} if threshold else {5, 7, None, 1_000}) for p in probes]

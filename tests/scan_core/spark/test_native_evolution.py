@@ -1,0 +1,108 @@
+"""Evolved files through Spark's own reader: found by field id, whatever their columns were called and typed."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import scan_core
+from scan_core.spark.dataframe import dataframe
+from scan_core.spark.native import FileReading, agreed, how_to_read
+from tests.support.iceberg_json import Column
+from tests.support.spark_session import SPARK_TEST
+from tests.support.table_builder import TableBuilder
+
+pytestmark = SPARK_TEST
+
+_POINT = {
+    "type": "struct",
+    "fields": [
+        {"id": 21, "name": "x", "type": "int", "required": False},
+        {"id": 22, "name": "y", "type": "float", "required": False},
+    ],
+}
+_LATER_POINT = {
+    "type": "struct",
+    "fields": [
+        {"id": 23, "name": "x", "type": "string", "required": False},
+        {"id": 22, "name": "why", "type": "double", "required": False},
+        {"id": 21, "name": "y", "type": "long", "required": False},
+    ],
+}
+_BEFORE = [
+    Column(1, "id", "int"), Column(2, "name", "string"), Column(3, "price", "decimal(7, 2)"), Column(4, "p", _POINT),
+    Column(5, "gone", "double"), Column(8, "big", "float"),
+]  # fmt: skip
+_SWAPPED = [
+    Column(2, "id", "string"), Column(1, "name", "long"), Column(3, "price", "decimal(12, 2)"),
+    Column(4, "p", _LATER_POINT), Column(6, "gone", "int"), Column(7, "since", "date", initial_default="2026-02-01"),
+    Column(8, "big", "double"), Column(9, "word", "string", initial_default="it's"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def evolved(tmp_path: Path) -> scan_core.Table:
+    """Names swapped, types promoted, members added and renamed, a column dropped and another added under its name."""
+    builder = TableBuilder(tmp_path / "t", _BEFORE, version=3)
+    rows = range(50)
+    builder.commit(
+        builder.data(
+            {
+                "id": list(rows), "name": [f"n{i}" for i in rows], "price": [Decimal(i) / 4 for i in rows],
+                "p": [None if i % 7 == 0 else {"x": i, "y": i / 2} for i in rows], "gone": [0.5] * 50,
+                "big": [i / 4 for i in rows],
+            }
+        )
+    )  # fmt: skip
+    builder.evolve(*_SWAPPED)
+    later = [
+        {
+            "id": f"n{i}",
+            "name": i,
+            "price": Decimal(i),
+            "p": {"x": "s", "why": 0.5, "y": 2**40},
+            "gone": i,
+            "big": 1e300,
+        }
+        for i in range(1000, 1040)
+    ]
+    days = [dt.date(2026, 3, 1)] * 40
+    columns = {name: [row[name] for row in later] for name in later[0]} | {"since": days, "word": ["w"] * 40}
+    builder.commit(builder.data(columns))
+    builder.commit(builder.equality_delete({"name": [3, 4, 1003]}, ids=[1]))
+    return scan_core.open_table(builder.metadata_path)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "true", "id = 'n5'", "name = 5 or name > 1010", "gone is null", "p.y = 9 or p.why < 1", "big < 3",
+        "since = date '2026-02-01' and word = 'it\\'s' and price > 11.25",
+    ],
+)  # fmt: skip
+def test_evolved_files_are_read_natively_whatever_is_asked_of_them(
+    spark: SparkSession, evolved: scan_core.Table, condition: str
+) -> None:
+    native = dataframe(spark, evolved.scan(), reader="native")
+    python = dataframe(spark, evolved.scan(), reader="python")
+    assert native.schema == python.schema
+    expected = sorted(map(repr, python.filter(condition).collect()))
+    assert expected
+    assert sorted(map(repr, native.filter(condition).collect())) == expected
+
+
+def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
+    evolved: scan_core.Table, tmp_path: Path
+) -> None:
+    plain = TableBuilder(tmp_path / "plain", [*_BEFORE, Column(9, "later", "long")])
+    plain.commit(plain.data({"id": [1], "p": [{"x": 1, "y": 0.5}], "gone": [0.5]}))
+    readings = {}
+    for name, table in {"plain": scan_core.open_table(plain.metadata_path), "evolved": evolved}.items():
+        plan = table.scan().plan()
+        found = [how_to_read(task, plan.context) for task in plan.tasks]
+        readings[name] = sorted(reading.by_name for reading in found if isinstance(reading, FileReading))
+    assert readings == {"plain": [True], "evolved": [False, True]}
+    mixed = agreed([FileReading(by_name=True), FileReading(hides_names=True)])
+    assert [reading.by_name for reading in mixed] == [False, False]

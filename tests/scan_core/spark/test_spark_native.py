@@ -1,0 +1,241 @@
+"""Spark's own Parquet reader with our deletes: equal to the scan, and loud where it would not be."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import scan_core
+from scan_core.io.cache import BoundedCache
+from scan_core.model.errors import OptionError
+from scan_core.spark import dead_row_bits
+from scan_core.spark import native as native_files
+from scan_core.spark.dataframe import choice_of, dataframe, reports_of, why_not_native
+from scan_core.spark.native import NativeLimits
+from tests.support.iceberg_json import Column, Partition
+from tests.support.spark_session import SPARK_TEST
+from tests.support.table_builder import TableBuilder
+
+pytestmark = SPARK_TEST
+
+_COLUMNS = [Column(1, "id", "long"), Column(2, "name", "string")]
+_PLANNED, _BROADCAST = NativeLimits(), NativeLimits(plan_bytes=0)
+_BOTH = pytest.mark.parametrize("limits", [_PLANNED, _BROADCAST], ids=["planned", "broadcast"])
+
+
+@pytest.fixture(autouse=True)
+def _no_known_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_row_bits, "_CACHE", BoundedCache(lambda rows: rows.num_bytes))
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> TableBuilder:
+    """Three files, two of them of one size; deletes in two, position deletes in one."""
+    builder = TableBuilder(tmp_path / "a [odd] {name} *", _COLUMNS)
+    files = [builder.data({"id": list(range(start, start + 200)), "name": ["x"] * 200}) for start in (0, 1000, 2000)]
+    builder.commit(*files)
+    builder.commit(builder.equality_delete({"id": [*range(0, 200, 3), 1007]}, ids=[1]))
+    builder.commit(builder.position_delete([(files[0], 1), (files[0], 199)]))
+    return builder
+
+
+def _ids(frame: Any) -> list[int]:
+    return sorted(row["id"] for row in frame.select("id").collect())
+
+
+@_BOTH
+def test_deleted_rows_do_not_come_back_whatever_the_names_and_sizes_of_files(
+    spark: SparkSession, builder: TableBuilder, limits: NativeLimits
+) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, reader="native", limits=limits)
+    expected = sorted(scan.to_table()["id"].to_pylist())
+    assert _ids(frame) == expected
+    assert frame.count() == len(expected) == 600 - 67 - 2 - 1
+    assert _ids(frame.filter("id between 1000 and 1010")) == [i for i in range(1000, 1011) if i != 1007]
+    assert reports_of(frame).total().delete_rows_loaded > 0
+
+
+def test_no_python_task_reads_rows_and_only_used_columns_are_read(spark: SparkSession, builder: TableBuilder) -> None:
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
+    plan = frame.select("id")._jdf.queryExecution().executedPlan().toString()
+    assert "(Python)" not in plan
+    assert "ReadSchema: struct<id:bigint,_tmp_metadata_row_index:bigint>" in plan
+
+
+def test_bits_are_found_once_for_a_file_and_its_deletes(
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    dataframe(spark, scan, reader="native")
+    monkeypatch.setattr(dead_row_bits, "read_split", None)
+    assert dataframe(spark, scan, reader="native").count() == 530
+    builder.commit(builder.equality_delete({"id": [2000]}, ids=[1]))
+    with pytest.raises(TypeError):
+        dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native")
+
+
+def test_field_ids_do_not_leak_into_what_the_user_writes(
+    spark: SparkSession, builder: TableBuilder, tmp_path: Path
+) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    native, python = (dataframe(spark, scan, reader=r) for r in ("native", "python"))
+    assert native.schema == python.schema
+    assert all(not field.metadata for field in native.schema.fields)
+
+
+@_BOTH
+def test_a_row_beyond_its_files_bits_fails_the_query(
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
+) -> None:
+    short = dead_row_bits.pack(np.arange(100) == 0)
+    monkeypatch.setattr(dead_row_bits, "dead_rows", lambda *_: short)
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
+    with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
+        frame.count()
+
+
+@_BOTH
+def test_a_file_that_matches_no_bits_fails_the_query(
+    spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
+) -> None:
+    sizes = iter(range(1, 100))
+    monkeypatch.setattr(native_files, "file_size", lambda *_: next(sizes))
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
+    with pytest.raises(PySparkException, match="has no delete bits"):
+        frame.collect()
+
+
+def test_partition_folders_give_no_columns_and_empty_tables_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [*_COLUMNS, Column(3, "day", "string")]
+    builder = TableBuilder(tmp_path / "day=2026-01-01" / "t", columns, partitions=[Partition("day", 3, "identity")])
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    assert dataframe(spark, scan, reader="native").collect() == []
+    builder.commit(builder.data({"id": [1], "name": ["a"], "day": ["x"]}, partition={"day": "x"}))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    assert [tuple(row) for row in dataframe(spark, scan, reader="native").collect()] == [(1, "a", "x")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda scan: scan.where("id > 5"), "the scan has a predicate"),
+        (lambda scan: scan.select("id", "_file"), "metadata column '_file'"),
+    ],
+)
+def test_scans_that_spark_would_answer_differently_are_refused_and_auto_reads_them_in_python(
+    spark: SparkSession, builder: TableBuilder, change: Any, reason: str
+) -> None:
+    scan = change(scan_core.open_table(builder.metadata_path).scan())
+    assert str(why_not_native(spark, scan)).startswith(reason)
+    with pytest.raises(OptionError, match=f"reader 'native' cannot read this scan: {reason}"):
+        dataframe(spark, scan, reader="native")
+    assert dataframe(spark, scan).count() == scan.count()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda b: b.evolve(Column(1, "id", "long"), Column(7, "at", "timestamp", initial_default="2026-01-01T00:00:00")), "lacks column 'at', which has a timestamp value"),
+        (lambda b: b.commit(b.data({"id": [1], "name": ["a"]}, field_ids=False)), "has no field ids"),
+    ],
+)  # fmt: skip
+def test_files_that_spark_cannot_read_so_are_read_in_python_and_why_is_told(
+    spark: SparkSession, builder: TableBuilder, change: Any, reason: str
+) -> None:
+    change(builder)
+    scan = scan_core.open_table(builder.metadata_path).scan().select("id")
+    assert choice_of(dataframe(spark, scan)).strategy == "native" or "no field ids" in reason
+    whole = scan_core.open_table(builder.metadata_path).scan()
+    assert reason in str(why_not_native(spark, whole))
+    assert reason in str(choice_of(dataframe(spark, whole, reader="auto")))
+
+
+def test_driver_job_and_python_reader_find_the_same_rows(
+    spark: SparkSession, builder: TableBuilder, tmp_path: Path
+) -> None:
+    for start in range(10_000, 10_000 + 12 * 100, 100):  # twelve files of few sizes
+        builder.commit(builder.data({"id": list(range(start, start + 100)), "name": ["y"] * 100}))
+    builder.commit(builder.equality_delete({"id": list(range(10_000, 11_200, 7))}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    found = {}
+    for limits, by in ((NativeLimits(), "driver"), (NativeLimits(driver_files=0), "job"), (NativeLimits(), "cache")):
+        if by == "job":
+            dead_row_bits.forget()
+        frame = dataframe(spark, scan, reader="native", limits=limits)
+        assert choice_of(frame).bits_found_by == by
+        found[by] = _ids(frame)
+        if by != "cache":
+            assert reports_of(frame).total().rows_removed_by_equality_deletes >= 172 + 68
+    assert found["driver"] == found["job"] == found["cache"] == _ids(dataframe(spark, scan, reader="python"))
+    assert len(found["job"]) == scan.count()
+
+
+def test_a_limit_of_memory_leaves_the_scan_to_the_python_reader(spark: SparkSession, builder: TableBuilder) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, limits=NativeLimits(bits_bytes=10))
+    assert "may take 75 bytes, more than bits_bytes=10" in str(choice_of(frame))
+    assert frame.count() == scan.count()
+    with pytest.raises(OptionError, match="driver_files must not be negative, not -1"):
+        NativeLimits(driver_files=-1)
+
+
+@_BOTH
+def test_dead_rows_of_several_chunks_are_found_by_position(
+    spark: SparkSession, tmp_path: Path, limits: NativeLimits
+) -> None:
+    builder = TableBuilder(tmp_path / "t", _COLUMNS)
+    num_rows = 3 * dead_row_bits.CHUNK_ROWS + 77
+    builder.commit(builder.data({"id": list(range(num_rows)), "name": ["x"] * num_rows}))
+    builder.commit(builder.data({"id": list(range(num_rows, num_rows + 500)), "name": ["x"] * 500}))
+    dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1, num_rows + 499]  # none in the second chunk
+    builder.commit(builder.equality_delete({"id": dead}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, reader="native", limits=limits)
+    assert ("scalar-subquery" in frame._jdf.queryExecution().toString()) == (limits is _PLANNED)
+    assert frame.count() == num_rows + 500 - len(dead)
+    assert frame.where(f"id in ({','.join(map(str, dead))})").count() == 0
+
+
+def test_a_column_that_older_files_lack_is_null_in_the_native_reader_too(
+    spark: SparkSession, builder: TableBuilder
+) -> None:
+    builder.evolve(*_COLUMNS, Column(3, "more", "int"))
+    builder.commit(builder.data({"id": [5000], "name": ["y"], "more": [7]}))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    frame = dataframe(spark, scan, reader="native")
+    assert frame.filter("more = 7").count() == 1
+    assert frame.filter("more is null").count() == 530
+
+
+@pytest.mark.parametrize(
+    ("condition", "why_not"),
+    [
+        ("id >= 0", None),
+        ("id is not null and name = 'x' and id between 0 and 2199", None),
+        ("id > 0", "the scan has a predicate"),
+        ("id < 2199", "the scan has a predicate"),
+        ("name <> 'y' and id % 2 >= 0 and id <> 5", "the scan has a predicate"),
+    ],
+)
+def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
+    spark: SparkSession, builder: TableBuilder, condition: str, why_not: str | None
+) -> None:
+    scan = scan_core.open_table(builder.metadata_path).scan().where(condition)
+    reason = why_not_native(spark, scan)
+    assert reason is None if why_not is None else str(reason).startswith(why_not)
+    frame = dataframe(spark, scan)
+    assert choice_of(frame).strategy == ("python" if why_not else "native")
+    assert _ids(frame) == sorted(scan.to_table()["id"].to_pylist())
+    blind = scan.with_options(scan_core.ScanOptions(prune_files=False))
+    assert why_not_native(spark, blind) is not None
+
+
+def test_rows_of_null_are_no_rows_that_fulfil_a_filter(spark: SparkSession, builder: TableBuilder) -> None:
+    builder.commit(builder.data({"id": [3000, None], "name": ["x", "x"]}))
+    frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan().where("id >= 0"))
+    assert choice_of(frame).strategy == "python"
+    assert frame.count() == 531
