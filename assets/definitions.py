@@ -1,23 +1,168 @@
-"""What `dagster dev` loads: definitions built from one nevermore.yaml.
-
-Found through NEVERMORE_CONFIG, else ./nevermore.yaml, else the demo project. Without any, Dagster still starts and
-says what to do; a config that is there but wrong is an error with its line.
-"""
+"""Dagster definitions of a project: assets of mirrors and change logs, jobs, schedules, sensors."""
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from assets.jobs import check_job, check_schedule, ingest_job, ingest_schedule, jobs_by_time, publish_schedules
-from assets.mirrors import change_log_assets, mirror_asset
-from assets.project import Project, mirror_key
+from assets.project import CHANGE_LOG_GROUP, MIRROR_GROUP, Project, change_log_key, mirror_key, table_pool
 from assets.published import partitions_of, publish_after_ingest, publish_job, published_asset
 from checks.asset_checks import mirror_asset_checks
-from pipelines.config.project import Config, load
-from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import sources
+from pipelines.config.project import Config, change_log_name, load, quarantine_name
+from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.ingest.feed_run import apply_logs, run_once, sources
+from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded
+from scan_core.model.schema import Schema
+from scan_core.scan import open_table
+
+_OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
+
+
+def require_success(report: IngestReport) -> None:
+    """Fail the step if a table failed; the others keep what they committed.
+
+    Raises:
+        dagster.Failure: names every failed table; retried only where trying again can help.
+    """
+    failed = [table for table in report.tables if table.error is not None]
+    if failed:
+        raise dg.Failure(
+            "; ".join(f"{table.table}: {table.error}" for table in failed),
+            metadata={table.table: str(table.error) for table in failed},
+        )
+
+
+def change_log_metadata(config: Config, report: TableReport) -> dict[str, dg.MetadataValue]:
+    """Events by operation, what went to quarantine, and where the log stands."""
+    values: dict[str, dg.MetadataValue] = {
+        "status": dg.TextMetadataValue(report.status),
+        "events": dg.IntMetadataValue(report.events.total()),
+        "quarantined": dg.IntMetadataValue(report.quarantined),
+        "commits": dg.IntMetadataValue(report.log_commits),
+        "snapshot id": dg.TextMetadataValue(str(report.log_snapshot_id)),
+        "position": dg.TextMetadataValue(str(report.position)),
+    }
+    for operation, count in sorted(report.events.items()):
+        values[f"events: {_OPERATIONS.get(operation, operation)}"] = dg.IntMetadataValue(count)
+    table = find_table(open_catalog(config), change_log_name(report.table))
+    snapshot = None if table is None else open_table(table).metadata.current_snapshot
+    if snapshot is not None:
+        values["dagster/row_count"] = dg.IntMetadataValue(int(snapshot.summary.get("total-records", 0)))
+        values["bytes in log"] = dg.IntMetadataValue(int(snapshot.summary.get("total-files-size", 0)))
+    return values
+
+
+def mirror_metadata(config: Config, report: TableReport) -> dict[str, dg.MetadataValue]:
+    """What was written, and what the mirror holds now."""
+    values: dict[str, dg.MetadataValue] = {
+        "status": dg.TextMetadataValue(report.status),
+        "rows written": dg.IntMetadataValue(report.data_rows),
+        "data files written": dg.IntMetadataValue(report.data_files),
+        "delete files written": dg.IntMetadataValue(report.delete_files),
+        "deleted keys written": dg.IntMetadataValue(report.delete_rows),
+        "removals that found no row": dg.IntMetadataValue(report.missed_removals),
+        "bytes written": dg.IntMetadataValue(report.written_bytes),
+        "commits": dg.IntMetadataValue(report.mirror_commits),
+        "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),
+    }
+    table = find_table(open_catalog(config), report.table)
+    if table is not None:
+        opened = open_table(table)
+        scan = opened.scan()
+        values["dagster/row_count"] = dg.IntMetadataValue(scan.count())
+        values["dagster/column_schema"] = column_schema(opened.schema)
+        values["rows removed by deletes"] = dg.IntMetadataValue(
+            scan.metrics.rows_removed_by_equality_deletes + scan.metrics.rows_removed_by_position_deletes
+        )
+        values["bytes read to count"] = dg.IntMetadataValue(scan.metrics.bytes_read)
+    return values
+
+
+def column_schema(schema: Schema) -> dg.TableSchemaMetadataValue:
+    """A table's columns as Dagster shows them."""
+    return dg.TableSchemaMetadataValue(
+        dg.TableSchema(
+            [
+                dg.TableColumn(
+                    f.name, str(f.type), f.doc, constraints=dg.TableColumnConstraints(nullable=not f.required)
+                )
+                for f in schema.fields
+            ]
+        )
+    )
+
+
+def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:
+    """The change logs of the tables of one source.
+
+    Each run appends everything new, in order, and a change that is in the log already is not appended again.
+    """
+    names = {change_log_key(table): table for table in tables}
+    source = config.tables[tables[0]].source
+
+    @dg.multi_asset(
+        name="change_logs_of_" + "_and_".join(key.path[-1] for key in names),
+        specs=[
+            dg.AssetSpec(
+                key,
+                group_name=CHANGE_LOG_GROUP,
+                kinds={"iceberg"},
+                description=f"Every decoded change of {table}, append-only, from {', '.join(source.path)}.",
+                metadata={
+                    "source": dg.TextMetadataValue(", ".join(source.path)),
+                    "quarantine": dg.TextMetadataValue(quarantine_name(table)),
+                },
+                skippable=True,
+            )
+            for key, table in names.items()
+        ],
+        can_subset=True,
+        pool=table_pool(tables[0]),
+    )
+    def change_logs(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
+        selected = [table for key, table in names.items() if key in context.selected_asset_keys]
+        current = project.config()
+        report = run_once(
+            current, lambda table: context.log.info("%s: committed", table.table), selected, log_only=True
+        )
+        for table in report.tables:
+            if table.error is None:
+                yield dg.MaterializeResult(
+                    asset_key=change_log_key(table.table), metadata=change_log_metadata(current, table)
+                )
+        require_success(report)
+
+    return change_logs
+
+
+def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
+    """The mirror of one table. Each run applies what its change log has and the mirror has not."""
+    settings = config.tables[table]
+    key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "told by the feed")
+
+    @dg.asset(
+        key=mirror_key(table),
+        deps=[change_log_key(table)],
+        group_name=MIRROR_GROUP,
+        kinds={"iceberg"},
+        pool=table_pool(table),
+        description=f"The rows of {table} as its change log leaves them. Key: {key}.",
+    )
+    def mirror(context: dg.AssetExecutionContext, project: Project) -> dg.MaterializeResult:  # type: ignore[type-arg] # the value is None
+        current = project.config()
+        report = apply_logs(current, tables=[table])
+        require_success(report)
+        (found,) = report.tables
+        context.log.info(
+            "%s: %s, %s rows written, %s deleted keys", table, found.status, found.data_rows, found.delete_rows
+        )
+        return dg.MaterializeResult(metadata=mirror_metadata(current, found))
+
+    return mirror
+
 
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
 SPARK_VARIABLE = "NEVERMORE_SPARK_MASTER"

@@ -13,8 +13,7 @@ from typing import Any
 import scan_core
 from benchmarks.race import Goal, race, report
 from benchmarks.shapes import DATA, build
-from pipelines.maintain.bitmap_indexes import build_indexes
-from pipelines.maintain.statistics_target import PathTarget
+from pipelines.maintain.bitmap_indexes import PathTarget, build_indexes
 from scan_core import ScanOptions
 
 FOLDER = DATA / "bitmap_index"

@@ -34,7 +34,7 @@ def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, C
     """For each way to read: the DataFrame over the table, given a query's name."""
     import scan_core
     from scan_core.deletes.indexes import DELETE_CACHE
-    from scan_core.spark import dead_row_bits
+    from scan_core.spark import native as dead_row_bits
     from scan_core.spark.dataframe import dataframe
 
     def native(_: str) -> "DataFrame":

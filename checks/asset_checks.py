@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
+from checks.comparison import CheckResult
 from checks.mirror_checks import checks_of, run_checks
-from checks.result import CheckResult
 from pipelines.config.project import Config
 
 PROJECT = "project"

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.comparison import Comparison, canonical, compare
+from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, Comparison, canonical, compare, sample
 from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_log
 from checks.reference.sql_columns import open_connection
-from checks.result import MOST_OFFENDING_KEYS, CheckResult, sample
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.iceberg.positions import LOG_ORDINAL
 from scan_core.model.errors import ScanError

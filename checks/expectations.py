@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checks.comparison import canonical
-from checks.result import MOST_OFFENDING_KEYS, CheckResult, sample
+from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, canonical, sample
 from scan_core.model.schema import Schema
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import scan_core
-from checks.result import CheckResult
+from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
 from scan_core.model.schema import StructType
 

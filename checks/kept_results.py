@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from uuid import uuid4
 
-from checks.result import CheckResult
+from checks.comparison import CheckResult
 from checks.subject import Subject
 from pipelines.iceberg.storage import Storage
 from scan_core.model.errors import ScanError

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checks.result import CheckResult
+from checks.comparison import CheckResult
 from checks.subject import Subject
+from scan_core.columns.conversion import descended
 from scan_core.columns.file_reader import FileReader, field_id_of
 from scan_core.columns.memory_budget import MemoryBudget
-from scan_core.columns.struct_members import descended
 from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
 from scan_core.files.open_file import open_file
 from scan_core.io.files import file_size
@@ -29,17 +29,15 @@ from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanEr
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
-from scan_core.model.single_value import decode_bound
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
-from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.statistics import ColumnStatistics, decode_bound
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.model.transforms import Transform, normalise_value, parse_transform, partition_value
 from scan_core.plan.explain import partition_text
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.projection import Constant, FileProjection, partition_scalar
 from scan_core.read.split_reader import read_split
-from scan_core.rows.algebra import from_ranges
-from scan_core.rows.selection import All
+from scan_core.rows.selection import All, from_ranges
 from scan_core.scan import Table
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 from scan_core.verification import Damage, verify_bytes

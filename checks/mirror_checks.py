@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import scan_core
+from checks.comparison import CheckResult
 from checks.equality import (
     NeedsAllRows,
     check_changed_keys,
@@ -21,7 +22,6 @@ from checks.equality import (
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
-from checks.result import CheckResult
 from checks.subject import Subject
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name

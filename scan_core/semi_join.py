@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from scan_core.files.open_file import open_file
 from scan_core.joins.column_keys import MOST_RANGES, KeyField, KeyRanges, engine_array, engine_values, merged_ranges
-from scan_core.joins.given_keys import distinct_keys, key_table
 from scan_core.joins.key_set import KeySet
-from scan_core.joins.late_keys import LateKeys, from_text, to_text
+from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
 from scan_core.joins.request import FilterKeys, RuntimeFilter
 from scan_core.model.errors import OptionError
 from scan_core.model.snapshot import FileFormat

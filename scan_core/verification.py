@@ -11,8 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from scan_core.bitmaps.column_index import decode_bitmap
-from scan_core.bitmaps.layout import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_directory
+from scan_core.bitmaps.column_index import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_bitmap, decode_directory
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.deletes.positions import check_vector_frame
 from scan_core.files.avro import MAX_BLOCK_BYTES, read_block

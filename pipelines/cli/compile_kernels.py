@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from scan_core.native.machine_code import KEYS, load_kernels, uncompiled
 
 MODULES = (
-    "pipelines.jsonscan.event_kernels",
+    "pipelines.jsonscan.object_kernels",
     "pipelines.jsonscan.document_kernels",
     "pipelines.jsonscan.row_kernels",
     "pipelines.jsonscan.object_kernels",

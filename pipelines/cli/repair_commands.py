@@ -73,8 +73,7 @@ def index(
     Example: `nevermore index shop.orders --columns status,country`
     """
     from pipelines.cli.arguments import split_names
-    from pipelines.maintain.bitmap_indexes import build_indexes
-    from pipelines.maintain.statistics_target import statistics_target
+    from pipelines.maintain.bitmap_indexes import build_indexes, statistics_target
 
     target = statistics_target(changeable_table(table, config))
     report = build_indexes(target, split_names(columns), snapshot_id=snapshot, most_values=most_values)
@@ -290,8 +289,8 @@ def resync(
     from pipelines.config.project import load
     from pipelines.iceberg.recovery import open_existing
     from pipelines.ingest.table_patterns import expanded
-    from pipelines.maintain.resync import resync as make_anew
-    from pipelines.maintain.resync import resync_from
+    from pipelines.maintain.replay import resync as make_anew
+    from pipelines.maintain.replay import resync_from
 
     settings = load(config)
     settings.table(table)

@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import ORDER, TIMESTAMP, ChangeBatch, RawEvents, Rejected, change_schema
+from pipelines.decode.batches import ORDER, TIMESTAMP, ChangeBatch, RawEvents, Reasons, Rejected, change_schema
 from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import TableFeed
 from pipelines.decode.image import Columns, Image, is_whole, typed
-from pipelines.decode.reasons import Reasons
 from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
 
 Mask = NDArray[np.bool_]

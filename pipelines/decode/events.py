@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Rejected
+from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
 from pipelines.decode.casting import cast_each
 from pipelines.decode.image import ImageSource
 from pipelines.decode.json_columns import TEXT_KINDS, decode, text
-from pipelines.decode.reasons import Reasons, with_value
 from pipelines.decode.value_types import ValueType, from_arrow, plain_type
 from pipelines.errors import ConfigError
 from pipelines.jsonscan import text_kernels

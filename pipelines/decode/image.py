@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pipelines.decode import arrow_columns
 from pipelines.decode.arrow_columns import count_cut, fitted
+from pipelines.decode.batches import Reasons, of_values
 from pipelines.decode.json_columns import decode
-from pipelines.decode.reasons import Reasons, of_values
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import ConfigError
 from pipelines.jsonscan import row_kernels, text_kernels

@@ -35,7 +35,7 @@ from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed, matc
 from pipelines.decode.image import placeholder_patterns
 from pipelines.decode.json_columns import json_text
 from pipelines.errors import ConfigError, SourceError
-from pipelines.formats.canal import CanalOptions, decode_canal
+from pipelines.formats.binlog import CanalOptions, MaxwellOptions, decode_canal, decode_maxwell
 from pipelines.formats.change_rows import DmsOptions, RowChangeOptions, complete_pairs, decode_dms, decode_rows
 from pipelines.formats.debezium import (
     DebeziumAvroOptions,
@@ -45,7 +45,6 @@ from pipelines.formats.debezium import (
     is_unwrapped,
 )
 from pipelines.formats.debezium_json import decode_debezium
-from pipelines.formats.maxwell import MaxwellOptions, decode_maxwell
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names

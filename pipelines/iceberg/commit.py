@@ -15,11 +15,10 @@ from typing import Any, Literal, TypeVar
 
 from pipelines import own_version
 from pipelines.errors import CommitConflictError, CommitUnknownError
-from pipelines.iceberg import crash_points
-from pipelines.iceberg.commit_manifests import Selection, SnapshotManifests
+from pipelines.iceberg import storage
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
-from pipelines.iceberg.manifests import ManifestEntry, manifest_list_bytes
+from pipelines.iceberg.manifests import ManifestEntry, Selection, SnapshotManifests, manifest_list_bytes
 from pipelines.iceberg.metadata_swap import supports, swap_snapshot
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
@@ -345,7 +344,7 @@ class RowDelta:
         """
         snapshot, committed = self._snapshot(added, properties, remove, operation)
         self._swap(snapshot)
-        crash_points.reached("after-commit")
+        storage.reached("after-commit")
         return committed
 
     def stage(
@@ -396,7 +395,7 @@ class RowDelta:
         operation: Operation | None,
     ) -> tuple[dict[str, Any], Committed]:
         """Write manifests; the snapshot as metadata has it."""
-        crash_points.reached("after-files")
+        storage.reached("after-files")
         metadata = self.table.metadata
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
@@ -413,7 +412,7 @@ class RowDelta:
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
             manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
         )
-        crash_points.reached("after-manifests")
+        storage.reached("after-manifests")
         snapshot = {
             "snapshot-id": snapshot_id,
             **({} if self.base_snapshot_id is None else {"parent-snapshot-id": self.base_snapshot_id}),

@@ -1,19 +1,40 @@
 """Writes, reads and removes whole files of a table.
 
 Local files are accessed directly, all others through their file system.
+
+Named places at which tests end a run, chosen with NEVERMORE_CRASH_AT.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
 from scan_core.io import files
 from scan_core.io.catalog import filesystem
 from scan_core.io.location import FileIOConfig, parse_location
+
+CrashPoint = Literal["after-files", "after-manifests", "after-commit", "before-acknowledgement"]
+VARIABLE = "NEVERMORE_CRASH_AT"
+EXIT_CODE = 137
+
+_reached: Counter[str] = Counter()
+
+
+def reached(point: CrashPoint) -> None:
+    """Tell that the run is at `point`."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    name, _, time = wanted.partition(":")
+    _reached[point] += 1
+    if name == point and _reached[point] == int(time or 1):
+        os._exit(EXIT_CODE)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pipelines.config.project import TableConfig, change_log_name, partition_fie
 from pipelines.decode.batches import ORDER, ChangeBatch, Rejected
 from pipelines.decode.column_types import widened
 from pipelines.errors import PipelineError
-from pipelines.iceberg import crash_points
+from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.parquet_output import WriterOptions
@@ -320,7 +320,7 @@ class TableIngest:
         if changes is not None:
             changes.close()
         self._pending.clear()
-        crash_points.reached("before-acknowledgement")
+        storage.reached("before-acknowledgement")
         if self._progress is not None:
             self._progress(self.report)
 

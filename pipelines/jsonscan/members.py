@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.errors import SourceError
-from pipelines.jsonscan import document_kernels, event_kernels, object_kernels
+from pipelines.jsonscan import document_kernels, object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import (
     Bytes,
@@ -226,7 +226,7 @@ def scan_nested(
             bases[names.index(name)] = fixed + capacity * number
         row = 0
         while row < count and len(known) <= capacity:
-            row, name_start, name_end = event_kernels.scan_nested(
+            row, name_start, name_end = object_kernels.scan_nested(
                 documents.data,
                 documents.start,
                 documents.end,

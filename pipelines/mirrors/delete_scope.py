@@ -24,8 +24,8 @@ from scan_core.io.cache import BoundedCache
 from scan_core.metadata.manifest_list import DATA_MANIFEST, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests
 from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.single_value import decode_bound
 from scan_core.model.snapshot import DataFile, PartitionSpec
+from scan_core.model.statistics import decode_bound
 
 Mask = npt.NDArray[np.bool_]
 MOST_FILES = 20_000

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.config.values import KEEP_SNAPSHOTS
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
-from pipelines.iceberg import crash_points
+from pipelines.iceberg import storage as crash_points
 from pipelines.iceberg.catalog import create_table, find_table, identifier
 from pipelines.iceberg.commit import (
     MAIN,
@@ -29,7 +29,6 @@ from pipelines.iceberg.commit import (
     retry_conflicts,
     settle,
 )
-from pipelines.iceberg.commit_manifests import Selection
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
 from pipelines.iceberg.manifests import (
@@ -37,6 +36,7 @@ from pipelines.iceberg.manifests import (
     ManifestEntry,
     PartitionLayout,
     Record,
+    Selection,
     read_manifest,
     read_manifest_list,
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from scan_core.bitmaps.layout import (
+from scan_core.bitmaps.column_index import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,

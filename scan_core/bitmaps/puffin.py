@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from scan_core.io.files import file_size, read_bytes
 from scan_core.io.location import FileIOConfig
-from scan_core.metadata.document import Document
+from scan_core.metadata.table_json import Document
 from scan_core.model.errors import MalformedTableError
 
 MAGIC = b"PFA1"

@@ -7,8 +7,7 @@ here, the rows are the same.
 from dataclasses import dataclass
 
 from scan_core.model.options import ScanOptions
-from scan_core.rows.algebra import from_ranges
-from scan_core.rows.selection import RowSelection, intersect, row_count, to_indices
+from scan_core.rows.selection import RowSelection, from_ranges, intersect, row_count, to_indices
 
 _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches

@@ -18,9 +18,8 @@ from scan_core.deletes.positions import (
     read_position_deletes,
 )
 from scan_core.keys.columns import BytesColumn
-from scan_core.keys.dense import DenseIndex
 from scan_core.keys.equality_index import EqualityIndex, find_deleted, threshold_of
-from scan_core.keys.hashed import HashedIndex
+from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import SIGN_BIT, KeySummary
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteFile

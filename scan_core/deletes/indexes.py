@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.columns.file_reader import FileReader, RowGroup, field_id_of
+from scan_core.columns.file_reader import FileReader, RowGroup, apply_name_mapping, field_id_of
 from scan_core.columns.memory_budget import MemoryBudget
-from scan_core.columns.name_mapping import apply_name_mapping
 from scan_core.files.open_file import open_file
 from scan_core.io.cache import BoundedCache
 from scan_core.io.files import fingerprint
@@ -41,8 +40,7 @@ from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, StructType, arrow_type
 from scan_core.model.snapshot import DeleteFile
 from scan_core.native.compiled import may_use_numba
-from scan_core.rows.algebra import from_ranges
-from scan_core.rows.selection import All
+from scan_core.rows.selection import All, from_ranges
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 _MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64

@@ -3,17 +3,22 @@
 Conditions (comparison, range, list, LIKE, IS NULL) are evaluated here; arithmetic, strings, dates, casts and nested
 values have modules of their own. `cost` estimates are relative costs per row.
 
+Arithmetic, bitwise operators and rounding with Spark's ANSI meaning: an overflow fails its row, not the batch.
+
+Members of structs, subscripts of lists and maps: by offsets over the child arrays, never row by row.
 """
 
-from collections.abc import Mapping
+import decimal
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr import arithmetic, nested, strings, temporal
+from scan_core.expr import strings, temporal
 from scan_core.expr.bound import (
     And,
     Between,
@@ -36,30 +41,409 @@ from scan_core.expr.bound import (
     walk,
 )
 from scan_core.expr.casts import cast
-from scan_core.expr.coercion import BYTES, name_of
-from scan_core.expr.compare import compare, contains
+from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
+from scan_core.expr.compare import compare, contains, numbers
 from scan_core.expr.frame import Codes, Frame, conjunction, disjunction, negation, not_false, scattered, sole_column
+from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.strings import like_matcher, lower
 from scan_core.expr.vectors import (
+    OVERFLOW,
+    SHORT_DECIMAL_DIGITS,
     BoolMask,
     Kernel,
     Operand,
     Truth,
     Vector,
     array_from,
+    array_of,
     array_of_truth,
     boolean_values,
+    decimal_array,
     failures,
+    fixed_values,
     is_null_scalar,
     minus,
     null_mask,
     nulls_of,
+    outcome,
+    rounded_decimal,
     truth_of_array,
     union,
+    valid_mask,
     with_nulls,
 )
-from scan_core.model.schema import Type, arrow_type
+from scan_core.model.schema import ListType, MapType, PrimitiveType, Type, arrow_type
 from scan_core.rows.buffers import scalar
+
+DIVISION_BY_ZERO = "division by zero"
+
+
+def _binary(sign: str) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        if name_of(result) in FLOATING:
+            return _floats(sign, arguments, types, result)
+        if name_of(result) in INTEGRAL and name_of(types[0]) in INTEGRAL:
+            return _integers(sign, arguments, types, result)
+        return _decimals(sign, arguments, types, result)
+
+    return kernel
+
+
+def _floats(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
+    null = nulls_of(*arguments)
+    with np.errstate(all="ignore"):
+        match sign:
+            case "+":
+                return outcome(left + right, null, None, result, "")
+            case "-":
+                return outcome(left - right, null, None, result, "")
+            case "*":
+                return outcome(left * right, null, None, result, "")
+            case "/":
+                zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
+                return outcome(np.true_divide(left, right), null, zero, result, DIVISION_BY_ZERO)
+            case _:
+                zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
+                return outcome(np.fmod(left, right), null, zero, result, DIVISION_BY_ZERO)
+
+
+def _length(left: Any, right: Any) -> int:
+    return len(left) if isinstance(left, np.ndarray) else len(right)
+
+
+def _integers(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    sides = [numbers(a, t) for a, t in zip(arguments, types, strict=True)]
+    left: Any
+    right: Any
+    left, right = (s.astype(np.int64, copy=False) if isinstance(s, np.ndarray) else np.int64(s) for s in sides)
+    null = nulls_of(*arguments)
+    low, high = INT_RANGE if name_of(result) == "int" else LONG_RANGE
+    with np.errstate(all="ignore"):
+        if sign in {"/", "%", "div"}:
+            return _integer_division(sign, left, right, null, result)
+        if sign == "*":
+            values = left * right
+            failed = _product_overflows(left, right, values) if high == LONG_RANGE[1] else None
+        elif sign == "+":
+            values = left + right
+            failed = ((left ^ values) & (right ^ values)) < 0
+        else:
+            values = left - right
+            failed = ((left ^ right) & (left ^ values)) < 0
+    if high != LONG_RANGE[1]:  # ints were computed in 64 bits
+        failed = (values < low) | (values > high)
+    return outcome(values, null, failed, result, f"{OVERFLOW} of {result}")
+
+
+def _integer_division(sign: str, left: Any, right: Any, null: BoolMask | None, result: Type) -> Vector:
+    zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
+    divisor = np.where(zero, 1, right)
+    quotient = left // divisor
+    remainder = left - quotient * divisor
+    toward_zero = (remainder != 0) & ((remainder < 0) != (left < 0))
+    if sign == "%":
+        return outcome(np.where(toward_zero, remainder - divisor, remainder), null, zero, result, DIVISION_BY_ZERO)
+    wrapped = (left == LONG_RANGE[0]) & (divisor == -1)
+    values = np.where(wrapped, 0, quotient + toward_zero)
+    reason = DIVISION_BY_ZERO if zero.any() else f"{OVERFLOW} of {result}"
+    return outcome(values, null, zero | wrapped, result, reason)
+
+
+def _product_overflows(left: Any, right: Any, product: Any) -> BoolMask | None:
+    if _magnitude(left) * _magnitude(right) <= LONG_RANGE[1]:
+        return None
+    safe = np.where(left == 0, 1, left)
+    exact = (product // safe == right) & (product % safe == 0)
+    return np.asarray((left != 0) & (~exact | ((left == -1) & (right == LONG_RANGE[0]))))
+
+
+def _magnitude(side: Any) -> int:
+    if not isinstance(side, np.ndarray):
+        return abs(int(side))
+    return max(abs(int(side.min())), abs(int(side.max()))) if len(side) else 0
+
+
+def _decimals(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    (p1, s1), (p2, s2) = (decimal_of(t) for t in types)
+    null = nulls_of(*arguments)
+    left, right = (a.cast(pa.decimal256(*decimal_of(t))) for a, t in zip(arguments, types, strict=True))
+    if sign in {"+", "-"}:
+        return rounded_decimal((pc.add if sign == "+" else pc.subtract)(left, right), null, result)
+    if sign == "*":
+        return rounded_decimal(pc.multiply(left, right), null, result)
+    if sign in {"%", "div"}:  # binding allows at most 18 digits at the common scale
+        return _short_decimal_division(sign, arguments, types, result)
+    length = len(left) if isinstance(left, pa.Array) else len(right)
+    if isinstance(right, pa.Scalar):
+        zero = np.full(length, right.as_py() == 0)
+    else:
+        zero = np.asarray(pc.fill_null(pc.equal(right, _decimal(0, right.type)), False))
+    # Arrow cuts off after max(4, s1 + p2 - s2 + 1) digits; one digit more than wanted makes rounding half up exact
+    missing = max(0, decimal_of(result)[1] + 1 - max(4, s1 + p2 - s2 + 1))
+    dividend = left.cast(pa.decimal256(p1 + missing, s1 + missing))
+    divisor = pc.if_else(pa.array(zero), _decimal(1, right.type), right) if zero.any() else right
+    vector = rounded_decimal(pc.divide(dividend, divisor), union(null, zero if zero.any() else None), result)
+    failed = zero if null is None else zero & ~null
+    if not failed.any():
+        return vector
+    return Vector(vector.values, union(vector.failed, failed), DIVISION_BY_ZERO)
+
+
+def _decimal(unit: int, type_: pa.DataType) -> pa.Scalar:
+    """Zero, or the smallest positive value: 1 itself does not fit a decimal(2, 2)."""
+    return pa.scalar(decimal.Decimal(unit).scaleb(-type_.scale), type_)
+
+
+def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    scale = max(decimal_of(t)[1] for t in types)
+    aligned = pa.decimal128(SHORT_DECIMAL_DIGITS, scale)
+    stored = PrimitiveType("decimal", (SHORT_DECIMAL_DIGITS, scale))
+    sides = [a.cast(pa.decimal128(*decimal_of(t))).cast(aligned) for a, t in zip(arguments, types, strict=True)]
+    left, right = (
+        n.astype(np.int64) if isinstance(n, np.ndarray) else np.int64(n) for n in (numbers(s, stored) for s in sides)
+    )
+    null = nulls_of(*arguments)
+    whole = _integer_division(sign, left, right, null, LONG)
+    if sign == "div":
+        return whole
+    unscaled = fixed_values(whole.values).astype(np.int64)
+    values = decimal_array(unscaled, null_mask(whole.values), scale)
+    vector = rounded_decimal(values, null_mask(whole.values), result)
+    return Vector(vector.values, union(vector.failed, whole.failed), whole.reason or vector.reason)
+
+
+def _negative(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    if name_of(result) == "decimal":
+        return Vector(pc.negate(arguments[0]))
+    values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
+    failed = None
+    if name_of(result) in INTEGRAL:
+        failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
+    with np.errstate(over="ignore"):
+        return outcome(-values, null, failed, result, f"{OVERFLOW} of {result}")
+
+
+def _absolute(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    if name_of(result) == "decimal":
+        return Vector(pc.abs(arguments[0]))
+    values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
+    failed = None
+    if name_of(result) in INTEGRAL:
+        failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
+    with np.errstate(over="ignore"):
+        return outcome(np.abs(values), null, failed, result, f"{OVERFLOW} of {result}")
+
+
+def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    with np.errstate(invalid="ignore"):
+        return outcome(np.sqrt(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
+
+
+def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    values = numbers(arguments[0], types[0])
+    valid = valid_mask(arguments[0])
+    nan = np.isnan(values)
+    return Vector(array_of(nan if valid is None else nan & valid, None, result))  # isnan(NULL) is false in Spark
+
+
+ARITHMETIC_KERNELS: Mapping[str, Kernel] = {
+    **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
+    "negative": _negative,
+    "abs": _absolute,
+    "isnan": _is_nan,
+    "sqrt": _square_root,
+}
+"""By function name; `try ` forms use the same kernels."""
+
+
+def _bitwise(operation: np.ufunc) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
+        return outcome(operation(left, right), nulls_of(*arguments), None, result, "")
+
+    return kernel
+
+
+def _invert(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    return outcome(np.invert(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
+
+
+BITWISE_KERNELS: Mapping[str, Kernel] = {
+    "&": _bitwise(np.bitwise_and),
+    "|": _bitwise(np.bitwise_or),
+    "^": _bitwise(np.bitwise_xor),
+    "~": _invert,
+}
+
+
+_LEAST_ROUNDED = 1e-20
+"""Rounding to at most 15 digits leaves nothing of smaller numbers."""
+_WHOLE_FROM = 2.0**53
+
+
+def _floor_or_ceil(floats: Callable[[Any], Any], mode: str) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        null = nulls_of(arguments[0])
+        if name_of(result) == "decimal":
+            wide = arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1]))
+            return rounded_decimal(pc.round(wide, ndigits=0, round_mode=mode), null, result)
+        values = numbers(arguments[0], types[0])
+        if name_of(types[0]) in INTEGRAL:
+            return outcome(values, null, None, result, "")
+        with np.errstate(invalid="ignore"):
+            whole = floats(values)
+            outside = (whole < -(2.0**63)) | (whole >= 2.0**63)
+            usable = np.where(outside | np.isnan(whole), 0, whole).astype(np.int64)  # NaN gives 0, as in Java
+        return outcome(usable, null, outside, result, f"{OVERFLOW} of {result}")
+
+    return kernel
+
+
+def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    null, digits = nulls_of(arguments[0]), arguments[1].as_py()
+    if name_of(result) == "decimal":
+        return rounded_decimal(arguments[0].cast(pa.decimal256(76, decimal_of(types[0])[1])), null, result)
+    values = numbers(arguments[0], types[0])
+    with np.errstate(invalid="ignore"):
+        has_fraction = (np.abs(values) < _WHOLE_FROM) & (np.trunc(values) != values)
+    # Spark takes the digits of the shortest text of the number
+    text = pa.array(np.where(has_fraction & (np.abs(values) > _LEAST_ROUNDED), values, 0).astype(values.dtype)).cast(
+        pa.string()
+    )
+    exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")
+    rounded = np.asarray(exact.cast(pa.string()).cast(pa.float64())).astype(values.dtype)
+    return outcome(np.where(has_fraction, rounded, values), null, None, result, "")
+
+
+ROUNDING_KERNELS: Mapping[str, Kernel] = {
+    "floor": _floor_or_ceil(np.floor, "down"),
+    "ceil": _floor_or_ceil(np.ceil, "up"),
+    "round": _round,
+}
+"""By function name."""
+
+
+OUT_OF_RANGE = "a position outside the list"
+
+
+def member(array: pa.Array, index: int) -> pa.Array:
+    """A member of a struct, NULL where the struct is."""
+    return pc.struct_field(array, [index])
+
+
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each row's elements begin and the last one's end, in the child arrays."""
+    dtype = np.int64 if pa.types.is_large_list(array.type) else np.int32
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array) + 1, dtype=np.int64)
+    return np.frombuffer(buffer, dtype=dtype)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.diff(offsets_of(array))
+
+
+def _size(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    return outcome(_lengths(arguments[0]), nulls_of(*arguments), None, result, "")
+
+
+def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: BoolMask) -> pa.Array:
+    return child.take(pa.array(places, mask=~present))
+
+
+def _list_get(*, from_one: bool) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+        array, positions = arguments[0], numbers(arguments[1], types[1])
+        offsets = offsets_of(array)
+        lengths = np.diff(offsets)
+        if from_one:
+            index: Any = np.where(np.asarray(positions) < 0, lengths + positions, positions - 1)
+        else:
+            index = np.broadcast_to(np.asarray(positions), len(array))
+        null = nulls_of(*arguments)
+        present = (index >= 0) & (index < lengths)
+        failed = ~present if null is None else ~present & ~null
+        present = present if null is None else present & ~null
+        values = _gather(array.values, offsets[:-1] + index, present)
+        return Vector(values, failed if failed.any() else None, OUT_OF_RANGE if failed.any() else "")
+
+    return kernel
+
+
+def _map_get(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
+    array, key = arguments
+    places, present = _find_keys(array, key, types)
+    return Vector(_gather(array.items, places, present))
+
+
+def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[npt.NDArray[np.int64], BoolMask]:
+    map_type = types[0]
+    assert isinstance(map_type, MapType)  # noqa: S101  # binding gives map_get maps only
+    return find_elements(array, array.keys, map_type.key.type, key)
+
+
+def find_elements(
+    array: pa.Array, child: pa.Array, child_type: Type, wanted: Operand
+) -> tuple[npt.NDArray[np.int64], BoolMask]:
+    """For each row the place in `child` of the first element that equals `wanted`, and whether there is one."""
+    offsets = offsets_of(array)
+    first, last = int(offsets[0]), int(offsets[-1])
+    elements = child.slice(first, last - first)
+    if isinstance(wanted, pa.Array):
+        wanted = wanted.take(pa.array(np.repeat(np.arange(len(array)), np.diff(offsets))))
+    hits = compare("=", elements, wanted, child_type, child_type)
+    for side in (elements, wanted):
+        valid = valid_mask(side) if isinstance(side, pa.Array) else None
+        hits = hits if valid is None else hits & valid
+    found = np.flatnonzero(hits) + first
+    if len(found) == len(array) and bool(((found >= offsets[:-1]) & (found < offsets[1:])).all()):
+        return found, np.ones(len(array), dtype=np.bool_)  # each row has it once: no search
+    places = np.searchsorted(found, offsets[:-1])
+    clipped = found[np.minimum(places, len(found) - 1)] if len(found) else np.full(len(array), -1)
+    null = nulls_of(array)
+    present = (places < len(found)) & (clipped < offsets[1:])
+    return clipped, present if null is None else present & ~null
+
+
+def _array_contains(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    array, wanted = arguments
+    list_type = types[0]
+    assert isinstance(list_type, ListType)  # noqa: S101  # by binding
+    _, present = find_elements(array, array.values, list_type.element.type, wanted)
+    null = nulls_of(array, wanted)
+    holds_null = _rows_with_null(array)
+    unknown = ~present & holds_null if holds_null is not None else None
+    if unknown is not None:
+        null = unknown if null is None else null | unknown
+    return Vector(array_of(present, null, result))
+
+
+def _rows_with_null(array: pa.Array) -> BoolMask | None:
+    offsets = offsets_of(array)
+    first, last = int(offsets[0]), int(offsets[-1])
+    null = null_mask(array.values.slice(first, last - first))
+    if null is None:
+        return None
+    counts = np.concatenate(([0], np.cumsum(null)))
+    return np.asarray(counts[offsets[1:] - first] > counts[offsets[:-1] - first])
+
+
+def _map_contains_key(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+    _, present = _find_keys(arguments[0], arguments[1], types)
+    return Vector(array_of(present, nulls_of(*arguments), result))
+
+
+NESTED_KERNELS: Mapping[str, Kernel] = {
+    "size": _size,
+    "list_get": _list_get(from_one=False),
+    "list_element_at": _list_get(from_one=True),
+    "map_get": _map_get,
+    "array_contains": _array_contains,
+    "map_contains_key": _map_contains_key,
+}
+
 
 _COPY_COST, _MASK_COST = 4.0, 1.0
 _STRING_COST = 8.0
@@ -191,12 +575,12 @@ def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vecto
 
 
 _KERNELS: Mapping[str, Kernel] = {
-    **arithmetic.KERNELS,
-    **arithmetic.ROUNDING_KERNELS,
-    **arithmetic.BITWISE_KERNELS,
+    **ARITHMETIC_KERNELS,
+    **ROUNDING_KERNELS,
+    **BITWISE_KERNELS,
     **strings.KERNELS,
     **temporal.KERNELS,
-    **nested.KERNELS,
+    **NESTED_KERNELS,
 }
 
 
@@ -313,7 +697,7 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
             if field_id in frame:
                 return Vector(frame.column(field_id))
             vector = vector_of(operand, frame)
-            return Vector(nested.member(vector.values, index), vector.failed, vector.reason)
+            return Vector(member(vector.values, index), vector.failed, vector.reason)
         case Literal(value, type_):
             return Vector(scalar(value, arrow_type(type_)))
         case Failure(reason, type_):

@@ -29,8 +29,7 @@ from scan_core.metadata.avro_container import (
 )
 from scan_core.model.errors import MemoryLimitError, UnsupportedError
 from scan_core.model.schema import MAX_TYPE_DEPTH
-from scan_core.rows.algebra import select_rows
-from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 Finish = Callable[[pa.Array], pa.Array]
 

@@ -25,8 +25,7 @@ from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
 from scan_core.model.schema import MAX_TYPE_DEPTH
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.algebra import select_rows
-from scan_core.rows.selection import RowSelection, selected_count
+from scan_core.rows.selection import RowSelection, select_rows, selected_count
 
 Integers = npt.NDArray[np.int64]
 _WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)

@@ -20,7 +20,6 @@ from scan_core.io.cache import BoundedCache
 from scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
 from scan_core.joins.key_types import positive_zero
 from scan_core.keys.columns import Flags
-from scan_core.keys.dense import DenseIndex
 from scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
@@ -29,6 +28,7 @@ from scan_core.keys.equality_index import (
     find_deleted,
     needs_streaming,
 )
+from scan_core.keys.lookup import DenseIndex
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.options import ScanOptions
 from scan_core.native.compiled import may_use_numba

@@ -1,14 +1,15 @@
-"""RuntimeFilter: what a scan carries of one join: columns, keys, whether the result depends on it, what was decided.
+"""RuntimeFilter: what a scan carries of one join, and the cost model that decides where it is used."""
 
-Frozen and picklable, part of the context that splits share. Where it is used is the business of `planning.py` on the
-driver and `key_filter.py` on the workers.
-"""
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from scan_core.joins.column_keys import KeyField, KeyRanges
-from scan_core.joins.key_set import KeySet
+from scan_core.joins.key_set import KeyLookup, KeySet
 from scan_core.joins.late_keys import LateKeys
+from scan_core.model.options import ScanOptions
+from scan_core.model.snapshot import DataFile
+from scan_core.model.statistics import ColumnStatistics
 from scan_core.prune.verdicts import Level
 
 FilterKeys = KeySet | KeyRanges | LateKeys
@@ -62,3 +63,84 @@ class RuntimeFilter:
     def decided(self, decision: FilterDecision) -> "RuntimeFilter":
         """The same filter, used as decided."""
         return replace(self, decision=decision)
+
+
+BUILD_COST, ROW_COST, SAVED_COST = 60.0, 8.0, 40.0
+"""Nanoseconds to index a key, to look a row up, and what a row costs further on (decoding, handing over, joining)."""
+MOST_SHARE = 0.9
+"""Of the rows with a key: above, looking rows up costs more than the others would, where somebody joins again."""
+MOST_TESTED_SHARE = 0.5
+"""Above, some key is in every row group: Bloom filters and dictionaries are not read."""
+
+FileStatisticsOf = Callable[[DataFile], Callable[[int], ColumnStatistics | None]]
+
+
+def decide(
+    filter_: RuntimeFilter, files: Sequence[DataFile], statistics_of: FileStatisticsOf, options: ScanOptions
+) -> FilterDecision:
+    """Where to use a filter in a plan of these files.
+
+    Args:
+        filter_: whose keys are known, or not yet.
+        files: those left to read.
+        statistics_of: what the manifest tells of a file's columns.
+        options: of the scan.
+    """
+    run = uuid4().hex
+    keys = filter_.newest()
+    if not options.use_runtime_filters:
+        return FilterDecision(
+            run, tuple((level, "use_runtime_filters is off") for level in Level if level is not Level.ROWS)
+        )
+    off = _switched_off(options)
+    if not isinstance(keys, KeySet):
+        return FilterDecision(run, tuple(off.items()))
+    share = expected_share(keys.lookup(options), files, statistics_of)
+    if share is not None and share > MOST_TESTED_SHARE:
+        reason = f"{_percent(share)} of the rows are expected to have a key"
+        off |= dict.fromkeys((Level.BLOOM_FILTERS, Level.DICTIONARIES), reason)
+    if not filter_.is_exact and share is not None:
+        rows = sum(f.record_count for f in files)
+        if share > MOST_SHARE:
+            off[Level.ROWS] = f"{_percent(share)} of the rows are expected to have a key, and somebody joins again"
+        elif rows * (ROW_COST - (1 - share) * SAVED_COST) + keys.num_keys * BUILD_COST > 0:
+            off[Level.ROWS] = f"looking {rows} rows up in {keys.num_keys} keys is expected to cost more than it saves"
+    return FilterDecision(run, tuple(off.items()), share)
+
+
+def expected_share(lookup: KeyLookup, files: Sequence[DataFile], statistics_of: FileStatisticsOf) -> float | None:
+    """The part of the rows of these files that is expected to have a key; None if nothing tells.
+
+    By the first column of integers, as if values were spread evenly between the bounds of each file.
+    """
+    column = next((c for c in lookup.columns if c.numbers is not None), None)
+    if column is None or not files:
+        return 0.0 if lookup.keys.num_keys == 0 else None
+    rows = hits = 0.0
+    for file in files:
+        known = statistics_of(file)(column.field.field_id)
+        if known is None or not isinstance(known.lower, int) or not isinstance(known.upper, int):
+            return None
+        if known.lower > known.upper:
+            return None
+        held = column.count_between(known.lower, known.upper) or 0
+        rows += file.record_count
+        hits += file.record_count * held / (known.upper - known.lower + 1)
+    return hits / rows if rows else None
+
+
+def _switched_off(options: ScanOptions) -> dict[Level, str]:
+    """What options forbid."""
+    allowed = {
+        Level.FILES: options.prune_files or options.prune_partitions,
+        Level.ROW_GROUPS: options.prune_row_groups,
+        Level.BLOOM_FILTERS: options.prune_row_groups and options.use_bloom_filters,
+        Level.DICTIONARIES: options.prune_row_groups and options.prune_dictionaries,
+        Level.BITMAPS: options.use_bitmap_indexes,
+        Level.PAGES: options.prune_pages,
+    }
+    return {level: "switched off by an option" for level, is_on in allowed.items() if not is_on}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from scan_core.io.private_files import PrivateFolder, spill_folder
 from scan_core.keys.columns import Flags, Words, is_integer_like, key_column, null_flags
-from scan_core.keys.dense import DenseIndex, build_dense, build_dense_streamed
 from scan_core.keys.hash import HashSeed, hash_rows, rotated
-from scan_core.keys.hashed import HashedIndex, build_hashed, random_seed
 from scan_core.keys.index_file import MappedIndex, write_index
+from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
 from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
 from scan_core.keys.table import may_contain
 from scan_core.model.errors import ScanError

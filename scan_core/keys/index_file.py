@@ -22,9 +22,8 @@ import pyarrow as pa
 
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
 from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn, KeyColumn
-from scan_core.keys.dense import DenseIndex
 from scan_core.keys.hash import HashSeed
-from scan_core.keys.hashed import HashedIndex
+from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import KeySummary
 from scan_core.keys.table import HashTable
 

@@ -16,8 +16,8 @@ from scan_core.metadata.avro_container import AvroError, Header, NamedTypes, che
 from scan_core.metadata.avro_decoders import Decoder, Wanted, any_decoder
 from scan_core.metadata.manifest_list import ManifestFile
 from scan_core.model.schema import PrimitiveType, Type
-from scan_core.model.single_value import decimal_of
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionField, PartitionSpec
+from scan_core.model.statistics import decimal_of
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.model.transforms import normalise_value
 

@@ -17,9 +17,8 @@ from scan_core.io.location import FileIOConfig, parse_location, relocate
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import NestedField, PrimitiveType, StructType
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
-from scan_core.plan.file_set import FileSet, Indices
-from scan_core.plan.key_bounds import Booleans, KeyBounds, disjoint
-from scan_core.plan.planned_tasks import MatchedDeletes, PlannedTasks
+from scan_core.plan.file_set import Booleans, FileSet, Indices, KeyBounds, disjoint
+from scan_core.plan.splits import MatchedDeletes, PlannedTasks
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
 

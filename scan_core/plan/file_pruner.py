@@ -11,9 +11,8 @@ from scan_core.metadata.bulk_manifests import path_at
 from scan_core.metadata.manifest_list import ManifestFile
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.single_value import decode_bound
 from scan_core.model.snapshot import ContentFile, DataFile
-from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.statistics import ColumnStatistics, decode_bound
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.plan.file_set import ColumnPart, ObjectPart, Part
 from scan_core.prune.verdicts import Match

@@ -9,14 +9,12 @@ import pyarrow as pa
 
 from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
 from scan_core.joins.column_keys import KeyRanges, engine_values
-from scan_core.joins.cost import decide
 from scan_core.joins.key_set import KeyLookup, KeySet
-from scan_core.joins.request import RuntimeFilter
+from scan_core.joins.request import RuntimeFilter, decide
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
 from scan_core.model.schema import Schema, Type
-from scan_core.model.single_value import decode_bound
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
-from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.statistics import ColumnStatistics, decode_bound
 from scan_core.model.transforms import Transform, parse_transform
 from scan_core.plan.file_pruner import PlanTrace, file_statistics
 from scan_core.prune.partitions import Summary

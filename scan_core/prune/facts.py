@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
 from scan_core.model.schema import PrimitiveType
-from scan_core.model.single_value import NARROW, TICKS_PER_DAY, unscaled_value
+from scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
 from scan_core.native.compiled import load
 from scan_core.prune.domains import MIN_TRUNCATED_LENGTH, Domain
 from scan_core.rows.buffers import boolean_array, index_array, numbers, true_flags, validity

@@ -16,9 +16,8 @@ from scan_core.expr.coercion import FLOATING, name_of
 from scan_core.expr.literals import INT_RANGE
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
-from scan_core.model.single_value import decimal_of, decode_bound, unscaled_value
 from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from scan_core.model.transforms import Transform, parse_transform, partition_value
 from scan_core.prune.domains import Domain, constant, intersection, of_statistics, prefix_end, unknown
 from scan_core.prune.verdicts import Match, combined, match_facts

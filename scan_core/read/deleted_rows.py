@@ -24,8 +24,7 @@ from scan_core.read.metadata_columns import names_delete_files
 from scan_core.read.order import Worth
 from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
 from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, Verdict, values_of
-from scan_core.rows.algebra import relative, select_rows
-from scan_core.rows.selection import All, RowSelection, intersect, selected_count, to_mask
+from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 _ASIDE_SHARE = 0.5

@@ -14,8 +14,7 @@ from scan_core.model.schema import PrimitiveType, Type, arrow_type
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.prune.verdicts import Match
 from scan_core.read.projection import FileProjection
-from scan_core.rows.algebra import from_ranges
-from scan_core.rows.selection import All, RowSelection
+from scan_core.rows.selection import All, RowSelection, from_ranges
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_PER_DAY = 86_400

@@ -12,13 +12,12 @@ import pyarrow.types as pt
 
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import RowGroup, StatisticsOf
-from scan_core.files.parquet.absent_values import DictionaryTest
-from scan_core.files.parquet.bloom import BloomFilter, BloomTest, block_bits
+from scan_core.files.parquet.bloom import BloomFilter, BloomTest, DictionaryTest, block_bits
 from scan_core.io.cache import BoundedCache
 from scan_core.joins.column_keys import ColumnKeys, KeyRanges
 from scan_core.joins.key_set import KeyLookup
 from scan_core.joins.request import RuntimeFilter
-from scan_core.keys.xxhash import xxhash64_column
+from scan_core.keys.hash import xxhash64_column
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.statistics import ColumnStatistics

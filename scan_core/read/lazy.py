@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.file_reader import FileReader, RowGroup
-from scan_core.rows.algebra import relative, select_rows
-from scan_core.rows.selection import All, RowSelection
+from scan_core.rows.selection import All, RowSelection, relative, select_rows
 
 
 @dataclass(frozen=True, slots=True)

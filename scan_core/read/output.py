@@ -19,8 +19,16 @@ from scan_core.read.lazy import LazyColumns
 from scan_core.read.metadata_columns import METADATA_IDS, MetadataSource
 from scan_core.read.projection import Constant, FileProjection, FromFile
 from scan_core.read.restriction import ValueSource, file_columns_of
-from scan_core.rows.algebra import runs, select_rows
-from scan_core.rows.selection import All, RowSelection, row_count, selected_count, slice_selection, to_indices
+from scan_core.rows.selection import (
+    All,
+    RowSelection,
+    row_count,
+    runs,
+    select_rows,
+    selected_count,
+    slice_selection,
+    to_indices,
+)
 from scan_core.split.tasks import ScanContext
 
 _LONG_RUN_ROWS = 16_384

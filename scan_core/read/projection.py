@@ -11,10 +11,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.columns.conversion import ConversionContext, Convert, compile_conversion, is_identity
-from scan_core.columns.file_reader import field_id_of
-from scan_core.columns.name_mapping import apply_name_mapping
-from scan_core.columns.struct_members import Way, descended
+from scan_core.columns.conversion import ConversionContext, Convert, Way, compile_conversion, descended, is_identity
+from scan_core.columns.file_reader import apply_name_mapping, field_id_of
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, StructType, Type, arrow_type
 from scan_core.model.snapshot import ContentFile

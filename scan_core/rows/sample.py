@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scan_core.model.errors import OptionError
-from scan_core.rows.algebra import nothing
-from scan_core.rows.selection import All, Mask, RowSelection
+from scan_core.rows.selection import All, Mask, RowSelection, nothing
 
 BLOCK_ROWS = 16_384
 """About a page: taking single rows of every page would read them all."""

@@ -18,10 +18,6 @@ from scan_core.expr.normalize import may_fail
 from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
-from scan_core.spark.join import (
-    explain_join,  # noqa: F401  part of this surface
-    join,  # noqa: F401  part of this surface
-)
 from scan_core.spark.native import (
     MOST_READINGS,
     NativeFiles,

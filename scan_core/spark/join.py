@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.joins.given_keys import distinct_keys
+from scan_core.joins.late_keys import distinct_keys
 from scan_core.model.errors import OptionError
 from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges

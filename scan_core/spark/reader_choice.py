@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
-from scan_core.joins.cost import ROW_COST
 from scan_core.joins.key_set import KeySet
+from scan_core.joins.request import ROW_COST
 from scan_core.model.errors import OptionError
 from scan_core.plan.file_pruner import FilePruner, file_statistics
 

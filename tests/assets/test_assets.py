@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from assets.mirrors import change_log_assets, mirror_asset
+from assets.definitions import change_log_assets, mirror_asset
 from assets.project import Project, change_log_key, mirror_key
 from checks.asset_checks import mirror_asset_checks
 from pipelines.iceberg.catalog import find_table, open_catalog

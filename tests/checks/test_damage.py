@@ -20,8 +20,7 @@ from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.parquet_output import WriterOptions
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import write_deletes, write_rows
-from pipelines.maintain.bitmap_indexes import build_indexes
-from pipelines.maintain.statistics_target import CatalogTarget
+from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
 from scan_core import ScanError
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.files.parquet.file_layout import FOOTERS

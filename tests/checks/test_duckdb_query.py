@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from checks.duckdb_query import NotComparableError, duckdb_sql
+from checks.published_equality import NotComparableError, duckdb_sql
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.publish.query import parse_query
 from scan_core.model.schema import Schema

@@ -10,9 +10,9 @@ from uuid import UUID
 import orjson
 import pytest
 
+from checks.comparison import CheckResult
 from checks.manifest_facts import NAME, manifests_match_files
 from checks.mirror_checks import run_checks, snapshot_results
-from checks.result import CheckResult
 from checks.subject import Subject
 from pipelines.cli.main import main
 from pipelines.config.project import load

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from checks.comparison import CheckResult
 from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears, no_rows_lost
 from checks.health import delete_debt, quarantine_is_small, schema_matches
-from checks.result import CheckResult
 from checks.subject import Subject
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.config.project import load
 from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.iceberg.crash_points import EXIT_CODE, VARIABLE
+from pipelines.iceberg.storage import EXIT_CODE, VARIABLE
 from tests.cluster.conftest import REPOSITORY
 from tests.cluster.sales_project import DAYS, make_project, published
 

@@ -10,8 +10,7 @@ from unittest.mock import patch
 from pipelines.config.project import load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.bitmap_indexes import build_indexes
-from pipelines.maintain.statistics_target import CatalogTarget
+from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
 
 _HEAD = 'catalog: {type: sql, uri: "sqlite:///warehouse/catalog.db", warehouse: warehouse}\ntables:\n'
 _TABLE = """\

@@ -16,8 +16,7 @@ from benchmarks.peers import running
 from pipelines.config.project import load
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
-from pipelines.maintain.bitmap_indexes import build_indexes
-from pipelines.maintain.statistics_target import CatalogTarget
+from pipelines.maintain.bitmap_indexes import CatalogTarget, build_indexes
 from tests.support.rendering import rendered
 from tests.support.shop_project import ShopProject, event, order
 from tests.support.spark_session import SPARK_TEST

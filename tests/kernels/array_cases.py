@@ -349,7 +349,7 @@ CASES: dict[str, Callable[[Random], Arguments]] = {
     "pipelines.jsonscan.document_kernels.split_documents": split_documents,
     "pipelines.jsonscan.document_kernels.split_frames": split_frames,
     "pipelines.jsonscan.double_kernels.parse_doubles": parse_doubles,
-    "pipelines.jsonscan.event_kernels.scan_nested": scan_nested,
+    "pipelines.jsonscan.object_kernels.scan_nested": scan_nested,
     "pipelines.jsonscan.object_kernels.begin_with": begin_with,
     "pipelines.jsonscan.object_kernels.scan_members": scan_members,
     "pipelines.jsonscan.row_kernels.count_kinds": count_kinds,

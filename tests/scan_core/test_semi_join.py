@@ -15,7 +15,7 @@ import pytest
 import scan_core
 from scan_core import Scan, ScanOptions
 from scan_core.deletes.indexes import DELETE_CACHE
-from scan_core.joins.given_keys import key_table
+from scan_core.joins.late_keys import key_table
 from scan_core.model.errors import ColumnNotFoundError, OptionError
 from scan_core.semi_join import induced_ranges
 from tests.support.iceberg_json import Column, Partition

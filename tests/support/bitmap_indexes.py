@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from pipelines.maintain.bitmap_indexes import IndexReport, build_indexes
-from pipelines.maintain.statistics_target import PathTarget
+from pipelines.maintain.bitmap_indexes import IndexReport, PathTarget, build_indexes
 from scan_core import ScanOptions
 from scan_core.bitmaps import answers, stages
-from scan_core.bitmaps.layout import is_indexable
+from scan_core.bitmaps.column_index import is_indexable
 from scan_core.model.schema import ListType, Schema, StructType
 
 

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 from scan_core.model.schema import PrimitiveType
-from scan_core.model.single_value import unscaled_value
+from scan_core.model.statistics import unscaled_value
 
 
 def encode_bound(value: Any, iceberg_type: PrimitiveType) -> bytes:

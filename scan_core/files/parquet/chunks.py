@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from scan_core.columns.conversion import descended, read_members
 from scan_core.columns.file_reader import PageStatistics, ReadCounts, RowGroup, refusing_malformed
-from scan_core.columns.struct_members import descended, read_members
 from scan_core.files.parquet.checksums import COLUMN_INDEX, OFFSET_INDEX, check_part
 from scan_core.files.parquet.file_layout import ParquetLayout, check_codes, open_decoder
 from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, Chunk, Leaf

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyarrow._parquet import ParquetReader
 
+from scan_core.columns.conversion import Way, leaf_ranges, members_of
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
-from scan_core.columns.struct_members import Way, leaf_ranges, members_of
 from scan_core.files.parquet.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
 from scan_core.io.cache import BoundedCache
 from scan_core.io.remote import ByteSource

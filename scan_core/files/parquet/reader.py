@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from scan_core.columns.file_reader import Habits, PageStatistics, ReadCounts, RowGroup
 from scan_core.columns.memory_budget import DecodingLimits
-from scan_core.files.parquet.absent_values import AbsenceTests
+from scan_core.files.parquet.bloom import AbsenceTests
 from scan_core.files.parquet.chunks import ChunkStreams, PagedChunks, WholeChunks
 from scan_core.files.parquet.decoded_size import DecodedSizes
 from scan_core.files.parquet.file_layout import FOOTERS, ParquetLayout, read_layout
@@ -22,8 +22,7 @@ from scan_core.io.files import fingerprint, open_input, read_small
 from scan_core.io.location import FileIOConfig
 from scan_core.io.remote import ByteRanges, ByteSource, RemoteFile, opened_source
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.rows.algebra import select_rows
-from scan_core.rows.selection import RowSelection, selected_count, slice_selection, to_indices
+from scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
 
 _PAGED_SHARE_OF_ROWS = 0.5
 """Above, reading chunks as a whole is cheaper than choosing among their pages."""

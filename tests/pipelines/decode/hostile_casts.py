@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from pipelines.decode import arrow_columns, json_columns
 from pipelines.decode.arrow_columns import fitted
+from pipelines.decode.batches import of_values
 from pipelines.decode.events import _comparable, _has_order
-from pipelines.decode.reasons import of_values
 from pipelines.decode.value_types import Encoding, ValueType, from_arrow
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary

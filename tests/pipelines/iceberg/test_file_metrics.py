@@ -8,7 +8,7 @@ import pytest
 from pipelines.iceberg.file_metrics import FileMetrics, nan_counts, parquet_metrics, single_value
 from pipelines.iceberg.row_shape import conform
 from scan_core.model.schema import NestedField, Schema, parse_type
-from scan_core.model.single_value import decode_bound
+from scan_core.model.statistics import decode_bound
 
 
 def metrics_of(text: str, values: list[object], *, row_group_rows: int = 100, key: bool = False) -> FileMetrics:

@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.commit_manifests import FAN_IN, MOST_MANIFESTS, TARGET_BYTES, to_merge
+from pipelines.iceberg.manifests import FAN_IN, MOST_MANIFESTS, TARGET_BYTES, to_merge
 from pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in, new_table, rows_of

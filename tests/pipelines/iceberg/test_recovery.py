@@ -291,7 +291,7 @@ def test_a_warehouse_that_cannot_be_written_is_one_message(open_folder: Path, pl
     code = (
         "import os, sys\n"
         "from pipelines.cli.main import main\n"
-        "import pipelines.cli.ingest_commands, pipelines.cli.repair_commands, pipelines.maintain.resync, pipelines.iceberg.recovery\n"
+        "import pipelines.cli.ingest_commands, pipelines.cli.repair_commands, pipelines.maintain.replay, pipelines.iceberg.recovery\n"
         "import pyiceberg.catalog.sql\n"
         f"os.environ['HOME'] = {str(home)!r}\n"
         "os.setgid(65534); os.setuid(65534)\n"

@@ -13,7 +13,7 @@ import pytest
 
 from checks.reference.expected_rows import live_rows
 from pipelines.config.project import load
-from pipelines.iceberg import crash_points
+from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
 
@@ -27,7 +27,7 @@ tables:
 FORKS = multiprocessing.get_context("forkserver")
 """Processes that begin with everything imported and compiled, so that kills meet the ingest and nothing else."""
 FORKS.set_forkserver_preload(["tests.pipelines.warm_ingest"])
-POINTS = get_args(crash_points.CrashPoint)
+POINTS = get_args(storage.CrashPoint)
 BROKEN = "{ no json"
 MOST_CPU_SECONDS = 0.3
 """An ingest here takes 0.1 to 0.25."""
@@ -36,7 +36,7 @@ MOST_CPU_SECONDS = 0.3
 def ingest(config: str, point: str | None = None, cpu_seconds: float = 0) -> None:
     """One ingest, in a process of its own, which the system ends at a point, or after a while wherever it is then."""
     if point is not None:
-        os.environ[crash_points.VARIABLE] = point
+        os.environ[storage.VARIABLE] = point
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     sys.exit(run_once(load(config)).exit_code)
 
@@ -85,7 +85,7 @@ class Shop:
         process = FORKS.Process(target=ingest, args=(str(self.config), f"{point}:{times}"))
         process.start()
         process.join(600)
-        assert process.exitcode in {0, 3, crash_points.EXIT_CODE}
+        assert process.exitcode in {0, 3, storage.EXIT_CODE}
         return process.exitcode
 
     def run_and_be_killed(self, cpu_seconds: float) -> None:
@@ -122,7 +122,7 @@ class Shop:
 def test_rule_29_ingest_killed_at_each_point_ends_as_if_nothing_had_happened(point: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path, POINTS.index(point))
     shop.land(40)
-    assert shop.run_and_die(point, 2) == crash_points.EXIT_CODE
+    assert shop.run_and_die(point, 2) == storage.EXIT_CODE
     shop.land(10)
     shop.finish()
     shop.assert_exactly_once()

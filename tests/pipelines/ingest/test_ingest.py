@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.config.project import load
 from pipelines.errors import ConfigError
-from pipelines.iceberg import crash_points
+from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import open_catalog
 from tests.pipelines.project import Project, event, product, the
 
@@ -247,7 +247,7 @@ def crash_at(project: Project, point: str, time: int, monkeypatch: pytest.Monkey
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(crash_points, "reached", stop)
+        patch.setattr(storage, "reached", stop)
         with pytest.raises(Crash):
             project.run()
 
@@ -281,12 +281,12 @@ def test_rule_29_process_that_dies_is_followed_by_one_that_finishes(project: Pro
     program = "import sys; from pipelines.config.project import load; from pipelines.ingest.feed_run import run_once; "
     done = subprocess.run(
         [sys.executable, "-c", program + "run_once(load(sys.argv[1]))", str(project.folder / "nevermore.yaml")],
-        env={**os.environ, crash_points.VARIABLE: "after-commit:2"},
+        env={**os.environ, storage.VARIABLE: "after-commit:2"},
         capture_output=True,
         check=False,
         timeout=120,
     )
-    assert done.returncode == crash_points.EXIT_CODE, done.stderr.decode()
+    assert done.returncode == storage.EXIT_CODE, done.stderr.decode()
     assert project.rows() == [product(1)]
     assert project.run().found_nothing_new
 

@@ -14,8 +14,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.quarantine_replay import replay_quarantine
 from pipelines.maintain.adoption import adopt
-from pipelines.maintain.replay import replay
-from pipelines.maintain.resync import resync, resync_from
+from pipelines.maintain.replay import replay, resync, resync_from
 from tests.pipelines.project import Event, Project, event, product, the
 
 TABLE = "shop.products"

@@ -10,9 +10,8 @@ from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import write_rows
-from pipelines.maintain.bitmap_indexes import PuffinWriter, build_indexes
-from pipelines.maintain.statistics_target import CatalogTarget, PathTarget
-from scan_core.bitmaps.layout import BLOB_TYPE, DATA_FILE
+from pipelines.maintain.bitmap_indexes import CatalogTarget, PathTarget, PuffinWriter, build_indexes
+from scan_core.bitmaps.column_index import BLOB_TYPE, DATA_FILE
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.io.location import FileIOConfig
 from tests.pipelines.iceberg_tables import catalog_in, new_table, reloaded
@@ -68,7 +67,7 @@ def test_index_is_registered_and_pyiceberg_still_opens_the_table(catalog: Any, t
 
 def test_catalog_without_pointer_to_swap_is_asked(catalog: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(table, [1, 2], ["a", "b"])
-    monkeypatch.setattr("pipelines.maintain.statistics_target.supports", lambda _: False)
+    monkeypatch.setattr("pipelines.maintain.bitmap_indexes.supports", lambda _: False)
     report = build_indexes(CatalogTarget(table), ["city"])
     (entry,) = reloaded(catalog).metadata.statistics
     assert entry.statistics_path == report.path

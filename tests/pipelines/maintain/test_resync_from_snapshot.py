@@ -10,7 +10,7 @@ import pytest
 from pipelines.config.project import load
 from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.resync import Resynced, resync, resync_from
+from pipelines.maintain.replay import Resynced, resync, resync_from
 from tests.pipelines.project import Project, event, product
 
 

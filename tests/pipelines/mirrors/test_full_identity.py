@@ -8,7 +8,7 @@ from pipelines.cli.main import main
 from pipelines.config.project import load
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.resync import resync, resync_from
+from pipelines.maintain.replay import resync, resync_from
 from tests.pipelines.project import Project, event, product, the
 
 

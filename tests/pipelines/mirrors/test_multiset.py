@@ -12,7 +12,7 @@ import pytest
 
 from checks.comparison import compare
 from checks.reference.expected_rows import fold_changes, fold_log, live_rows
-from pipelines.mirrors.multiset import recount, steps
+from pipelines.mirrors.mirror import recount, steps
 from tests.pipelines.change_batches import Change, Pipeline, batch_of, change
 from tests.pipelines.iceberg_tables import catalog_in
 

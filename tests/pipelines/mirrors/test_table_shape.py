@@ -5,7 +5,7 @@ import pytest
 
 from pipelines.config.project import load
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.maintain.resync import resync
+from pipelines.maintain.replay import resync
 from tests.pipelines.project import Project, event, the
 
 

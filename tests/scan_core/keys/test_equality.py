@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from scan_core.keys.dense import DenseIndex
 from scan_core.keys.equality_index import EqualityIndex, build_index, find_deleted, threshold_of
-from scan_core.keys.hashed import HashedIndex
+from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import MalformedTableError, UnsupportedError
 from scan_core.native import compiled

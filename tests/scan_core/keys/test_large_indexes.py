@@ -16,7 +16,6 @@ from scan_core.deletes.filter import open_delete_filter
 from scan_core.deletes.indexes import DELETE_CACHE
 from scan_core.io.private_files import private_folder
 from scan_core.keys import index_file
-from scan_core.keys.dense import DenseIndex
 from scan_core.keys.equality_index import (
     PartitionedIndex,
     build_index,
@@ -26,6 +25,7 @@ from scan_core.keys.equality_index import (
     threshold_of,
 )
 from scan_core.keys.index_file import MappedIndex, shared_index, write_index
+from scan_core.keys.lookup import DenseIndex
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import OptionError
 from scan_core.model.metrics import ScanMetrics

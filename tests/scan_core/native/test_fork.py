@@ -21,7 +21,7 @@ from scan_core.model.options import ScanOptions
 from scan_core.native import compiled
 from scan_core.read import key_filter
 from scan_core.read.order import HINTS, RUNS
-from scan_core.spark import dead_row_bits
+from scan_core.spark import native
 
 _PATIENCE_SECONDS = 20
 
@@ -101,7 +101,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "runs": (lambda: RUNS._lock, lambda: RUNS.of("fork")),
     "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),
-    "dead rows": (lambda: dead_row_bits._CACHE._lock, dead_row_bits.forget),
+    "dead rows": (lambda: native._CACHE._lock, native.forget),
 }
 
 

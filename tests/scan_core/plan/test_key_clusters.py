@@ -14,7 +14,7 @@ from scan_core.model.options import ScanOptions
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
 from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
 from scan_core.plan.delete_index import LEAST_FILES, build_delete_index, key_clusters
-from scan_core.plan.key_bounds import KeyBounds, disjoint
+from scan_core.plan.file_set import KeyBounds, disjoint
 from scan_core.plan.splits import make_splits
 from scan_core.split.tasks import ScanContext
 

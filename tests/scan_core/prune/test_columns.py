@@ -20,8 +20,7 @@ from scan_core.model.table_metadata import TableMetadata
 from scan_core.model.transforms import normalise_value, parse_transform
 from scan_core.native import compiled
 from scan_core.plan.file_pruner import FilePruner, PlanTrace
-from scan_core.plan.file_set import ColumnPart, ObjectPart
-from scan_core.plan.key_bounds import key_bounds, key_bounds_of_columns
+from scan_core.plan.file_set import ColumnPart, ObjectPart, key_bounds, key_bounds_of_columns
 from scan_core.prune.facts import _decoded
 from scan_core.prune.file_verdicts import match_columns
 from scan_core.split.tasks import ScanContext

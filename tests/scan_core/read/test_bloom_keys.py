@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scan_core.files.parquet.bloom import BloomTest, plain_encoded, xxhash64
-from scan_core.keys.xxhash import xxhash64_column
+from scan_core.keys.hash import xxhash64_column
 from scan_core.read import key_filter
 from scan_core.read.key_filter import filter_of, may_hold_any
 

@@ -17,7 +17,7 @@ from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MemoryLimitError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteContent, FileFormat
-from scan_core.rows.algebra import from_ranges
+from scan_core.rows.selection import from_ranges
 from tests.scan_core.deletes.files import delete_file
 from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
 from tests.support.iceberg_json import Column

@@ -4,19 +4,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scan_core.rows.algebra import from_ranges, nothing, relative, runs, select_rows, without
 from scan_core.rows.selection import (
     All,
     Mask,
     Ranges,
     RowSelection,
+    from_ranges,
     intersect,
+    nothing,
     refine,
+    relative,
     row_count,
+    runs,
+    select_rows,
     selected_count,
     slice_selection,
     to_indices,
     to_mask,
+    without,
 )
 
 flags = st.lists(st.booleans(), max_size=200).map(lambda v: np.array(v, dtype=np.bool_))

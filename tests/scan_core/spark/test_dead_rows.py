@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from scan_core.io.cache import BoundedCache
-from scan_core.spark import dead_row_bits
-from scan_core.spark.dead_row_bits import DeadRows, pack
+from scan_core.spark import native
+from scan_core.spark.native import DeadRows, pack
 
 
 def test_files_whose_deletes_meet_no_row_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: BoundedCache[Any, DeadRows] = BoundedCache(lambda rows: rows.num_bytes)
-    monkeypatch.setattr(dead_row_bits, "_CACHE", kept)
-    monkeypatch.setattr(dead_row_bits, "CACHE_BYTES", 10_000)
-    monkeypatch.setattr(dead_row_bits, "_key", lambda task, _: task)
+    monkeypatch.setattr(native, "_CACHE", kept)
+    monkeypatch.setattr(native, "CACHE_BYTES", 10_000)
+    monkeypatch.setattr(native, "_key", lambda task, _: task)
     nothing: Any = None
     for task in range(100):
-        dead_row_bits.keep(task, nothing, pack(np.zeros(10, np.bool_)))  # type: ignore[arg-type] # only its key matters
+        native.keep(task, nothing, pack(np.zeros(10, np.bool_)))  # type: ignore[arg-type] # only its key matters
     assert 0 < len(kept) < 100

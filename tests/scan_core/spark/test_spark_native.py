@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
-from scan_core.spark import dead_row_bits
+from scan_core.spark import native
 from scan_core.spark import native as native_files
 from scan_core.spark.dataframe import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
@@ -28,7 +28,7 @@ _BOTH = pytest.mark.parametrize("limits", [_PLANNED, _BROADCAST], ids=["planned"
 
 @pytest.fixture(autouse=True)
 def _no_known_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_row_bits, "_CACHE", BoundedCache(lambda rows: rows.num_bytes))
+    monkeypatch.setattr(native, "_CACHE", BoundedCache(lambda rows: rows.num_bytes))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_bits_are_found_once_for_a_file_and_its_deletes(
 ) -> None:
     scan = scan_core.open_table(builder.metadata_path).scan()
     dataframe(spark, scan, reader="native")
-    monkeypatch.setattr(dead_row_bits, "read_split", None)
+    monkeypatch.setattr(native, "read_split", None)
     assert dataframe(spark, scan, reader="native").count() == 530
     builder.commit(builder.equality_delete({"id": [2000]}, ids=[1]))
     with pytest.raises(TypeError):
@@ -91,8 +91,8 @@ def test_field_ids_do_not_leak_into_what_the_user_writes(
 def test_a_row_beyond_its_files_bits_fails_the_query(
     spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
 ) -> None:
-    short = dead_row_bits.pack(np.arange(100) == 0)
-    monkeypatch.setattr(dead_row_bits, "dead_rows", lambda *_: short)
+    short = native.pack(np.arange(100) == 0)
+    monkeypatch.setattr(native, "dead_rows", lambda *_: short)
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
     with pytest.raises(PySparkException, match="has no delete bits: the file was replaced"):
         frame.count()
@@ -164,7 +164,7 @@ def test_driver_job_and_python_reader_find_the_same_rows(
     found = {}
     for limits, by in ((NativeLimits(), "driver"), (NativeLimits(driver_files=0), "job"), (NativeLimits(), "cache")):
         if by == "job":
-            dead_row_bits.forget()
+            native.forget()
         frame = dataframe(spark, scan, reader="native", limits=limits)
         assert choice_of(frame).bits_found_by == by
         found[by] = _ids(frame)
@@ -188,7 +188,7 @@ def test_dead_rows_of_several_chunks_are_found_by_position(
     spark: SparkSession, tmp_path: Path, limits: NativeLimits
 ) -> None:
     builder = TableBuilder(tmp_path / "t", _COLUMNS)
-    num_rows = 3 * dead_row_bits.CHUNK_ROWS + 77
+    num_rows = 3 * native.CHUNK_ROWS + 77
     builder.commit(builder.data({"id": list(range(num_rows)), "name": ["x"] * num_rows}))
     builder.commit(builder.data({"id": list(range(num_rows, num_rows + 500)), "name": ["x"] * 500}))
     dead = [0, 63, 64, 65_535, 2 * 65_536, 2 * 65_536 + 1, num_rows - 1, num_rows + 499]  # none in the second chunk

@@ -1,4 +1,8 @@
-"""Canal JSON: several rows per message, every value a string, `old` with the former values of what changed."""
+"""Feeds of MySQL's binary log: Canal and Maxwell.
+
+Each function turns the messages of one feed into changes; JSON itself is read in `jsonscan/`.
+
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +34,9 @@ from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
 from pipelines.decode.json_columns import integers, json_text
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
-from pipelines.jsonscan.spans import Documents, from_binary
+from pipelines.jsonscan.spans import Documents, Members, from_binary
 
-_NAMES = (
+_CANAL_NAMES = (
     "data",
     "database",
     "es",
@@ -65,7 +69,7 @@ _NO_ROWS = dict.fromkeys(
     "x",
 )
 """Canal's other event types: DDL, and what has no rows."""
-_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+_CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,9 @@ class CanalOptions:
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     """The changes of a batch of Canal JSON, one per row of a message."""
     documents = from_binary(raw.documents)
-    messages = scan_objects(documents, _NAMES, learn=False)
+    messages = scan_objects(documents, _CANAL_NAMES, learn=False)
     kinds = strings(messages.column("type"))
-    op_of_message = op_codes(kinds, _OPS)
+    op_of_message = op_codes(kinds, _CANAL_OPS)
     said = messages.column("isDdl").kind == kernels.TRUE
     ddl = messages.is_object & ((said & (op_of_message == 0)) | (op_codes(kinds, _NO_ROWS) != 0))
     contradictory = messages.is_object & said & (op_of_message != 0) & (op_of_message != ord("t"))
@@ -98,7 +102,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     former = _elements(old.values.documents(kernels.OBJECT), old.offsets, raw_of, count)
     op = op_of_message[raw_of]
     names_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
-    declared_of, declared = _declared(messages)
+    declared_of, declared = _canal_declared(messages)
     empty = row_change & ~truncate & (count == 0)
     unknown = messages.is_object & ~ddl & (op_of_message == 0)
     deleted = op == ord("d")
@@ -139,7 +143,7 @@ def _elements(
     return elements.take(at).where(inside)
 
 
-def _declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
+def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
     """Column types by `mysqlType`, key by `pkNames`, per distinct pair of the two."""
     types = json_text(messages.column("mysqlType"))[0]
     keys = json_text(messages.column("pkNames"))[0]
@@ -153,3 +157,81 @@ def _parse(types: str, keys: str) -> Declared:
     key = orjson.loads(keys) if keys.startswith("[") else []
     names = tuple(key) if all(isinstance(name, str) for name in key) else ()
     return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, names)
+
+
+_MAXWELL_NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns", "encrypted")
+_MAXWELL_OPS = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
+_CONTROL = {
+    "bootstrap-start": "x",
+    "bootstrap-complete": "x",
+    "table-create": "x",
+    "table-alter": "x",
+    "table-drop": "x",
+    "database-create": "x",
+    "database-alter": "x",
+    "database-drop": "x",
+    "heartbeat": "x",
+}
+
+
+@dataclass(frozen=True)
+class MaxwellOptions:
+    """Options of the format.
+
+    Attributes:
+        objects: `struct`, or `text` to keep nested objects (JSON columns) as JSON text.
+    """
+
+    objects: str = "text"
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> "MaxwellOptions":
+        """Options from config."""
+        return cls(**options)
+
+
+def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
+    """The changes of a batch of Maxwell JSON."""
+    documents = from_binary(raw.documents)
+    messages = scan_objects(documents, _MAXWELL_NAMES, learn=False)
+    kinds = strings(messages.column("type"))
+    encrypted = messages.column("encrypted").has_value
+    op = np.where(encrypted, np.uint8(0), op_codes(kinds, _MAXWELL_OPS))
+    control = messages.is_object & (op_codes(kinds, _CONTROL) != 0)
+    rows = messages.column("data").documents(kernels.OBJECT)
+    former = messages.column("old").documents(kernels.OBJECT)
+    unknown = messages.is_object & (op == 0) & ~control & ~encrypted
+    deleted = op == ord("d")
+    table_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
+    seconds, given = integers(messages.column("ts"))
+    declared_of, declared = _maxwell_declared(messages)
+    return Events(
+        raw=np.arange(len(op)),
+        op=op,
+        table_of=table_of,
+        tables=tables,
+        source_ts=milliseconds(seconds * 1000, given),
+        after=ObjectImages(rows.where(~deleted)),
+        before=OverlaidImages(rows.where(deleted | former.present), former.where(~deleted)),
+        key=Nothing(),
+        declared_of=declared_of,
+        declared=declared,
+        order=paths_of(documents),
+        refusals=(
+            *broken_documents(messages),
+            *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
+            *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
+        ),
+        skipped=counted(
+            ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
+        ),
+    )
+
+
+def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
+    encoded = json_text(messages.column("primary_key_columns"))[0].fill_null("").dictionary_encode()
+    lists = [orjson.loads(text) if text.startswith("[") else [] for text in encoded.dictionary.to_pylist()]
+    declared = tuple(
+        Declared(key=tuple(names) if all(isinstance(name, str) for name in names) else ()) for names in lists
+    )
+    return np.asarray(encoded.indices).astype(np.int32), declared
