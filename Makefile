@@ -42,11 +42,12 @@ ifeq ($(strip $(PART)),)
 	@tests/spark_versions/run
 endif
 
-lint: $(READY) ## ruff, mypy --strict, import contracts
+lint: $(READY) ## ruff, mypy --strict, import contracts, counts of modules and imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python .ci/house.py
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff format .

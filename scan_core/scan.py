@@ -226,9 +226,7 @@ class ScanRequest:
         Raises:
             OptionError: no keys, or not as many columns of keys as names.
         """
-        from scan_core.semi_join import semi_join
-
-        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=True)))
+        return self._joined(columns, keys, is_exact=True)
 
     def prefilter(self, columns: str | Sequence[str], keys: Any) -> Self:
         """Rows without key may be left out wherever that is cheap, and need not be: for callers who join again.
@@ -241,9 +239,13 @@ class ScanRequest:
         Raises:
             OptionError: see `semi_join`.
         """
-        from scan_core.semi_join import semi_join
+        return self._joined(columns, keys, is_exact=False)
 
-        return self._with(joins=(*self.joins, semi_join(columns, keys, is_exact=False)))
+    def _joined(self, columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Self:
+        from scan_core.semi_join import semi_join, semi_join_with_scan
+
+        join = semi_join_with_scan if isinstance(keys, Scan) else semi_join
+        return self._with(joins=(*self.joins, join(columns, keys, is_exact=is_exact)))
 
     def as_of(self, when: int | datetime) -> Self:
         """The snapshot with this id, or what was current at this time (a datetime, or milliseconds since the epoch).

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
@@ -15,8 +15,11 @@ from scan_core.joins.key_set import KeySet
 from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
 from scan_core.joins.request import FilterKeys, RuntimeFilter
 from scan_core.model.errors import OptionError
+from scan_core.model.options import ScanOptions
+from scan_core.model.schema import Schema
 from scan_core.model.snapshot import FileFormat
 from scan_core.model.statistics import ColumnStatistics
+from scan_core.model.table_metadata import TableMetadata
 from scan_core.plan.file_pruner import file_statistics
 from scan_core.plan.planner import ScanPlan
 from scan_core.prune.domains import of_statistics
@@ -24,9 +27,6 @@ from scan_core.prune.verdicts import Match
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.projection import FileProjection
 from scan_core.split.tasks import FileScanTask
-
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
 
 MOST_FOOTERS = 64
 """Files whose row groups are looked at; reading more footers takes longer than they save."""
@@ -38,11 +38,55 @@ _COMPARABLE = (
 )
 
 
+class KeyTable(Protocol):
+    """The table that keys come from."""
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """Its schemas, among other facts."""
+
+
+class KeyScan(Protocol):
+    """The part of a scan that another scan's keys need; `scan_core.scan.Scan` is one."""
+
+    @property
+    def table(self) -> KeyTable:
+        """What is read."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns of the result; None for all."""
+
+    @property
+    def options(self) -> ScanOptions:
+        """Limits and switches."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the result."""
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+
+    def select(self, *names: str) -> Self:
+        """These columns alone."""
+
+    def plan(self) -> ScanPlan:
+        """The files and deletes to read."""
+
+    def key_fields(self, names: Sequence[str]) -> tuple[KeyField, ...]:
+        """Columns by name, as keys."""
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+
+
 @dataclass(frozen=True)
 class KeyRangeSource:
     """The ranges of a column of a scan, found when the first plan of the other side needs them."""
 
-    scan: "Scan"
+    scan: KeyScan
     column: str
     most_ranges: int = MOST_RANGES
     _known: dict[str, KeyRanges] = field(default_factory=dict, repr=False, compare=False)
@@ -89,7 +133,7 @@ class GivenRanges:
         return KeyRanges(of, tuple(zip(low, high, strict=True)))
 
 
-def induced_ranges(scan: "Scan", column: str, most_ranges: int = MOST_RANGES) -> KeyRangeSource:
+def induced_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> KeyRangeSource:
     """Ranges outside of which a column of a scan has no value, for `prefilter` of the other side of a join.
 
     Args:
@@ -113,7 +157,7 @@ def are_comparable(one: KeyField, other: KeyField) -> bool:
     return any(names <= family for family in _COMPARABLE)
 
 
-def key_ranges(scan: "Scan", column: str, most_ranges: int = MOST_RANGES) -> KeyRanges:
+def key_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> KeyRanges:
     """The ranges of a column over what statistics leave of a scan; unknown if nothing tells."""
     plan = scan.plan()
     key = scan.key_fields([column])[0]
@@ -136,7 +180,7 @@ def _range(known: ColumnStatistics | None, key: KeyField) -> list[tuple[Any, Any
     return None if domain.lower is None or domain.upper is None else [(domain.lower, domain.upper)]
 
 
-def _survivors(plan: ScanPlan, scan: "Scan", key: KeyField) -> Iterator[ColumnStatistics | None]:
+def _survivors(plan: ScanPlan, scan: KeyScan, key: KeyField) -> Iterator[ColumnStatistics | None]:
     """Statistics of the key in every file, or row group where footers are read, that the plan leaves."""
     schema = scan.table.metadata.schemas[plan.context.projection.schema_id]
     reads_footers = len(plan.tasks) <= MOST_FOOTERS and plan.context.predicate is not None
@@ -169,9 +213,6 @@ def _row_groups(plan: ScanPlan, task: FileScanTask, key: KeyField) -> Iterator[C
         reader.close()
 
 
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
-
 _KEYS_SHARE = 4
 """Keys read from a scan may take this part of its memory limit before repeats are dropped, half of it afterwards."""
 
@@ -187,7 +228,7 @@ class SemiJoin:
     """
 
     columns: tuple[str, ...]
-    keys: "pa.Table | Scan | LateKeys | KeyRangeSource | GivenRanges"
+    keys: pa.Table | KeyScan | LateKeys | KeyRangeSource | GivenRanges
     is_exact: bool
     _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
@@ -236,17 +277,13 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
 
     Args:
         columns: one name or several.
-        keys: see `Scan.semi_join` and `Scan.prefilter`.
+        keys: all that `Scan.semi_join` and `Scan.prefilter` take, except scans.
         is_exact: whether the result depends on it.
 
     Raises:
         OptionError: no columns, keys that are none, or not as many columns of keys as names.
     """
-    from scan_core.scan import Scan
-
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if not names:
-        raise OptionError("a semi join needs at least one column")
+    names = _names(columns)
     if isinstance(keys, LateKeys):
         if is_exact:
             raise OptionError("late keys may come too late for a semi join: use prefilter(), and join again")
@@ -255,12 +292,32 @@ def semi_join(columns: str | Sequence[str], keys: Any, *, is_exact: bool) -> Sem
         if len(names) > 1 or is_exact:
             raise OptionError("ranges are for prefilter() on one column: they do not tell single keys")
         return SemiJoin(names, keys, is_exact)
-    if isinstance(keys, Scan):
-        return SemiJoin(names, _only_keys(keys, names), is_exact)
     return SemiJoin(names, key_table(keys, names), is_exact)
 
 
-def _only_keys(keys: "Scan", names: tuple[str, ...]) -> "Scan":
+def semi_join_with_scan(columns: str | Sequence[str], keys: KeyScan, *, is_exact: bool) -> SemiJoin:
+    """A join with the rows of another scan, which is read when the join first needs its keys.
+
+    Args:
+        columns: one name or several.
+        keys: a scan of the key columns: those it selects, or those with the names in `columns`.
+        is_exact: whether the result depends on it.
+
+    Raises:
+        OptionError: no columns, or a scan with another number of columns.
+    """
+    names = _names(columns)
+    return SemiJoin(names, _only_keys(keys, names), is_exact)
+
+
+def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if not names:
+        raise OptionError("a semi join needs at least one column")
+    return names
+
+
+def _only_keys(keys: KeyScan, names: tuple[str, ...]) -> KeyScan:
     """The scan of the key columns alone: those it selects, or those with the names of the other side."""
     if keys.columns is None and all(_has(keys, name) for name in names):
         return keys.select(*names)
@@ -273,11 +330,11 @@ def _only_keys(keys: "Scan", names: tuple[str, ...]) -> "Scan":
     return keys
 
 
-def _has(keys: "Scan", name: str) -> bool:
+def _has(keys: KeyScan, name: str) -> bool:
     return name in keys.schema.names
 
 
-def _rows_of(keys: "Scan", names: tuple[str, ...]) -> pa.Table:
+def _rows_of(keys: KeyScan, names: tuple[str, ...]) -> pa.Table:
     """The distinct rows of a scan of keys, which must fit into a part of its memory limit.
 
     Raises:

@@ -1,0 +1,159 @@
+"""Counts of the house, printed by `make lint`: modules, lines, fragments, exceptions of the layers, import circles, the face.
+
+Exit status 1 beyond a limit, with the names. Imports inside functions and under TYPE_CHECKING count like all others:
+a circle that is loaded late is still a circle for the reader.
+"""
+
+import ast
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("scan_core", "pipelines", "checks", "assets")
+MAX_FILES = 300
+MAX_LINES = 76_000
+MAX_SINGLE_IMPORTERS = 25
+MAX_CIRCLES = 1
+MAX_IMPORTED_FROM_OUTSIDE = 62
+
+_LAZY = "loaded on demand, for the time that a command takes to start"
+_COMPILED = "compiled kernels"
+_LARGE = "its importer would become too large"
+
+SINGLE_IMPORTERS = {
+    "assets.definitions": _LAZY,
+    "assets.demo": _LAZY,
+    "checks.damage": _LAZY,
+    "checks.reference.candidates": _LARGE,
+    "pipelines.cli.row_output": _LAZY,
+    "pipelines.formats.binlog": "one of the feeds, all of which the registry imports",
+    "pipelines.formats.change_rows": "one of the feeds, all of which the registry imports",
+    "pipelines.formats.debezium_json": "one of the feeds, all of which the registry imports",
+    "pipelines.formats.wal2json": "one of the feeds, all of which the registry imports",
+    "pipelines.jsonscan.object_kernels": _COMPILED,
+    "pipelines.mirrors.partial_removals": _COMPILED,
+    "pipelines.publish.refresh_plan": _LARGE,
+    "pipelines.sources.byte_hash": _COMPILED,
+    "pipelines.sources.csv_kernels": _COMPILED,
+    "pipelines.sources.file_reader": _LARGE,
+    "scan_core.binding": _LARGE,
+    "scan_core.deletes.narrowing": _LAZY,
+    "scan_core.expr.casts": _LARGE,
+    "scan_core.expr.rules": _LARGE,
+    "scan_core.files.orc": _LAZY,
+    "scan_core.files.parquet.chunks": _LARGE,
+    "scan_core.native.kernels": _COMPILED,
+    "scan_core.plan.runtime_pruning": _LAZY,
+    "scan_core.read.deleted_rows": _LARGE,
+    "scan_core.read.key_filter": _LAZY,
+}
+"""Modules whose only importer sits in the same folder, and why they are modules of their own."""
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the product by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            found[".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(tree: ast.Module, known: dict[str, Path]) -> Iterator[str]:
+    """The product's modules that a module imports, anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                if submodule in known:
+                    yield submodule
+                elif node.module in known:
+                    yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return sorted(found)
+
+
+def folder(module: str) -> str:
+    """The package of a module."""
+    return module.rpartition(".")[0]
+
+
+def layer_exceptions(root: Path) -> list[str]:
+    """Imports that a contract of layers ignores."""
+    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return [ignored for one in contracts if one["type"] == "layers" for ignored in one.get("ignore_imports", [])]
+
+
+def main(root: Path) -> int:
+    """Print the counts; 1 if a limit is exceeded."""
+    known = modules(root)
+    sources = {module: path.read_text() for module, path in known.items()}
+    graph = {module: set(imports(ast.parse(source), known)) - {module} for module, source in sources.items()}
+    importers = defaultdict(set)
+    for module, others in graph.items():
+        for other in others:
+            importers[other].add(module)
+    single = sorted(
+        module
+        for module, path in known.items()
+        if path.name != "__init__.py"
+        and {folder(module)} == {folder(by) for by in importers[module]}
+        and len(importers[module]) == 1
+    )
+    outside = sorted(
+        module
+        for module, by in importers.items()
+        if module.startswith("scan_core.") and any(not one.startswith("scan_core") for one in by)
+    )
+    counts = (
+        ("files", [*known], MAX_FILES),
+        ("modules whose only importer is in their folder", single, MAX_SINGLE_IMPORTERS),
+        ("of these without a reason in .ci/house.py", sorted(set(single) - set(SINGLE_IMPORTERS)), 0),
+        ("reasons for modules that need none", sorted(set(SINGLE_IMPORTERS) - set(single)), 0),
+        ("exceptions of the layers", layer_exceptions(root), 0),
+        ("import circles", [" <-> ".join(group) for group in circles(graph)], MAX_CIRCLES),
+        ("modules of scan_core imported from other packages", outside, MAX_IMPORTED_FROM_OUTSIDE),
+    )
+    num_lines = sum(source.count("\n") for source in sources.values())
+    print(f"{num_lines:6} lines (at most {MAX_LINES})")
+    is_within = num_lines <= MAX_LINES
+    for what, names, most in counts:
+        print(f"{len(names):6} {what} (at most {most})")
+        if len(names) > most:
+            is_within = False
+            print("".join(f"         {name}\n" for name in names), end="")
+    return 0 if is_within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).parent.parent))
