@@ -17,6 +17,7 @@ from scan_core.joins.late_keys import distinct_keys
 from scan_core.model.errors import OptionError
 from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
+from scan_core.spark.dataframe import choice_of, dataframe, register, reports_of
 from scan_core.spark.reader_choice import may_cover, require_side, within_keys
 from scan_core.spark.types import arrow_schema_of, conform, spark_schema
 
@@ -285,8 +286,6 @@ class FactReading:
 
     def explained(self) -> Iterator[str]:
         """The reader and why, what keys left out in planning, and what tasks made of them so far."""
-        from scan_core.spark.dataframe import choice_of, reports_of
-
         plan, reports = self.scan.plan(), reports_of(self.source)
         yield f"  fact read by the {choice_of(self.source)}"
         pruned = plan.metrics.data_files_pruned_by_runtime_filters
@@ -305,8 +304,6 @@ class FactReading:
 
 def read_fact(spark: SparkSession, fact: "Scan", filters: Sequence[FactFilter], reader: Reader) -> FactReading:
     """The fact as a DataFrame that may lack rows without partner."""
-    from scan_core.spark.dataframe import choice_of, dataframe, register
-
     filtered = fact
     for x in filters:
         filtered = filtered.prefilter(x.columns, x.keys)
@@ -454,8 +451,6 @@ class DimensionRequest:
         return dimension
 
     def _frame(self, dimension: "Scan | DataFrame") -> DataFrame:
-        from scan_core.spark.dataframe import dataframe
-
         return dimension if isinstance(dimension, DataFrame) else dataframe(self.spark, dimension)
 
     def _are_comparable(self, dimension: "Scan", name: str, other: str) -> bool:
@@ -556,8 +551,6 @@ def explain_join(frame: DataFrame) -> str:
 def _plain(
     spark: SparkSession, dimension: "Scan | DataFrame", pairs: Mapping[str, str], kind: str, *, names_are_equal: bool
 ) -> Dimension:
-    from scan_core.spark.dataframe import dataframe
-
     frame = dimension if isinstance(dimension, DataFrame) else dataframe(spark, dimension)
     return Dimension(frame, pairs, kind, names_are_equal, (), ())
 
