@@ -1,0 +1,164 @@
+"""Nothing is promised that is not there: options, command-line options, extras, dependencies and environment variables."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+READ_BY_SPARK = {"HADOOP_CONF_DIR"}
+NO_VARIABLES = {
+    "BYTE_STREAM_SPLIT",  # encodings of Parquet
+    "DELTA_BINARY_PACKED",
+    "REGISTRY_USER",  # a name that an example of a config chooses
+    "XDG_RUNTIME_DIR",  # the docs say why it is not used
+}
+NOT_IMPORTED = {
+    "cramjam",  # fastavro needs it for blocks in Snappy and Zstandard
+    "pandas",  # PySpark turns results into Arrow through it
+    "dagster-webserver",  # `nevermore ui` starts it as a process of its own
+}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every module of the product by its path."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        for package in ("assets", "checks", "pipelines", "scan_core")
+        for path in (ROOT / package).rglob("*.py")
+    }
+
+
+CHECKING = {"__post_init__", "from_mapping"}
+"""Methods that refuse wrong values: an option that only they look at has no effect."""
+
+
+@cache
+def classes_of_options() -> dict[str, set[str]]:
+    """Names of the fields of each class of options or limits."""
+    return {
+        node.name: {
+            item.target.id
+            for item in node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        }
+        for tree in trees().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Options", "Limits"))
+    }
+
+
+@cache
+def attributes_read() -> set[str]:
+    """Names of all attributes that the product reads, except where options are checked."""
+    found = set()
+    waiting: list[ast.AST] = list(trees().values())
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef) and node.name in CHECKING:
+            continue
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found.add(node.attr)
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def test_every_option_is_read() -> None:
+    declared = classes_of_options()
+    assert {"ScanOptions", "WriterOptions", "NativeLimits", "SourceOptions", "FileOptions"} <= set(declared)
+    unread = {f"{name}.{field}" for name, fields in declared.items() for field in fields - attributes_read()}
+    assert unread == set()
+
+
+def commands() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path, tree in trees().items():
+        if path.endswith("commands.py"):
+            yield from ((path, node) for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def test_every_option_of_a_command_is_read() -> None:
+    unread = {
+        f"{function.name}({argument.arg})"
+        for _, function in commands()
+        for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        if argument.arg
+        not in {
+            node.id
+            for statement in function.body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+    }
+    assert unread == {"ingest(once)"}  # it names the default, beside `nevermore run`
+
+
+def test_every_command_that_is_installed_exists() -> None:
+    there = {f"{path[:-3].replace('/', '.')}:{function.name}" for path, function in commands()}
+    assert set(PROJECT["entry-points"]["nevermore.commands"].values()) <= there
+
+
+def imported_distributions() -> set[str]:
+    """Distributions of which the product imports a module."""
+    modules = {
+        name.split(".")[0]
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom) and node.module is not None
+            else []
+        )
+    }
+    owners = packages_distributions()
+    return {canonicalize_name(owner) for module in modules for owner in owners.get(module, ())}
+
+
+def test_every_dependency_is_imported() -> None:
+    wanted = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert wanted - imported_distributions() - NOT_IMPORTED == set()
+
+
+def test_every_extra_belongs_to_what_the_product_imports() -> None:
+    extras = {
+        f"{extra}: {line}"
+        for extra, lines in PROJECT["optional-dependencies"].items()
+        for line in lines
+        if extra != "dev" and canonicalize_name(Requirement(line).name) not in imported_distributions()
+    }
+    assert extras == set()
+
+
+def texts() -> set[str]:
+    """Every string of the product but docstrings."""
+    found = set()
+    for tree in trees().values():
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found |= {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        }
+    return found
+
+
+def test_every_environment_variable_of_the_docs_is_read() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("[!b]*.md")]  # benchmarks.md tells of other engines' settings
+    named = {name for page in pages for name in re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", page.read_text())}
+    assert {"NEVERMORE_CONFIG", "NO_COLOR"} <= named
+    assert named - texts() - READ_BY_SPARK - NO_VARIABLES == set()
+
+
+def test_every_variable_of_ours_is_in_the_docs() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    ours = {text for text in texts() if re.fullmatch(r"NEVERMORE_[A-Z_]+", text)}
+    assert {name for name in ours if name not in pages} == {"NEVERMORE_CRASH_AT"}  # for tests of crashes alone
