@@ -261,14 +261,25 @@ def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
     Raises:
         ConfigError: two have.
     """
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for path in paths:
-        other = seen.setdefault(path.upper().lower(), path)
+        others = [seen.setdefault(key, path) for key in _without_case(path)]
+        other = next((other for other in others if other != path), path)
         if other != path:
             raise ConfigError(
                 f"published {name}: {of} has {other!r} and {path!r}, which differ in case alone, and Spark takes them for "
                 "one: use neither in the SQL (name the columns instead of *), or rename one where it comes from"
             )
+
+
+def _without_case(name: str) -> tuple[tuple[str, str], ...]:
+    """What Spark compares of names: it looks columns up in lower case, and members letter by letter.
+
+    Letter by letter is Java's `equalsIgnoreCase`: each letter's one upper-case letter, of that the one in lower case. So
+    both small sigmas are one, `ẞ` is `ß` and `İ` is `i`, but `ß` is not `ss`.
+    """
+    upper = (letter.upper() if len(letter.upper()) == 1 else letter for letter in name)
+    return ("lower case", name.lower()), ("letters", "".join(letter.lower()[0] for letter in upper))
 
 
 def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:

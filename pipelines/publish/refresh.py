@@ -78,6 +78,7 @@ from pipelines.publish.writer import CopiedRows, QueryRows, Rows, file_layout, q
 from pipelines.spark.session import project_session
 from scan_core.model.metrics import ScanMetrics
 from scan_core.scan import Scan
+from scan_core.spark.types import quoted_name
 
 MOST_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""
@@ -295,7 +296,7 @@ class WorkWriter:
         is_one = values is not None and len(values) == 1
         if is_one or self._entry.mode == "upsert" or self._entry.options.distribution != "none":
             return result
-        return result.hint("rebalance", col(f"`{partition.column}`"))  # else each task writes a file of each
+        return result.hint("rebalance", col(quoted_name(partition.column)))  # else each task writes a file of each
 
 
 _log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from scan_core.model.schema import NestedField, PrimitiveType, Type
 from scan_core.scan import Scan
 from scan_core.spark.dataframe import parallelism_of
 from scan_core.spark.source import fair_split_bytes
-from scan_core.spark.types import arrow_schema_of, spark_schema
+from scan_core.spark.types import arrow_schema_of, quoted_name, spark_schema
 from scan_core.split.packing import pack_splits
 
 SPARK_FAILURES = (PySparkException, Py4JError)
@@ -263,7 +263,7 @@ def _run(name: str, frame: DataFrame, task: Callable[..., Any]) -> TaskReport:
 
 
 def _quoted(columns: Sequence[str]) -> list[str]:
-    return ["`" + column.replace("`", "``") + "`" for column in columns]
+    return [quoted_name(column) for column in columns]
 
 
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT", "+00:00"})
@@ -321,7 +321,7 @@ def partition_field(name: str, result: DataFrame, partition: PublishedPartition)
         ConfigError: it is missing, or of a type that cannot be partitioned so.
     """
     require_columns(name, result, [partition.column])
-    field = next(c for c in iceberg_columns(name, result.select(_quoted_column(partition.column))))
+    field = next(c for c in iceberg_columns(name, result.select(quoted_name(partition.column))))
     if not partition.fits(field.type):
         spark_type = result.schema[partition.column].dataType.simpleString()
         wanted = {"value": "plain value or date", "hour": "timestamp"}.get(partition.unit, "date or timestamp")
@@ -354,7 +354,7 @@ def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, va
 
 def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -> Column:
     """Whether a row is of some partitions; NULL as false."""
-    column = f.col(_quoted_column(partition.column))
+    column = f.col(quoted_name(partition.column))
     name = kind.name if isinstance(kind, PrimitiveType) else ""
     present = sorted(v for v in values if v is not None)
     starts = [period.start for period in _starts(partition, present)] if partition.is_time else []
@@ -369,10 +369,6 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
     if None in values:
         return within | column.isNull() if present else column.isNull()
     return within
-
-
-def _quoted_column(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _starts(partition: PublishedPartition, present: Iterable[Any]) -> list[Any]:

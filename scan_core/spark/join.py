@@ -19,7 +19,7 @@ from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
 from scan_core.spark.dataframe import choice_of, dataframe, register, reports_of
 from scan_core.spark.reader_choice import may_cover, require_side, within_keys
-from scan_core.spark.types import arrow_schema_of, conform, spark_schema
+from scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
 
 On = str | Sequence[str] | Mapping[str, str]
 
@@ -558,7 +558,7 @@ def _plain(
 def _joined(fact: DataFrame, step: Dimension) -> DataFrame:
     if step.names_are_equal:
         return fact.join(step.frame, list(step.on), step.kind)
-    conditions = [fact[f"`{a}`"] == step.frame[f"`{b}`"] for a, b in step.on.items()]
+    conditions = [fact[quoted_name(a)] == step.frame[quoted_name(b)] for a, b in step.on.items()]
     return fact.join(step.frame, conditions, step.kind)
 
 

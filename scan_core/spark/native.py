@@ -41,7 +41,7 @@ from scan_core.read.projection import Constant, FileProjection
 from scan_core.read.split_reader import read_split
 from scan_core.run import run_splits
 from scan_core.spark.source import with_shared_indexes
-from scan_core.spark.types import spark_type
+from scan_core.spark.types import quoted_name, spark_type
 from scan_core.spark.worker_archives import keep_archives_of_spark
 from scan_core.split.packing import pack_splits, unpack_split
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext, Split
@@ -271,6 +271,8 @@ def why_not_columns(context: ScanContext) -> str | None:
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"
+        if column.name.lower() in _TAKEN:
+            return f"column {column.name!r} has a name that reading with Spark needs for itself"
         if column.field_id not in tops:
             return f"column {column.name!r} is a member of a struct"
         if _holds_uuid(column.type):
@@ -545,6 +547,8 @@ MOST_PLANNED_FILES = 16
 """Each is a branch that rows pass; Java compiles no method of more than 8,000 bytes of code."""
 
 _KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
+_TAKEN = frozenset({"_metadata", _KEY, _ROWS, _WORDS, _INDEX})
+"""Columns by which dead rows are found: `_metadata` is Spark's own, of files, where the rows have no column so called."""
 _IS_CLEAR = "(shiftrightunsigned({words}[cast({word} as int)], cast({index} & 63 as int)) & 1) = 0"
 _FAIL = "raise_error(concat('{what} ', {value}, ' has no delete bits: the file was replaced'))"
 _KEEP_BY_CHUNK = (
@@ -741,7 +745,7 @@ def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext,
         if column.field_id in constants:
             value = f.lit(constants[column.field_id].as_py())
         else:
-            value = f.col(f"`{_hidden(column) if reading.hides_names else column.name}`")
+            value = f.col(quoted_name(_hidden(column) if reading.hides_names else column.name))
         columns.append(value.cast(wanted.dataType).alias(wanted.name, metadata={}))
     return rows.select(*columns)
 

@@ -16,6 +16,7 @@ from scan_core.joins.key_set import KeySet
 from scan_core.joins.request import ROW_COST
 from scan_core.model.errors import OptionError
 from scan_core.plan.file_pruner import FilePruner, file_statistics
+from scan_core.spark.types import quoted_name
 
 Reader = Literal["auto", "python", "native"]
 """What may be asked: a strategy, or that one be chosen."""
@@ -133,7 +134,7 @@ def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa
         ranges = _ranges(column)
         if not ranges or _all_within(scan, name, ranges):
             continue
-        value = frame[f"`{name}`"]
+        value = frame[quoted_name(name)]
         if len(ranges) > 1 and all(low == high for low, high in ranges):
             frame = frame.filter(value.isin([low for low, _ in ranges]))
             continue

@@ -43,6 +43,11 @@ def spark_schema(schema: Schema) -> st.StructType:
     return st.StructType([st.StructField(f.name, spark_type(f.type, f.name)) for f in schema.fields])
 
 
+def quoted_name(name: str) -> str:
+    """A column's name as Spark's SQL and `col` take it: as it is, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def arrow_schema_of(schema: st.StructType) -> pa.Schema:
     """What Spark wants of batches of a schema: timestamps in UTC, short offsets, all nullable."""
     return to_arrow_schema(schema, **_IN_UTC)

@@ -19,6 +19,8 @@ DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})
 """Names of sources that queries made here give themselves."""
 _UNNAMED = "_nevermore_unnamed_"
+_STAR = "_nevermore_star_"
+"""Stands for a column that is called `*`: sqlglot takes a table that has one for a table of unknown columns."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(sqlglot.Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS)
 _TYPES = {
@@ -40,19 +42,35 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
         sql: over tables of one-part names, the keys of `schemas`.
         schemas: of those tables.
     """
-    shapes = {table: {f.name.lower(): _sql_type(f.type) for f in schema.fields} for table, schema in schemas.items()}
+    shapes = {
+        table: {_renamed(f.name.lower(), "*", _STAR): _sql_type(f.type) for f in schema.fields}
+        for table, schema in schemas.items()
+    }
+    if _STAR in sql or any(f.name.lower() == _STAR for schema in schemas.values() for f in schema.fields):
+        return None
     try:
         parsed = sqlglot.parse_one(sql, dialect=DIALECT)
+        _rename(parsed, "*", _STAR)
         if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
             return None
         _name_expressions(parsed)
         known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
         tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=known, dialect=DIALECT)
+        _rename(tree, _STAR, "*")
         _quote_names(tree)
     except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None
+
+
+def _rename(tree: exp.Expression, old: str, new: str) -> None:
+    for identifier in tree.find_all(exp.Identifier):
+        identifier.set("this", _renamed(identifier.name, old, new))
+
+
+def _renamed(name: str, old: str, new: str) -> str:
+    return new if name == old else name
 
 
 def _quote_names(tree: exp.Expression) -> None:

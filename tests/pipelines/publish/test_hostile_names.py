@@ -1,6 +1,7 @@
 """Names of every kind in published tables: as payload, partition, key and alias, made anew and brought up to date."""
 
 import datetime as dt
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import sqlglot
 import yaml
+from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from checks.published_equality import ProjectAuditor, check_published
@@ -16,7 +18,7 @@ from pipelines.config.publish_partition import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import run_once
-from pipelines.publish.query import parse_query
+from pipelines.publish.query import parse_query, require_names_apart
 from pipelines.publish.refresh import publish
 from pipelines.publish.refresh_report import PublishReport
 from scan_core import open_table
@@ -148,6 +150,12 @@ def test_every_name_works_in_every_role(name: str, role: str, tmp_path: Path) ->
     ROLES[role](tmp_path, name)
 
 
+@SPARK_TEST[0]
+@pytest.mark.usefixtures("spark")
+def test_a_column_with_a_backquote_is_a_partition(tmp_path: Path) -> None:
+    partition(tmp_path, "b`t")
+
+
 @pytest.mark.parametrize("name", WORKING)
 def test_columns_of_every_name_are_read_and_named_in_the_sql_that_is_made(name: str) -> None:
     fields = (NestedField(1, "id0", PrimitiveType("long")), NestedField(2, name, PrimitiveType("string")))
@@ -157,10 +165,37 @@ def test_columns_of_every_name_are_read_and_named_in_the_sql_that_is_made(name: 
         assert query.columns(schemas)[MIRROR] == ("id0", name)
         tree = query.in_full(schemas)
         assert tree is not None
-        if name == "*":  # to the parser, this column is a star
-            continue
         again = sqlglot.parse_one(tree.sql(dialect="spark"), dialect="spark")
         assert [column.name for column in again.find_all(exp.Column)] == ["id0", name.lower()]
+
+
+STARS = {
+    "select x.id0 from (select * from {m}) x": ("id0", "*", "day0"),
+    "select * except (`*`) from {m}": ("id0", "*", "day0"),
+    "select count(*) as n from {m}": ("id0",),
+    "select count(`*`) as n from {m}": ("*",),
+    "select x.* from (select id0, 1 as `*` from {m}) x": ("id0",),
+    "with x as (select * from {m}) select `*` from x": ("id0", "*", "day0"),
+    "select id0 from {m} o where exists (select 1 from {m} i where i.id0 = `*`)": ("id0", "*"),
+}
+
+
+@pytest.mark.parametrize("sql", STARS)
+def test_a_column_called_star_hides_no_other_column(sql: str) -> None:
+    names = {"id0": "long", "*": "string", "day0": "date"}
+    fields = tuple(NestedField(n, name, PrimitiveType(kind)) for n, (name, kind) in enumerate(names.items()))
+    schemas = {MIRROR: Schema(0, fields)}
+    query = parse_query(NAME, sql.format(m=MIRROR), None, [MIRROR])
+    assert query.columns(schemas)[MIRROR] == STARS[sql]
+
+
+def test_names_around_a_sub_query_are_found_beside_a_column_called_star() -> None:
+    """The parser took the column of the outer table for one of the inner, which could have any."""
+    outer = Schema(0, (NestedField(1, "id0", PrimitiveType("long")), NestedField(2, "a", PrimitiveType("long"))))
+    inner = Schema(0, (NestedField(1, "x", PrimitiveType("long")), NestedField(2, "*", PrimitiveType("long"))))
+    sql = "select id0 from shop.o where exists (select 1 from shop.i where x = a)"
+    query = parse_query(NAME, sql, None, ["shop.o", "shop.i"])
+    assert query.columns({"shop.o": outer, "shop.i": inner}) == {"shop.o": ("id0", "a"), "shop.i": ("x",)}
 
 
 @pytest.mark.parametrize("name", WORKING)
@@ -177,7 +212,17 @@ TWINS = {
     "accents": ("é", "É"),
     "members": ("a", "A"),
     "list": ("a", "A"),
+    "sigma": ("Σ", "ς"),
+    "sigmas": ("a\u03c3", "aΣ"),
+    "sharp s": ("ß", "ẞ"),
+    "i with dot": ("i", "İ"),
+    "i and dot": ("i\u0307", "İ"),
+    "i without dot": ("\u0131", "İ"),
+    "long s": ("\u017f", "S"),
+    "kelvin": ("k", "\u212a"),
+    "iota": ("ᾳ", "ᾼ"),
 }
+APART = (("ß", "ss"), ("ﬁ", "fi"), ("e\u0301", "é"), ("a", "\u0430"), ("ΐ", "ϊ"))
 
 
 def twin_schema(kind: str) -> Schema:
@@ -193,18 +238,41 @@ def twin_schema(kind: str) -> Schema:
 @pytest.mark.parametrize("kind", TWINS)
 def test_columns_that_differ_in_case_alone_are_refused_where_the_sql_uses_them(kind: str) -> None:
     schema = twin_schema(kind)
-    used = schema.names[1]
-    for sql in (
-        f"select id0, {used} from {MIRROR}",
-        f"select * from {MIRROR}",
-        f"select 1 from {MIRROR} where {used} is null",
-    ):
+    used = quoted(schema.names[1])
+    alone = (f"select id0, {used} from {MIRROR}", f"select 1 from {MIRROR} where {used} is null")
+    # where both are the same in lower case, the name of one is that of the other
+    meant = alone if "at" in schema.names or len({name.lower() for name in TWINS[kind]}) == 1 else ()
+    for sql in (f"select * from {MIRROR}", *meant):
         with pytest.raises(ConfigError, match="differ in case alone") as refused:
             parse_query(NAME, sql, None, [MIRROR]).columns({MIRROR: schema})
         assert all(repr(f"at.{n}" if "at" in schema.names else n) in str(refused.value) for n in TWINS[kind])
     assert parse_query(NAME, f"select id0 from {MIRROR}", None, [MIRROR]).columns({MIRROR: schema}) == {
         MIRROR: ("id0",)
     }
+
+
+@pytest.mark.parametrize("names", APART)
+def test_columns_that_spark_tells_apart_are_taken(names: tuple[str, str]) -> None:
+    require_names_apart(NAME, MIRROR, names)
+
+
+@pytest.mark.slow
+@SPARK_TEST[0]
+def test_names_that_java_takes_for_one_are_refused(spark: SparkSession) -> None:
+    """All letters that have a case: whatever Java maps to one, in Spark's two ways, is refused in pairs."""
+    java = spark._jvm.java.lang.Character
+    lower = spark._jvm.org.apache.commons.lang3.StringUtils.lowerCase
+    root = spark._jvm.java.util.Locale.ROOT
+    letters = [chr(n) for n in range(0x110000) if chr(n).lower() != chr(n) or chr(n).upper() != chr(n)]
+    alike: dict[tuple[str, object], list[str]] = {}
+    for letter in letters:
+        alike.setdefault(("letters", java.toLowerCase(java.toUpperCase(ord(letter)))), []).append(letter)
+        alike.setdefault(("lower case", lower(f"a{letter}", root)), []).append(letter)
+    pairs = [pair for group in alike.values() for pair in itertools.combinations(group, 2)]
+    assert len(pairs) > 1_000
+    for one, other in pairs:
+        with pytest.raises(ConfigError, match="differ in case alone"):
+            require_names_apart(NAME, MIRROR, (f"a{one}", f"a{other}"))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import scan_core
+from scan_core.model.errors import OptionError
 from scan_core.spark.dataframe import dataframe
 from scan_core.spark.native import FileReading, agreed, how_to_read
 from tests.support.iceberg_json import Column
@@ -106,3 +107,40 @@ def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
     assert readings == {"plain": [True], "evolved": [False, True]}
     mixed = agreed([FileReading(by_name=True), FileReading(hides_names=True)])
     assert [reading.by_name for reading in mixed] == [False, False]
+
+
+NAMES = ["b`t", pytest.param("`", marks=pytest.mark.slow), pytest.param("a.b", marks=pytest.mark.slow)]
+NAMES += [pytest.param(name, marks=pytest.mark.slow) for name in ("*", "``", ".", 'q"', "$x", " a", "\u200b")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_any_name_are_read_natively_beside_one_that_was_renamed(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Members that moved are found by field id, so that columns are chosen by name, whatever that is."""
+    before = [Column(1, "id", "int"), Column(2, name, "string"), Column(4, "p", _POINT)]
+    builder = TableBuilder(tmp_path / "t", before)
+    builder.commit(builder.data({"id": [1, 2, 3], name: ["a", "b", None], "p": [{"x": 1, "y": 0.5}] * 3}))
+    builder.evolve(*before[:2], Column(4, "p", _LATER_POINT), Column(9, "since", "date", initial_default="2026-02-01"))
+    builder.commit(builder.equality_delete({"id": [2]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan().select("id", name, "since")
+    rows = dataframe(spark, scan, reader="native").collect()
+    since = dt.date(2026, 2, 1)
+    assert sorted(tuple(row) for row in rows) == [(1, "a", since), (3, None, since)]
+
+
+@pytest.mark.parametrize("name", ["_metadata", pytest.param("_METADATA", marks=pytest.mark.slow), "__nevermore_key"])
+def test_columns_that_reading_natively_needs_for_itself_are_read_by_tasks(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """A struct of these members would tell which rows are dead."""
+    names = ("file_size", "row_index")
+    members = [{"id": 21 + n, "name": member, "type": "long", "required": False} for n, member in enumerate(names)]
+    columns = [Column(1, "id", "int"), Column(2, name, {"type": "struct", "fields": members})]
+    builder = TableBuilder(tmp_path / "t", columns)
+    builder.commit(builder.data({"id": [1, 2, 3], name: [{"file_size": 1, "row_index": n} for n in (1, 0, 2)]}))
+    builder.commit(builder.equality_delete({"id": [2]}, ids=[1]))
+    scan = scan_core.open_table(builder.metadata_path).scan()
+    with pytest.raises(OptionError, match="needs for itself"):
+        dataframe(spark, scan, reader="native")
+    assert sorted(row[0] for row in dataframe(spark, scan).collect()) == [1, 3]

@@ -247,3 +247,22 @@ def test_a_join_reads_a_fact_with_late_keys_of_the_caller_through_both(
     assert rows(joined.filter("item in (5, 90)")) == rows(plain.filter("item in (5, 90)"))
     with_partner = {row[0] for row in rows(joined)} if how != "right" else {5, 90}
     assert {5, 90} <= with_partner <= {row[0] for row in rows(plain)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["python", "native"])
+@pytest.mark.parametrize("name", ["b`t", "`", "a.b", "*", 'q"q', " a"])
+def test_columns_of_any_name_can_be_the_key(spark: SparkSession, tmp_path: Path, name: str, reader: str) -> None:
+    def table(folder: str, key: str, numbers: range) -> Scan:
+        builder = TableBuilder(tmp_path / folder, [Column(1, key, "long"), Column(2, f"{folder}_text", "string")])
+        builder.commit(builder.data({key: list(numbers), f"{folder}_text": [f"{folder}{n}" for n in numbers]}))
+        builder.commit(builder.data({key: [n + 100 for n in numbers], f"{folder}_text": ["-"] * len(numbers)}))
+        return scan_core.open_table(builder.metadata_path).scan()
+
+    sales, goods = table("sales", name, range(20)), table("goods", name, range(5, 8))
+    others = table("others", f"{name}2", range(5, 8))
+    limits = BuildLimits()
+    for dimension, on in ((goods, name), (others, {name: f"{name}2"}), (dataframe(spark, goods), name)):
+        joined = join(sales, dimension, on=on, spark=spark, reader=reader, limits=limits)  # type: ignore[arg-type]
+        text = [row for row in rows(joined.select("sales_text")) if row != ("-",)]
+        assert text == [("sales5",), ("sales6",), ("sales7",)]
