@@ -342,6 +342,9 @@ def find_known(
     return known
 
 
+_DELETION_VECTOR = "deletion-vector-v1"
+
+
 def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
     """What other engines keep in a statistics file; a damaged file of ours holds nothing worth keeping.
 
@@ -354,7 +357,8 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
         if path.endswith(FILE_SUFFIX):
             return []
         raise
-    return [blob for blob in footer.blobs if blob.type != BLOB_TYPE]
+    # deletion vectors lie where manifests say; PyIceberg takes each blob beside one for another
+    return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, _DELETION_VECTOR}]
 
 
 MOST_VALUES = 10_000

@@ -5,9 +5,10 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 import pytest
+import yaml
 
 from assets.dagster_home import dagster_home
-from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB
+from assets.jobs import CHECK_JOB, DAILY_JOB, INGEST_JOB, PUBLISH_JOB
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows
@@ -60,3 +61,17 @@ def test_a_run_that_fails_otherwise_is_tried_again(project: ShopProject) -> None
 def test_a_publication_whose_checks_fail_is_not_tried_again(project: ShopProject) -> None:
     break_mirror(project)
     assert will_retry(project, DAILY_JOB, **{"dagster/partition": "2026-01-01"}) == "false"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_ingested", [True, False])
+def test_the_job_that_publishes_after_ingests_is_tried_again_unless_a_check_fails(
+    project: ShopProject, *, is_ingested: bool
+) -> None:
+    """Without an ingest there is no mirror yet, which another run may find."""
+    document = yaml.safe_load(project.path.read_text())
+    document["published"]["shop.whole"] = {"sql": "select count(*) as n from shop.orders"}
+    project.path.write_text(yaml.safe_dump(document))
+    if is_ingested:
+        break_mirror(project)
+    assert will_retry(project, PUBLISH_JOB) == ("false" if is_ingested else "true")

@@ -224,3 +224,41 @@ def test_columns_that_cannot_be_indexed_are_named(tmp_path: Path, columns: list[
 def test_table_without_snapshots_has_nothing_to_index(table: Any) -> None:
     with pytest.raises(SourceError, match="has no snapshot"):
         build_indexes(CatalogTarget(table), ["city"])
+
+
+@pytest.mark.parametrize("is_statistics", [False, True])
+def test_indexes_and_deletion_vectors_never_lie_in_one_file(tmp_path: Path, *, is_statistics: bool) -> None:
+    """Readers of deletion vectors take every blob of their file for one; even where its writer calls it statistics."""
+    builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long"), Column(2, "city", "string")], version=3)
+    first = builder.data({"id": [1, 2, 3], "city": ["a", "b", "a"]})
+    second = builder.data({"id": [4, 5, 6], "city": ["a", "b", "c"]})
+    builder.commit(first, second)
+    vectors = builder.deletion_vectors({first: [0], second: [1, 2]})
+    builder.commit(*vectors)
+    vector_files = {Path(vector.path.removeprefix("file://")) for vector in vectors}
+    before = {path: path.read_bytes() for path in vector_files}
+    if is_statistics:
+        target = PathTarget(str(builder.location))
+        table = target.load()
+        (path,) = vector_files
+        entry = {
+            "snapshot-id": table.metadata.current_snapshot_id,
+            "statistics-path": str(path),
+            "file-size-in-bytes": path.stat().st_size,
+            "file-footer-size-in-bytes": read_footer(str(path), FileIOConfig()).num_bytes,
+            "blob-metadata": [],
+        }
+        target.set_statistics(table, entry)
+    for columns in (["id"], ["id", "city"]):
+        assert index_columns(builder.location, columns).built == 2
+        kinds = {
+            path: {blob.type for blob in read_footer(str(path), FileIOConfig()).blobs}
+            for path in builder.location.rglob("*.puffin")
+        }
+        assert vector_files < kinds.keys()
+        for path, found in kinds.items():
+            assert found == {"deletion-vector-v1" if path in vector_files else BLOB_TYPE}
+    assert {path: path.read_bytes() for path in vector_files} == before
+    scan = scan_core.open_table(builder.location).scan()
+    with bitmaps_for_nothing():
+        assert sorted(scan.where("city = 'a'").to_table()["id"].to_pylist()) == [3, 4]
