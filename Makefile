@@ -73,7 +73,7 @@ peers: $(READY) ## Install the engines that the benchmarks run beside ours
 
 BENCHMARKS := count_and_aggregate needle object_store bitmap_index select_star filter_passes_all memory_cap cold_start planning filters subfields ingest_decode ingest_to_mirror merge commit_cost incremental_publish checked_publish spark_dataframe runtime_filter spark_join against_engines
 
-bench: $(READY) ## Measure everything beside the decode floor and the installed peers, write docs/benchmarks.md
+bench: $(READY) ## Compare everything with the decode floor and the installed peers, write docs/benchmarks.md
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
 	@$(BIN)/python -m benchmarks.publish
 

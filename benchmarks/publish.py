@@ -1,7 +1,8 @@
-"""`make bench` ends here: the recorded ratios become `benchmarks/ratios.json`, a table and a plot in `docs/`.
+"""The last step of `make bench`: write the recorded ratios to `benchmarks/ratios.json` and to the pages that show them.
 
-The table stands between two marks in `docs/benchmarks.md`; what is written around them is kept. Ratios that this run
-did not measure are kept from the file under git.
+`docs/benchmarks.md` gets the comparisons with other products, the goals that were missed, and a plot; `benchmarks/NOTES.md`
+gets every ratio. Each table is written between two marks, and the text around them is kept. Ratios that this
+run did not measure are kept from the file under git.
 """
 
 import math
@@ -12,7 +13,22 @@ from typing import Any
 from benchmarks.results import Ratio, commit, committed, recorded
 
 DOCS = Path(__file__).parent.parent / "docs"
-BEGIN, END = "<!-- ratios: written by make bench -->", "<!-- end of ratios -->"
+PAGE = DOCS / "benchmarks.md"
+NOTES = Path(__file__).parent / "NOTES.md"
+PRODUCTS = {
+    "spark": "Spark with Iceberg Java",
+    "clickhouse": "ClickHouse",
+    "sail": "Sail",
+    "polars": "Polars, raw files",
+    "datafusion": "DataFusion, raw files",
+    "duckdb": "DuckDB, raw files",
+    "iceberg_java": "Iceberg Java",
+    "PyIceberg upsert": "PyIceberg `upsert`",
+    "Spark MERGE INTO, copy-on-write": "Spark `MERGE INTO`, copy-on-write",
+    "Spark MERGE INTO, merge-on-read": "Spark `MERGE INTO`, merge-on-read",
+    "dlt merge": "dlt `merge`",
+}
+"""How the page names the products that ratios compare with."""
 
 
 def table(ratios: Sequence[Ratio]) -> str:
@@ -25,6 +41,51 @@ def table(ratios: Sequence[Ratio]) -> str:
         pair = f"{ratio.ours} ({ratio.seconds * 1e3:.0f} ms) / {ratio.against}"
         lines.append(f"| {ratio.case} | {pair} | {ratio.wall:.3g} | {cpu} | {goal} | {verdict} |")
     return "\n".join(lines)
+
+
+def comparison(ratios: Sequence[Ratio]) -> str:
+    """A Markdown row per comparison with another product."""
+    lines = ["| case | Nevermore | compared with | time | CPU time | |", "|---|---|---|---|---|---|"]
+    for ratio in ratios:
+        if ratio.against in PRODUCTS:
+            verdict = {None: "", True: "", False: f"goal of {1 / (ratio.goal or 1):.3g} x missed"}[ratio.met]
+            cpu = "" if ratio.cpu is None else _faster(ratio.cpu)
+            ours = f"{ratio.ours}, {ratio.seconds * 1e3:.0f} ms"
+            cells = (ratio.case, ours, PRODUCTS[ratio.against], _faster(ratio.wall), cpu, verdict)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def missed(ratios: Sequence[Ratio]) -> str:
+    """A Markdown row per ratio that does not meet its goal."""
+    lines = ["| case | compared | ratio | CPU | goal |", "|---|---|---|---|---|"]
+    for ratio in ratios:
+        if ratio.met is False:
+            cpu = "" if ratio.cpu is None else f"{ratio.cpu:.3g}"
+            pair = f"{ratio.ours} / {PRODUCTS.get(ratio.against, ratio.against)}"
+            lines.append(f"| {ratio.case} | {pair} | {ratio.wall:.3g} | {cpu} | {ratio.goal:.3g} |")
+    return "\n".join(lines)
+
+
+def _faster(ratio: float) -> str:
+    """The ratio in words: how many times as fast, or as slow, ours is."""
+    times = max(ratio, 1 / ratio)
+    figure = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
+    return f"{figure} x {'faster' if ratio < 1 else 'slower'}"
+
+
+def write_table(page: Path, name: str, content: str) -> None:
+    """Replace what a page has between `<!-- NAME: written by make bench -->` and `<!-- end of NAME -->`.
+
+    Raises:
+        SystemExit: the page lacks one of the two marks.
+    """
+    begin, end = f"<!-- {name}: written by make bench -->", f"<!-- end of {name} -->"
+    head, found, rest = page.read_text().partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{page} lacks the marks {begin} and {end}: restore them")
+    page.write_text(f"{head}{begin}\n{content}\n{end}{tail}")
 
 
 def plot(ratios: Sequence[Ratio], path: Path) -> None:
@@ -51,17 +112,16 @@ def plot(ratios: Sequence[Ratio], path: Path) -> None:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write `ratios.json`, the plot and the two pages."""
     ratios = [ratio for _, ratio in sorted({**committed(), **recorded()}.items())]
     if not ratios:
         raise SystemExit("nothing is recorded: run a benchmark first")
     commit(ratios)
     plot(ratios, DOCS / "benchmarks.svg")
-    page = DOCS / "benchmarks.md"
-    head, _, rest = page.read_text().partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    page.write_text(f"{head}{BEGIN}\n{table(ratios)}\n{END}{tail}")
-    print(f"{len(ratios)} ratios written to {page}")
+    write_table(PAGE, "comparisons", comparison(ratios))
+    write_table(PAGE, "missed goals", missed(ratios))
+    write_table(NOTES, "ratios", table(ratios))
+    print(f"{len(ratios)} ratios written to {NOTES}, the main ones to {PAGE}")
 
 
 if __name__ == "__main__":

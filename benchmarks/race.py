@@ -1,7 +1,7 @@
 """Side by side in one run: candidates in turn, round after round, their answers compared first.
 
 Wall and CPU time are taken of every round: on a machine with other work CPU time is what stays comparable. Every
-ratio printed is also recorded, so that `make bench` can write `docs/benchmarks.md` and `make bench-check` compare it.
+ratio printed is also recorded, so that `make bench` can publish it and `make bench-check` compare it.
 """
 
 import gc

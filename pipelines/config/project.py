@@ -45,9 +45,9 @@ class FilesSource(Section):
 
     Attributes:
         type: `files`.
-        path: file, glob, or several of them; relative to the config file.
-        format: name of a format; without one the first file tells.
-        options: what the format wants to know (delimiter, time zone, registry ...).
+        path: a file, a glob pattern, or a list of them, relative to the config file.
+        format: name of the event format; detected from the first file if omitted.
+        options: options of the format and of its files (delimiter, time zone, registry ...).
     """
 
     type: Literal["files"] = "files"
@@ -68,33 +68,33 @@ class TableConfig(Section):
 
     Attributes:
         source: where the events are.
-        key: columns that identify a row; may be left out where the feed tells, or with `identity: full`.
-        source_table: name of the table in the feed, where it differs from the name here.
-        include_tables: of an entry `namespace.*`: tables of the feed that it takes, `*` and `?` allowed; all if empty.
-        exclude_tables: of such an entry: tables of the feed that it leaves out.
-        order_by: `position`, or payload columns that order the events of a key, also over runs.
-        types: Iceberg types of columns, where the feed does not tell or to override it.
+        key: columns that identify a row; can be omitted if the feed states them, or with `identity: full`.
+        source_table: name of the table in the feed, if it differs from the name here.
+        include_tables: for an entry `namespace.*`: the tables of the feed to include (`*` and `?` are wildcards); all if empty.
+        exclude_tables: for an entry `namespace.*`: the tables of the feed to exclude.
+        order_by: `position`, or payload columns that define the order of the events of a key, across runs too.
+        types: Iceberg types of columns, where the feed does not state them or to override it.
         partition_by: Iceberg partition fields: `day(created_at)`, `bucket(16, id)`, `region`.
-        include: columns to keep; empty keeps all.
-        exclude: columns to leave out.
-        rename: new name by source column; `key`, `partition_by` and `sort_by` say the new one.
-        cast: Iceberg type by source column, applied after decoding.
-        encodings: how the values of a column are written, where the feed does not tell (`millis`, `base64` ...).
-        inserts: `checked` also writes a delete row for an insert whose key might exist, `trusted` does not, where all rows came
-            from the feed.
-        soft_delete: keep deleted rows with `_deleted` true instead of removing them.
-        global_deletes: whether a delete may be written to reach every partition of a partitioned table.
-        identity: `key`, or `full` for tables without a key, where the whole old row identifies a row, as far as an event has it.
-        on_conflict: where a value goes that does not fit its column: `quarantine`, or a `new_column` (`price__string`).
-        sort_by: columns by which the rows of each data file are sorted; none keeps the order of the changes.
-        bloom_filters: write Parquet Bloom filters of the key columns, into data files and delete files.
-        compact_log: write numbers into the change log in encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
-            and BYTE_STREAM_SPLIT); false for other readers of it that do not know them.
-        commit_rows: so many changes are enough for a commit.
-        commit_interval: least seconds between commits of a continuous run.
-        memory_limit_bytes: what a batch may hold in memory; what is more is spilled to the disk.
-        max_quarantine_ratio: rejected share of a batch, in decoding or in applying, above which nothing of it is applied.
-        properties: Iceberg table properties of the mirror, `nevermore.keep-snapshots` among them; set when it is made and by the next commit after a change here. One that is removed here stays on the table.
+        include: columns to keep; all if empty.
+        exclude: columns to drop.
+        rename: new names by source column; `key`, `partition_by` and `sort_by` use the new names.
+        cast: Iceberg types by source column, applied after decoding.
+        encodings: how the values of a column are encoded, where the feed does not state it (`millis`, `base64` ...).
+        inserts: `checked` also writes a delete row for an insert whose key may already exist; `trusted` does not, for tables
+            whose rows all come from the feed.
+        soft_delete: keep deleted rows and set `_deleted` to true, instead of removing them.
+        global_deletes: whether a delete may be written so that it applies to every partition of a partitioned table.
+        identity: `key`, or `full` for tables without a key: the whole old row, as far as an event contains it, identifies a row.
+        on_conflict: what happens to a value that does not fit its column: `quarantine`, or `new_column` (`price__string`).
+        sort_by: columns by which the rows of each data file are sorted; if empty, rows keep the order of the changes.
+        bloom_filters: write Parquet Bloom filters for the key columns, in data files and delete files.
+        compact_log: write numbers in the change log with encodings that are smaller and faster (Parquet's DELTA_BINARY_PACKED
+            and BYTE_STREAM_SPLIT); set to false if other readers of the log do not support them.
+        commit_rows: commit after this many changes.
+        commit_interval: minimum time between two commits of a continuous run.
+        memory_limit_bytes: maximum memory for the changes of a batch; beyond it changes are spilled to disk.
+        max_quarantine_ratio: if a larger share of a batch is rejected, in decoding or in applying, nothing of the batch is applied.
+        properties: Iceberg table properties of the mirror, including `nevermore.keep-snapshots`; set when the table is created, and by the next commit after a change here. A property that is removed here stays on the table.
         checks: not supported yet; refused.
     """
 
@@ -195,14 +195,14 @@ class PublishedOptions(Section):
     """How the files of a published table are written.
 
     Attributes:
-        target_file_bytes: a task begins another file when one has reached this size.
-        row_group_bytes: of rows in memory, after which they are written as a row group.
-        row_group_rows: most rows of a row group.
-        page_rows: most rows of a page; every column has a page index.
+        target_file_bytes: a task starts a new file when the current one reaches this size.
+        row_group_bytes: size of the rows in memory at which they are written as a row group.
+        row_group_rows: maximum number of rows in a row group.
+        page_rows: maximum number of rows in a page; every column has a page index.
         compression: Parquet codec.
         bloom_filters: columns that get Bloom filters.
-        distribution: `none` writes rows by the tasks that computed them; `rebalance` shuffles them into even files; `range` also puts neighbours by `sort_by` into the same file.
-        direct_copy: let the tasks that read a mirror write the files, where the SQL only selects columns of one mirror and nothing is sorted or moved.
+        distribution: `none`: the tasks that computed the rows write them; `rebalance`: rows are shuffled into files of even size; `range`: rows are also shuffled so that files do not overlap in `sort_by`.
+        direct_copy: let the tasks that read a mirror write the files, if the SQL only selects columns of one mirror and no row is sorted or shuffled.
     """
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES
@@ -219,17 +219,17 @@ class PublishedConfig(Section):
     """A published table, re-made partition by partition from mirrors.
 
     Attributes:
-        sql: a query over mirrors, by their names here.
-        partition: by what the table is partitioned and re-made: a date column of the result, or `hour(at)`, `month(day)`, `year(day)`, `value(city)` of a column; nothing for one whole table.
-        start: first partition, for backfills and for SQL that asks for `:partition`.
-        values: partitions of `value(...)` that Dagster offers and that SQL with `:partition` is run for.
-        parameters: values of `:name` in the SQL, beside `:partition`, `:partition_start` and `:partition_end`.
-        incremental: whether `publish` makes only partitions that changes of the mirrors can have reached: `true` refuses SQL for which that is never certain, `auto` then makes all.
+        sql: a query over mirrors, which are named as in this config.
+        partition: how the table is partitioned and rebuilt: a date column of the result, or `hour(at)`, `month(day)`, `year(day)` or `value(city)` of a column; if omitted, the table is rebuilt as a whole.
+        start: first partition, for backfills and for SQL that uses `:partition`.
+        values: partitions of `value(...)` that Dagster offers and for which SQL with `:partition` is run.
+        parameters: values of `:name` in the SQL, in addition to `:partition`, `:partition_start` and `:partition_end`.
+        incremental: whether `publish` rebuilds only the partitions that changes of the mirrors can affect: `true` refuses SQL for which this can never be determined, `auto` then rebuilds everything.
         key: columns that identify a row of the result, for the checks and for `mode: upsert`.
-        mode: what a run does with the rows of its partition: `replace` those that are there, `append` to them once per state of the mirrors, or `upsert` by `key`.
-        sort_by: columns by which rows are sorted within each file.
-        schedule: cron expression of when Dagster makes the last partition that is over, in UTC.
-        properties: Iceberg table properties; set when the table is made and by the next publication after a change here.
+        mode: what a run does with the existing rows of its partition: `replace` them, `append` to them once per state of the mirrors, or `upsert` by `key`.
+        sort_by: columns by which the rows of each file are sorted.
+        schedule: cron expression, in UTC, for when Dagster builds the most recent completed partition.
+        properties: Iceberg table properties; set when the table is created, and by the next publication after a change here.
         checks: not supported yet; refused.
         options: how files are written.
     """
@@ -293,11 +293,11 @@ class SparkConfig(Section):
     """Where and how Spark runs.
 
     Attributes:
-        master: as for `spark-submit`: `local[4]`, `spark://host:7077`, `yarn`, `k8s://...`; without one `local[*]`.
-        remote: a Spark Connect server instead, `sc://host:15002`.
-        conf: settings of Spark, by their names.
-        package: how our code reaches the workers of a cluster: `auto` builds and ships an archive with each session, `installed` ships nothing, a path names an archive that `nevermore spark-package` has built.
-        reports: folder that driver and workers share, where tasks report what they read; without one the driver fetches the reports from each host.
+        master: as for `spark-submit`: `local[4]`, `spark://host:7077`, `yarn`, `k8s://...`; `local[*]` if omitted.
+        remote: a Spark Connect server to use instead, `sc://host:15002`.
+        conf: Spark settings by name.
+        package: how Nevermore's code gets to the workers of a cluster: `auto` builds an archive and ships it with each session, `installed` ships nothing, a path is an archive built by `nevermore spark-package`.
+        reports: folder shared by driver and workers, where tasks report what they read; if omitted, the driver fetches the reports from each host.
     """
 
     master: str | None = None
@@ -399,13 +399,13 @@ class Config(Section):
     Attributes:
         catalog: where tables are.
         tables: mirrors by name.
-        published: tables made from them.
+        published: tables built from mirrors, by name.
         spark: where and how Spark runs.
-        ingest_schedule: cron expression, in UTC, of when Dagster applies what is new, running by default; without it every five minutes, once the schedule is switched on.
-        tables_elsewhere: whether a run may write tables of the catalog that lie outside of `warehouse` while that has files of them, too, as in a copied project.
-        parallel_tables: so many tables of a feed are folded, written and committed at the same time.
-        patterns: entries of `tables` called `namespace.*`: mirrors that are known once their feed has carried them.
-        path: of the file.
+        ingest_schedule: cron expression, in UTC, for when Dagster ingests; the schedule then runs by default. If omitted, the schedule runs every five minutes once it is switched on.
+        tables_elsewhere: whether a run may write to tables of the catalog that are outside `warehouse` although `warehouse` also has files of them, as in a copied project.
+        parallel_tables: number of tables of a feed that are folded, written and committed at the same time.
+        patterns: entries of `tables` named `namespace.*`: their mirrors are known once the feed has delivered them.
+        path: path of the config file.
     """
 
     catalog: CatalogConfig = CatalogConfig()
