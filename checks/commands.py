@@ -1,4 +1,4 @@
-"""The commands that prove tables: `nevermore check` against the reference, `verify` against checksums."""
+"""The commands that prove tables: `check` against the reference, `verify` against checksums, `publish` before rows are seen."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +9,20 @@ import typer
 from pipelines.cli.arguments import (
     CONFIG,
     DEFAULT_CONFIG,
+    MASTER,
     PROJECT_CONFIG,
     RELOCATE,
+    REMOTE,
     TABLE_HELP,
     catalog_state,
     open_named_table,
+    tell_progress,
 )
 from pipelines.cli.terminal import byte_progress, counted, print_json
+
+if TYPE_CHECKING:
+    from checks.damage import Verification
+    from pipelines.publish.refresh_report import PublishReport
 
 
 def check(
@@ -80,8 +87,124 @@ def check(
     raise typer.Exit(1 if failed else 0)
 
 
-if TYPE_CHECKING:
-    from checks.damage import Verification
+_MOST_SHOWN = 20
+"""Partitions of which the reason is shown; --json has all."""
+
+
+def publish(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Tables under `published` in the config; by default all but those to whose partitions rows are added.",
+        ),
+    ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            "--day",
+            help="Make this partition, whatever changed: 2026-01-31, 2026-01-31T13, 2026-01, 2026, a value, or FIRST..LAST. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Make all partitions, whatever changed.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
+    ] = False,
+    unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked", help="Ask for no check, neither of the mirrors nor of the rows; the snapshot says so."
+        ),
+    ] = False,
+    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    master: Annotated[str | None, MASTER] = None,
+    remote: Annotated[str | None, REMOTE] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
+) -> None:
+    """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each.
+
+    What is read has passed its checks: those that are missing are run first, and a mirror that fails one is not published.
+    """
+    from checks.published_equality import ProjectAuditor
+    from pipelines.config.project import load
+    from pipelines.errors import ConfigError
+    from pipelines.iceberg.catalog import check_catalog
+    from pipelines.publish.query import (
+        left_out_without_asking,
+        made_without_asking,
+        published_query,
+        requested_partitions,
+    )
+    from pipelines.publish.refresh import publish as make
+
+    settings = load(config)
+    chosen = names or made_without_asking(settings)
+    if not chosen and settings.published:
+        raise ConfigError(f"--partition or a name: rows are added to {', '.join(settings.published)} when asked for")
+    if not chosen:
+        raise ConfigError(f"{config} publishes nothing; add an entry under published")
+    if partition and len(chosen) > 1:
+        raise ConfigError("--partition is of one table; name it")
+    for name in chosen:
+        published_query(settings, name)  # all mistakes are told before Spark starts
+        requested_partitions(settings, name, partition or (), is_full=full)
+    check_catalog(settings)
+    if not as_json:
+        tell_progress()
+    for name in chosen:
+        report = make(
+            settings,
+            name,
+            partitions=partition or (),
+            is_full=full,
+            is_dry=explain,
+            master=master,
+            remote=remote,
+            auditor=None if unchecked else ProjectAuditor(),
+        )
+        if as_json:
+            print_json(report.as_dict())
+        else:
+            typer.echo(_told(report, with_reasons=explain))
+    for name, reason in ({} if names else left_out_without_asking(settings)).items():
+        left_out = {"name": name, "made": "nothing", "left_out": True, "reason": reason}
+        if as_json:
+            print_json(left_out)
+        else:
+            typer.echo(f"{name}: left out, {reason}")
+
+
+def _told(report: "PublishReport", *, with_reasons: bool) -> str:
+    if report.is_unchanged:
+        return f"{report.name}: up to date, {report.reason}"
+    what = "all partitions" if report.partitions is None else f"{len(report.partitions)} partitions"
+    if report.partitions is not None and len(report.partitions) == 1:
+        what = f"partition {report.partitions[0]}"
+    if report.is_dry:
+        told = f"{report.name}: would make {what} ({report.reason})"
+    else:
+        verb = {"replace": "made", "append": "appended", "upsert": "upserted"}[report.mode]
+        deleted = f", {report.delete_rows:,} keys deleted first" if report.delete_rows else ""
+        told = (
+            f"{report.name}: {verb} {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files{deleted}, "
+            f"snapshot {report.snapshot_id}"
+        )
+    if not report.is_dry and report.is_unchecked:
+        told += "; unchecked"
+    if empty := report.empty_partitions:
+        shown = ", ".join(empty[:_MOST_SHOWN]) + (
+            f" and {len(empty) - _MOST_SHOWN} more" if len(empty) > _MOST_SHOWN else ""
+        )
+        told += f"\n  warning: the SQL gives no rows for {shown}: published empty, in place of what was there"
+    changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]
+    if not with_reasons:
+        return told
+    reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
+    more = [f"  and {len(reasons) - _MOST_SHOWN} more"] if len(reasons) > _MOST_SHOWN else []
+    return "\n".join([told, *changed, *reasons[:_MOST_SHOWN], *more])
+
 
 _MOST_LISTED = 5
 """Files without checksums named for one table; `--json` names all."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from checks.commands import _told
 from pipelines.cli.arguments import PROGRESS, tell_progress
-from pipelines.cli.publish_commands import _told
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows
