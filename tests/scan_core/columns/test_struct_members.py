@@ -64,6 +64,9 @@ def sizes(table: TableBuilder) -> dict[str, int]:
 def test_members_alone_are_those_of_the_whole_struct(
     tmp_path_factory: pytest.TempPathFactory, file_format: str, rows: list[Any], chosen: list[str]
 ) -> None:
+    if file_format == "orc":
+        # Below a struct that is NULL, pyarrow's ORC writer shifts the values of its members (Spark reads them so, too).
+        rows = [row for row in rows if row is None or row["b"] is not None] or [None]
     chosen = [name for name in chosen if name == "a.b" or "a.b" not in chosen or not name.startswith("a.b")]
     options = {"row_group_size": 5, "max_rows_per_page": 2} if file_format == "parquet" else {}
     table = table_of(tmp_path_factory.mktemp("t"), rows, file_format, **options)

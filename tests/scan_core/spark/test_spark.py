@@ -150,7 +150,7 @@ def test_wrong_options_fail_at_load_with_one_clear_message(
     given = options if not options or {"table", "tabel"} & set(options) else {"table": table.metadata_path, **options}
     with pytest.raises(PySparkException, match=message) as caught:
         spark.read.format("nevermore").options(**given).load().count()
-    assert re.search(r"scan_core\.errors\.\w+Error: ", str(caught.value).splitlines()[0])
+    assert re.search(r"scan_core\.model\.errors\.\w+Error: ", str(caught.value).splitlines()[0])
     assert "Traceback" not in str(caught.value)
 
 
