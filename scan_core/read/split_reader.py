@@ -1,9 +1,10 @@
 """The whole worker path: from a split to record batches, a count, or aggregates; all values of one column for indexes."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from scan_core.rows.selection import RowSelection, selected_count, to_indices
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 Rows = npt.NDArray[np.int64]
+_T = TypeVar("_T")
 
 
 def column_batches(
@@ -73,11 +75,15 @@ def read_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = No
         MissingFileError: a file is gone.
         EvaluationError: the predicate fails on a row that nothing else drops.
     """
-    with closing(_find_rows(split, split.tasks, split.context.projection.fields, metrics, ahead)) as pieces:
-        for piece in pieces:
-            for batch in piece.output.batches(piece.columns, piece.selection, piece.budget, metrics):
-                metrics.rows_out += batch.num_rows
-                yield batch
+
+    def batches(piece: _Piece) -> Iterator[pa.RecordBatch]:
+        for batch in piece.output.batches(piece.columns, piece.selection, piece.budget, metrics):
+            metrics.rows_out += batch.num_rows
+            yield batch
+
+    fields = split.context.projection.fields
+    with closing(_of_pieces(split, split.tasks, fields, metrics, ahead, batches)) as found:
+        yield from found
 
 
 def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = None) -> int:
@@ -86,8 +92,8 @@ def count_split(split: Split, metrics: ScanMetrics, ahead: FilesAhead | None = N
     total = 0
     if len(tasks) < len(split.tasks):
         total = sum(task.data_file.record_count for task in split.tasks if _manifest_tells(task, split.context))
-    with closing(_find_rows(split, tasks, (), metrics, ahead)) as pieces:
-        total += sum(selected_count(piece.selection) for piece in pieces)
+    with closing(_of_pieces(split, tasks, (), metrics, ahead, lambda p: [selected_count(p.selection)])) as found:
+        total += sum(found)
     metrics.rows_out += total
     return total
 
@@ -97,11 +103,14 @@ def aggregate_split(
 ) -> Iterator[tuple[Partial, ...]]:
     """For each row group the calls over the rows that `read_split` would yield of it."""
     use_numba = may_use_numba(split.context.options)
-    with closing(_find_rows(split, split.tasks, split.context.projection.fields, metrics, ahead)) as pieces:
-        for piece in pieces:
-            metrics.rows_out += selected_count(piece.selection)
-            sources = piece.output.sources
-            yield aggregate_group(calls, sources, piece.columns, piece.selection, use_numba=use_numba)
+
+    def partials(piece: _Piece) -> Iterable[tuple[Partial, ...]]:
+        metrics.rows_out += selected_count(piece.selection)
+        return [aggregate_group(calls, piece.output.sources, piece.columns, piece.selection, use_numba=use_numba)]
+
+    fields = split.context.projection.fields
+    with closing(_of_pieces(split, split.tasks, fields, metrics, ahead, partials)) as found:
+        yield from found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,14 +123,19 @@ class _Piece:
     budget: MemoryBudget
 
 
-def _find_rows(
+def _of_pieces(  # noqa: PLR0917  the arguments of the three functions above
     split: Split,
     tasks: Sequence[FileScanTask],
     fields: Sequence[NestedField],
     metrics: ScanMetrics,
     ahead: FilesAhead | None,
-) -> Generator[_Piece, None, None]:
-    """The rows of the result in some tasks of a split, of which these columns will be read."""
+    make: Callable[[_Piece], Iterable[_T]],
+) -> Generator[_T, None, None]:
+    """What `make` gives for the rows of the result in some tasks of a split, of which the columns `fields` will be read.
+
+    Pieces are handed to `make` and not yielded: a loop over them would hold the decoded columns of one while those of
+    the next are decoded, which takes twice the memory and makes the allocator fetch new pages each time.
+    """
     context = split.context
     metrics.splits_read += 1
     with ExitStack() as stack:
@@ -134,7 +148,7 @@ def _find_rows(
             for columns, unread in reader.row_groups():
                 plan = reader.select(columns, unread)
                 for piece, within in reader.pieces(columns, budget):
-                    yield _Piece(piece, reader.refine(piece, plan, within), output, budget)
+                    yield from make(_Piece(piece, reader.refine(piece, plan, within), output, budget))
                 reader.count_bytes(columns)
 
 

@@ -1,15 +1,19 @@
 import subprocess
 import sys
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import scan_core
 from scan_core import ScanOptions
 from scan_core.columns.memory_budget import MemoryBudget, halves
-from scan_core.rows.selection import All, selected_count
+from scan_core.read.lazy import LazyColumns
+from scan_core.rows.selection import All, RowSelection, selected_count
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -54,6 +58,29 @@ def test_batches_become_smaller_under_a_tight_limit(tmp_path: Path) -> None:
     limit = 8 * MIB
     tight = scan.with_options(ScanOptions(memory_limit_bytes=limit, parallelism=1))
     assert max(batch.nbytes for batch in tight.to_batches()) < limit
+
+
+def test_columns_of_one_row_group_are_freed_before_the_next_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TableBuilder(tmp_path, (Column(1, "id", "long"), Column(2, "v", "long")))
+    table.commit(table.data({"id": range(3_000), "v": range(3_000)}, row_group_size=1_000))
+    table.commit(table.equality_delete({"id": range(0, 3_000, 5)}, ids=[1]))
+    scan = scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(parallelism=1))
+    decoded: list[tuple[int, weakref.ref[pa.Array]]] = []
+    load = LazyColumns.load
+
+    def watched(self: LazyColumns, indices: Sequence[int], selection: RowSelection) -> list[pa.Array]:
+        assert not [group for group, array in decoded if group != self.row_group.index and array() is not None]
+        arrays = load(self, indices, selection)
+        decoded.extend((self.row_group.index, weakref.ref(array)) for array in arrays)
+        return arrays
+
+    monkeypatch.setattr(LazyColumns, "load", watched)
+    assert scan.count() == 2_400
+    assert scan.aggregate(("sum", "v")) == (sum(range(3_000)) - sum(range(0, 3_000, 5)),)
+    assert sum(map(len, scan.to_batches())) == 2_400
+    assert {group for group, _ in decoded} == {0, 1, 2}
 
 
 def test_a_scan_keeps_to_128_mib(tmp_path: Path) -> None:
