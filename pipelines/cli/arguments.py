@@ -77,7 +77,7 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
 
     moves = parse_relocations(relocate)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
-        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG), relocate=moves)
+        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG, changes=False), relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves)
     except scan_core.TableNotFoundError as error:
@@ -99,7 +99,7 @@ def changeable_table(name: str, config: Path | None) -> Any:
     if not is_identifier(name):
         return name
     if config is not None or DEFAULT_CONFIG.exists():
-        return _catalog_table(name, config or DEFAULT_CONFIG)
+        return _catalog_table(name, config or DEFAULT_CONFIG, changes=True)
     from scan_core.io.catalog import load_table
 
     return load_table(name, {})
@@ -123,13 +123,14 @@ def is_identifier(name: str) -> bool:
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
-def _catalog_table(name: str, config: Path) -> Any:
+def _catalog_table(name: str, config: Path, *, changes: bool) -> Any:
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+    from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog, open_to_look
     from scan_core.model.errors import TableNotFoundError
 
     settings = load(config)
-    found = find_table(open_catalog(settings), name) if has_catalog(settings) else None
+    opened = open_to_look(settings) if not changes else open_catalog(settings) if has_catalog(settings) else None
+    found = None if opened is None else find_table(opened, name)
     if found is None:
         near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
         if name in settings.tables or name in settings.published:

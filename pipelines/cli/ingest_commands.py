@@ -93,7 +93,7 @@ def ingest(
     applied; 2: usage or config.
     """
     from pipelines.config.project import load
-    from pipelines.ingest.feed_run import check_tables, run_once, settle
+    from pipelines.ingest.feed_run import check_tables, found_nothing_new, run_once, settle
 
     settings = load(config)
     check_tables(settings)
@@ -101,7 +101,9 @@ def ingest(
     for name in tables or ():
         settings.table(name)
     with progress("Reading what is new; the first run compiles its decoders", hidden=as_json) as show:
-        report = run_once(settings, progress=lambda table: show(_progress_text(table)), tables=tables or None)
+        report = found_nothing_new(settings, tables or None) or run_once(
+            settings, progress=lambda table: show(_progress_text(table)), tables=tables or None
+        )
     if as_json:
         import orjson
 

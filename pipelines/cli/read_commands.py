@@ -244,10 +244,11 @@ def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "Key
         return None
     from pipelines.changes.change_log import key_log
     from pipelines.config.project import change_log_name, load
-    from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
+    from pipelines.iceberg.catalog import find_table, open_to_look
 
     settings, log_name = load(path), change_log_name(name)
-    found = find_table(open_catalog(settings), log_name) if has_catalog(settings) else None
+    catalog = open_to_look(settings)
+    found = None if catalog is None else find_table(catalog, log_name)
     return None if found is None else key_log(log_name, scan_core.open_table(found), key)
 
 

@@ -36,11 +36,11 @@ def tables(
     Rows are those in data files; `nevermore scan TABLE --count` counts without the deleted ones.
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import has_catalog, open_catalog
+    from pipelines.iceberg.catalog import open_to_look
     from pipelines.ingest.table_patterns import expanded
 
     settings = load(config)
-    catalog = open_catalog(settings) if has_catalog(settings) else None
+    catalog = open_to_look(settings)
     found = list(_tables(settings if catalog is None else expanded(settings, catalog), catalog))
     if as_json:
         import orjson
@@ -68,8 +68,9 @@ def _cells(table: dict[str, Any]) -> tuple[object, ...]:
 def _tables(settings: "Config", catalog: Any | None) -> Iterator[dict[str, Any]]:
     """The tables of the config in its order, each mirror with its log and quarantine; then the catalog's others."""
     from pipelines.config.project import change_log_name, quarantine_name
+    from pipelines.iceberg.catalog import all_table_names
 
-    there = set() if catalog is None else set(_names(catalog))
+    there = set() if catalog is None else set(all_table_names(catalog))
     known: dict[str, str] = {}
     for name in settings.tables:
         known |= {name: "mirror", change_log_name(name): f"change log of {name}"}
@@ -79,13 +80,6 @@ def _tables(settings: "Config", catalog: Any | None) -> Iterator[dict[str, Any]]
     known |= dict.fromkeys(sorted(there - set(known)), "table outside the config")
     for name, role in known.items():
         yield _facts(name, role, catalog if name in there else None)
-
-
-def _names(catalog: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
-    for namespace in catalog.list_namespaces(above):
-        yield from (".".join(name) for name in catalog.list_tables(namespace))
-        if len(namespace) > len(above):
-            yield from _names(catalog, namespace)
 
 
 def _facts(name: str, role: str, catalog: Any | None) -> dict[str, Any]:
@@ -409,13 +403,13 @@ def status(
     Of published tables: when they were made, and which of their mirrors have changed since.
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.catalog import has_catalog, open_catalog
+    from pipelines.iceberg.catalog import open_to_look
     from pipelines.ingest.table_patterns import expanded
     from pipelines.maintain.status import published_status
     from pipelines.maintain.status import status as status_of
 
     settings = load(config)
-    catalog = open_catalog(settings) if has_catalog(settings) else None
+    catalog = open_to_look(settings)
     known = settings if catalog is None else expanded(settings, catalog)
     mirrors = [name for name in tables or () if name not in known.published]
     found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)

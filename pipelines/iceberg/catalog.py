@@ -3,7 +3,9 @@
 A loaded table is described in `loaded_table.py`; commits are in `commit.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from pipelines.config.project import Config
 from pipelines.errors import CatalogMismatchError, ConfigError, SourceError
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
+from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
 from scan_core.model.schema import NestedField, Schema
 
 TABLE_PROPERTIES: Mapping[str, str] = {
@@ -44,6 +47,58 @@ def open_catalog(config: Config) -> Any:
         return again(load_catalog, config.catalog.name, **config.catalog.properties)
     except Exception as error:  # of PyIceberg, of a database, of the network: each kind of catalog has its own
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
+
+
+def open_to_look(config: Config) -> Any | None:
+    """The catalog of a config for whoever changes nothing: an SQLite one without PyIceberg; None if it does not exist yet.
+
+    `find_table`, `table_names`, `all_table_names` and `expanded` take it; tables found in it cannot be written.
+
+    Raises:
+        ConfigError: the catalog cannot be opened with these properties.
+    """
+    if not has_catalog(config):
+        return None
+    return open_light(config) or open_catalog(config)
+
+
+def open_light(config: Config) -> "LightCatalog | None":
+    """The catalog of a config to look at without PyIceberg; None where only PyIceberg can open it."""
+    file = sqlite_file(config)
+    plain = None if file is None else sqlite_catalog(config.catalog.name, file, config.catalog.properties)
+    if plain is None:
+        return None
+    try:
+        plain.table_names()
+    except UnusualError:
+        return None  # PyIceberg tells what is wrong with it, or is content
+    return LightCatalog(plain, config)
+
+
+@dataclass(frozen=True)
+class LightCatalog:
+    """A catalog to look at, and the way to the whole one where something in it is unusual."""
+
+    plain: SqliteCatalog
+    config: Config
+
+    @cached_property
+    def whole(self) -> Any:
+        """The same catalog, opened by PyIceberg."""
+        return open_catalog(self.config)
+
+
+def metadata_location(catalog: Any, name: str) -> str | None:
+    """The metadata file that a catalog names for a table; None if it has no such table."""
+    if isinstance(catalog, LightCatalog):
+        try:
+            return catalog.plain.metadata_location(identifier(name))
+        except UnusualError:
+            return metadata_location(catalog.whole, name)
+    if (location := current_location(catalog, identifier(name))) is not None:
+        return location
+    table = find_table(catalog, name)
+    return None if table is None else str(table.metadata_location)
 
 
 def _others_create_it(error: BaseException) -> bool:
@@ -81,6 +136,11 @@ def find_table(catalog: Any, name: str) -> Any | None:
     Raises:
         CatalogMismatchError: the metadata file that the catalog names is missing, or is none.
     """
+    if isinstance(catalog, LightCatalog):
+        try:
+            return catalog.plain.table(identifier(name))
+        except UnusualError:
+            return find_table(catalog.whole, name)
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.exceptions import ValidationError as MalformedError
 
@@ -99,12 +159,34 @@ def find_table(catalog: Any, name: str) -> Any | None:
 
 def table_names(catalog: Any, namespace: str) -> list[str]:
     """The tables of a namespace, without it; none if there is no such namespace."""
+    if isinstance(catalog, LightCatalog):
+        try:
+            return [identifier(name)[-1] for name in catalog.plain.table_names(namespace)]
+        except UnusualError:
+            return table_names(catalog.whole, namespace)
     from pyiceberg.exceptions import NoSuchNamespaceError
 
     try:
         return sorted(name[-1] for name in catalog.list_tables(identifier(namespace)))
     except NoSuchNamespaceError:
         return []
+
+
+def all_table_names(catalog: Any) -> list[str]:
+    """`namespace.table` of every table."""
+    if isinstance(catalog, LightCatalog):
+        try:
+            return catalog.plain.table_names()
+        except UnusualError:
+            return all_table_names(catalog.whole)
+    return sorted(_names_below(catalog, ()))
+
+
+def _names_below(catalog: Any, above: tuple[str, ...]) -> Iterator[str]:
+    for namespace in catalog.list_namespaces(above):
+        yield from (".".join(name) for name in catalog.list_tables(namespace))
+        if len(namespace) > len(above):
+            yield from _names_below(catalog, namespace)
 
 
 def create_table(

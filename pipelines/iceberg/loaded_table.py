@@ -7,6 +7,7 @@ from typing import Any
 from pipelines.errors import SourceError
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.positions import current_snapshot
+from pipelines.iceberg.sqlite_catalog import StoredTable
 from pipelines.iceberg.storage import Storage
 from scan_core.io.catalog import table_facts
 from scan_core.io.location import FileIOConfig
@@ -22,6 +23,12 @@ def open_current(table: Any) -> Table:
     if facts is None:
         raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
     location, properties = facts
+    if isinstance(table, StoredTable):
+        return Table(
+            table.facts,
+            location,
+            replace(table.io, places=places_of(table.facts, location, table.io, is_registered=True)),
+        )
     metadata = table.metadata
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
@@ -43,6 +50,8 @@ def storage_of(table: Any) -> Storage:
 
 def current_schema(table: Any) -> Schema:
     """The table's current schema."""
+    if isinstance(table, StoredTable):
+        return table.facts.schema
     return parse_schema(json.loads(table.schema().model_dump_json()))
 
 

@@ -19,8 +19,16 @@ import orjson
 
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.errors import CatalogMismatchError, SourceError
-from pipelines.iceberg.catalog import check_catalog, find_table, identifier, open_catalog, sqlite_file
-from pipelines.iceberg.metadata_swap import current_location, swap_location
+from pipelines.iceberg.catalog import (
+    LightCatalog,
+    check_catalog,
+    identifier,
+    metadata_location,
+    open_catalog,
+    open_light,
+    sqlite_file,
+)
+from pipelines.iceberg.metadata_swap import swap_location
 from scan_core.metadata.avro_container import BLANK_SYNC, with_checksum
 
 _POSITION_DELETES = 1
@@ -236,6 +244,20 @@ def open_for_writing(config: Config) -> Any:
     return catalog
 
 
+def open_for_comparing(config: Config) -> LightCatalog | None:
+    """The same catalog after the same checks, to look at without PyIceberg; None where only PyIceberg can open it.
+
+    Raises:
+        CatalogMismatchError: as `open_for_writing`.
+        SourceError: as `open_for_writing`.
+    """
+    _check_writable(config)
+    catalog = open_light(config)
+    if catalog is not None:
+        check_warehouse(config, catalog)
+    return catalog
+
+
 def _check_writable(config: Config) -> None:
     """Refuse before anything is read what would fail, half done, at the first file."""
     warehouse, file = _local_warehouse(config), sqlite_file(config)
@@ -264,7 +286,9 @@ def check_warehouse(config: Config, catalog: Any) -> None:
         stored = next(_stored(name, warehouse.joinpath(*identifier(name))), None)
         if stored is None or stored.version == _CREATED:
             continue
-        location = _registered(catalog, name)  # asked after the listing: what was committed meanwhile is not ahead
+        location = metadata_location(
+            catalog, name
+        )  # asked after the listing: what was committed meanwhile is not ahead
         if location is None:
             unknown.append(name)
         elif (path := _local(location)) is not None and not path.is_relative_to(warehouse):
@@ -322,7 +346,7 @@ def recover(config: Config, catalog: Any, names: Sequence[str] = (), *, is_dry: 
 
 
 def _recover(catalog: Any, name: str, folder: Path, *, is_dry: bool) -> Recovered:
-    before = _registered(catalog, name)
+    before = metadata_location(catalog, name)
     reasons: list[str] = []
     newest: int | None = None
     for stored in _stored(name, folder):
@@ -414,15 +438,6 @@ def _lost_in_pairs(ahead: Iterable[str]) -> set[str]:
     """
     names = set(ahead)
     return {name for pair in ((n, change_log_name(n)) for n in names) if names.issuperset(pair) for name in pair}
-
-
-def _registered(catalog: Any, name: str) -> str | None:
-    """The metadata file that the catalog names for a table."""
-    location = current_location(catalog, identifier(name))
-    if location is not None:
-        return location
-    table = find_table(catalog, name)
-    return None if table is None else str(table.metadata_location)
 
 
 def _local_warehouse(config: Config) -> Path | None:

@@ -21,7 +21,7 @@ from pipelines.decode.batches import Rejected
 from pipelines.decode.feed import Decided
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
 from pipelines.formats.registry import DecodedFeed, decode, other_format
-from pipelines.iceberg.recovery import open_for_writing
+from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
 from pipelines.ingest.feeds import Feed, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
@@ -81,6 +81,26 @@ class FeedRun:
             late += found
         if first or late or (not groups and set(feed.wanted) & set(feed.patterns)):
             self._read_from(feed, None, [*first, *late])
+
+    def is_at_rest(self, feed: Feed) -> bool:
+        """Whether `read` would change nothing, and have nothing to tell; `catalog` need not be one to write to.
+
+        Raises:
+            Exception: whatever `read` would report of a table or of the feed.
+        """
+        tables = []
+        for name in feed.wanted:
+            if name not in feed.patterns:
+                table = TableIngest(self.catalog, name, feed.tables[name], TableReport(name))
+                if not table.is_applied():
+                    return False
+                table.start()
+                tables.append(table)
+                self.reports[name] = table.report
+        groups = _by_position(tables)
+        return bool(groups) and not any(
+            position is None or feed.may_have_news(position, together) for position, together in groups.items()
+        )
 
     def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         table, self.reports[name] = start_table(
@@ -295,7 +315,40 @@ def run_once(
     run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
     for feed in feeds_of(current, chosen):
         run.read(feed)
-    known = [name for name in current.tables if name in run.reports]
+    return _report(run, current, chosen, began)
+
+
+def found_nothing_new(config: Config, tables: Collection[str] | None = None) -> IngestReport | None:
+    """The report of a run that has nothing to do; None if there may be something to do or to report: then `run_once` does it.
+
+    Makes every check of such a run, without PyIceberg, whose import takes longer than the run: for a process that has not
+    loaded it.
+
+    Args:
+        config: which tables, from where.
+        tables: only these; None for all.
+    """
+    began = time.monotonic()
+    try:
+        for feed in feeds_of(config, [*config.tables, *config.patterns]):
+            feed.check()
+        catalog = open_for_comparing(config)
+        if catalog is None:
+            return None
+        current = expanded(config, catalog)
+        chosen = _chosen(current, tables)
+        run = FeedRun(catalog, None, log_only=False, stopping=bool)
+        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen)):
+            return None
+    except Exception:  # noqa: BLE001 - `run_once` meets it again, and reports it in its place
+        return None
+    remove_leftovers()
+    return _report(run, current, chosen, began)
+
+
+def _report(run: FeedRun, config: Config, chosen: Sequence[str], began: float) -> IngestReport:
+    """What a run did; `config` with the tables that its patterns stood for when it began."""
+    known = [name for name in config.tables if name in run.reports]
     ordered = tuple(run.reports[name] for name in dict.fromkeys((*known, *run.reports)))
     return IngestReport(
         ordered,

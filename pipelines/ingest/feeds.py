@@ -21,7 +21,7 @@ from pipelines.ingest.table_patterns import discovered, found_source
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import RE_DELIVERED, FileBatch, LeftOut, discover
+from pipelines.sources.files import RE_DELIVERED, FileBatch, LeftOut, discover, may_have_news
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -166,10 +166,6 @@ class Feed:
             saw_transactions: told before the first batch of a feed that marks its transactions.
         """
 
-        def applied_lines(files: Sequence[str]) -> dict[str, int]:
-            logged = [table.lines_logged(files) for table in tables]
-            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
-
         def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
             found = None if whole is None else whole(events)
             if found is not None and found.of_transactions:
@@ -182,9 +178,23 @@ class Feed:
             self.source.path,
             start,
             self.file_options,
-            applied_lines=applied_lines,
+            applied_lines=_lines_in_logs(tables),
             complete=None if whole is None else complete,
             left_out=left_out,
+            filesystem=RemoteFiles(self.properties) if self.properties else None,
+        )
+
+    def may_have_news(self, position: str, tables: Sequence[TableIngest]) -> bool:
+        """Whether there might be something new since a position that all of these tables have reached.
+
+        Raises:
+            SourceError: the source is not there.
+        """
+        return may_have_news(
+            self.source.path,
+            FilePosition.from_json(position),
+            self.file_options,
+            applied_lines=_lines_in_logs(tables),
             filesystem=RemoteFiles(self.properties) if self.properties else None,
         )
 
@@ -199,6 +209,16 @@ class Feed:
             return Rejected.none()
         known = pc.is_in(rejected.table.column("table_name"), value_set=pa.array(list(self.tables), pa.string()))
         return Rejected(rejected.table.filter(pc.invert(known)))
+
+
+def _lines_in_logs(tables: Sequence[TableIngest]) -> Callable[[Sequence[str]], dict[str, int]]:
+    """How far files were read, as the change logs of these tables know it."""
+
+    def applied_lines(files: Sequence[str]) -> dict[str, int]:
+        logged = [table.lines_logged(files) for table in tables]
+        return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
+
+    return applied_lines
 
 
 def decided_in(position: str | None) -> Decided:

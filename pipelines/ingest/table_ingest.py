@@ -207,6 +207,15 @@ class TableIngest:
         """How many lines of these source files are in the change log."""
         return last_offsets(self._log.table, files)
 
+    def is_applied(self) -> bool:
+        """Whether all that is logged is in the mirror, so that `start` changes nothing.
+
+        Raises:
+            PositionLostError: the mirror does not tell.
+        """
+        mirror = Mirror(self._catalog, self.name, self.config, self.key or self._log.key)
+        return self.position is not None and mirror.applied_ordinal == self._log.last_ordinal
+
     def start(self, source_table: str | None = None) -> None:
         """Apply what an earlier run logged and did not get into the mirror.
 

@@ -416,7 +416,7 @@ def _null_where(values: pa.BinaryArray, mask: NDArray[np.bool_]) -> pa.BinaryArr
     return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, offsets, data])
 
 
-_NO_DOCUMENTS, _NO_LINES = pa.array([], pa.binary()), np.zeros(0, np.int64)
+_NO_DOCUMENTS, _NO_LINES = pa.nulls(0, pa.binary()), np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)

@@ -396,6 +396,31 @@ def discover(
             yield replace(waiting, position_after=now)
 
 
+def may_have_news(
+    patterns: Sequence[str],
+    position: FilePosition,
+    options: FileOptions,
+    *,
+    applied_lines: AppliedLines | None = None,
+    filesystem: Any = None,
+) -> bool:
+    """Whether `discover` might find something, or have something to tell; without reading any new file.
+
+    Raises:
+        SourceError: no such path.
+    """
+    if position.is_sweeping:
+        return True
+    told: list[str] = []
+    listed = list_files(patterns, filesystem)
+    newest = max((f.arrived_ns for f in listed), default=-1)
+    now = position.sweeping(max(newest, position.settled_ns))
+    todo = _todo(
+        listed, now, applied_lines, lambda reason, _: told.append(reason), filesystem=filesystem, options=options
+    )
+    return bool(todo or told)
+
+
 def _todo(
     listed: Sequence[ListedFile],
     position: FilePosition,

@@ -1,0 +1,236 @@
+"""Looks tables up in an SQLite catalog without PyIceberg, whose import costs more than most commands that only look.
+
+Reads what is as usual and nothing else: whatever is not (another layout of the catalog, a locked or damaged file,
+settings of PyIceberg's own, metadata that is remote, compressed or malformed) raises `UnusualError`, and the caller
+asks PyIceberg, which reports what is wrong with it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.metadata.table_json import parse_metadata
+from scan_core.model.errors import ScanError
+from scan_core.model.table_metadata import TableMetadata
+
+_COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
+_OWN_SETTINGS = ".pyiceberg.yaml"
+_PLAIN = ("type", "uri", "warehouse")
+_LOCK_SECONDS = 5.0
+"""As long as PyIceberg waits."""
+
+
+class UnusualError(Exception):
+    """Only PyIceberg can tell; never shown to a user."""
+
+
+class Operation(Enum):
+    """What a snapshot did."""
+
+    APPEND = "append"
+    REPLACE = "replace"
+    OVERWRITE = "overwrite"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The summary of a snapshot, in PyIceberg's shape."""
+
+    operation: Operation
+    additional_properties: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str | None:
+        """A property, None if there is none."""
+        return self.additional_properties.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot, in PyIceberg's shape."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    timestamp_ms: int
+    summary: Summary | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The metadata of a table, in PyIceberg's shape; snapshots are in the order of the file."""
+
+    properties: Mapping[str, str]
+    snapshots: Sequence[Snapshot]
+    current_snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table of the catalog, to look at: what readers use of a PyIceberg table, under the same names.
+
+    Attributes:
+        metadata_location: the metadata file that the catalog names.
+        metadata: what it says.
+        io: with the FileIO properties.
+        facts: the metadata as scans want it.
+        identifier: namespace and name.
+    """
+
+    metadata_location: str
+    metadata: Metadata
+    io: FileIOConfig
+    facts: TableMetadata
+    identifier: tuple[str, ...]
+
+    @property
+    def format_version(self) -> int:
+        """Of the Iceberg specification."""
+        return self.facts.format_version
+
+    def name(self) -> tuple[str, ...]:
+        """Namespace and name."""
+        return self.identifier
+
+    def location(self) -> str:
+        """The folder of the table."""
+        return self.facts.location
+
+
+@dataclass(frozen=True)
+class SqliteCatalog:
+    """An SQLite catalog, to look at.
+
+    Attributes:
+        name: of the catalog; one file may hold several.
+        file: of the database, which exists.
+        properties: of the catalog, as the config has them.
+    """
+
+    name: str
+    file: Path
+    properties: Mapping[str, str]
+
+    def table(self, identifier: tuple[str, ...]) -> StoredTable | None:
+        """A table; None if the catalog does not have it.
+
+        Raises:
+            UnusualError: ask PyIceberg.
+        """
+        location = self.metadata_location(identifier)
+        if location is None:
+            return None
+        place = parse_location(location)
+        if not place.is_local or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
+            raise UnusualError
+        try:
+            text = Path(place.path).read_bytes()
+            facts = parse_metadata(text, location)
+            metadata = _metadata(orjson.loads(text))
+        except (OSError, ScanError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnusualError from error
+        io = FileIOConfig(properties={**self.properties, **metadata.properties})
+        return StoredTable(location, metadata, io, facts, identifier)
+
+    def metadata_location(self, identifier: tuple[str, ...]) -> str | None:
+        """The metadata file of a table; None if the catalog does not have it.
+
+        Raises:
+            UnusualError: ask PyIceberg.
+        """
+        if len(identifier) < 2 or not all(identifier):
+            raise UnusualError
+        rows = self._select(
+            "metadata_location", {"table_namespace": ".".join(identifier[:-1]), "table_name": identifier[-1]}
+        )
+        if not rows:
+            return None
+        if not rows[0][0]:
+            raise UnusualError
+        return str(rows[0][0])
+
+    def table_names(self, namespace: str | None = None) -> list[str]:
+        """`namespace.table` of every table, or of those of one namespace.
+
+        Raises:
+            UnusualError: ask PyIceberg.
+        """
+        rows = self._select("table_namespace, table_name", {} if namespace is None else {"table_namespace": namespace})
+        return sorted(f"{space}.{name}" for space, name in rows)
+
+    def _select(self, columns: str, wanted: Mapping[str, str]) -> list[tuple[Any, ...]]:
+        where = {"catalog_name": self.name, **wanted}
+        conditions = [f"{column} = ?" for column in where]
+        if "iceberg_type" in self._columns:
+            conditions.append("(iceberg_type = 'TABLE' OR iceberg_type IS NULL)")
+        # names of columns are those of this module
+        statement = f"SELECT {columns} FROM iceberg_tables WHERE {' AND '.join(conditions)}"
+        return self._rows(statement, tuple(where.values()))
+
+    @cached_property
+    def _columns(self) -> frozenset[str]:
+        columns = frozenset(str(row[1]) for row in self._rows("PRAGMA table_info(iceberg_tables)", ()))
+        if not columns >= _COLUMNS:
+            raise UnusualError
+        return columns
+
+    def _rows(self, statement: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        try:
+            connection = sqlite3.connect(f"file:{quote(str(self.file))}?mode=ro", _LOCK_SECONDS, uri=True)
+            try:
+                return connection.execute(statement, values).fetchall()
+            finally:
+                connection.close()
+        except (sqlite3.Error, UnicodeError) as error:
+            raise UnusualError from error
+
+
+def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> SqliteCatalog | None:
+    """The catalog in an SQLite file; None where PyIceberg may see another one, or would make it.
+
+    Args:
+        name: of the catalog.
+        file: of the database.
+        properties: as a config has them.
+    """
+    is_plain = properties.get("type") == "sql" and all(n in _PLAIN or "." in n for n in properties)
+    if not is_plain or not file.is_file() or _has_own_settings():
+        return None
+    return SqliteCatalog(name, file, properties)
+
+
+def _has_own_settings() -> bool:
+    """Whether PyIceberg is configured beside the config at hand, by a file or the environment."""
+    folders = filter(None, (os.environ.get("PYICEBERG_HOME"), str(Path.home()), "."))
+    return any(name.upper().startswith("PYICEBERG_") for name in os.environ) or any(
+        Path(folder, _OWN_SETTINGS).exists() for folder in folders
+    )
+
+
+def _metadata(document: Mapping[str, Any]) -> Metadata:
+    current = document.get("current-snapshot-id")
+    return Metadata(
+        properties=document.get("properties") or {},
+        snapshots=[_snapshot(snapshot) for snapshot in document.get("snapshots") or []],
+        current_snapshot_id=None if current in {None, -1} else int(current),
+    )
+
+
+def _snapshot(document: Mapping[str, Any]) -> Snapshot:
+    given = document.get("summary")
+    summary = None
+    if given is not None:
+        properties = {str(name): str(value) for name, value in given.items() if name != "operation"}
+        summary = Summary(Operation(given["operation"]), properties)
+    parent = document.get("parent-snapshot-id")
+    return Snapshot(
+        int(document["snapshot-id"]), None if parent is None else int(parent), int(document["timestamp-ms"]), summary
+    )
