@@ -13,7 +13,6 @@ MODULES = (
     "pipelines.jsonscan.object_kernels",
     "pipelines.jsonscan.document_kernels",
     "pipelines.jsonscan.row_kernels",
-    "pipelines.jsonscan.object_kernels",
     "pipelines.jsonscan.text_kernels",
     "pipelines.jsonscan.binary_kernels",
     "pipelines.jsonscan.double_kernels",

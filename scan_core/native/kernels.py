@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scan_core.native.machine_code import inlined
+from scan_core.native.machine_code import declare_pointer_kernels, inlined
 
 u = np.uint64
 
@@ -665,3 +665,6 @@ TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
 """As in `hashes.py`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
 entries, and ranks, as bits are set: `hash_table.build_hash_table` makes no others.
 """
+
+for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, NUMBER_SIGNATURES, RECORD_SIGNATURES):
+    declare_pointer_kernels(_table)

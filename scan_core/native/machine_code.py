@@ -313,10 +313,9 @@ def _passed_kinds(parameter: Parameter) -> list[Any]:
 def _passing(name: str, parameter: Parameter, places: Mapping[str, int]) -> Callable[[Any, Sequence[Any]], list[Any]]:
     """How one argument is verified and passed."""
     if parameter.dimensions:
-        return lambda argument, _: _array_fields(name, parameter, argument)
+        return _array_taker(name, parameter)
     if parameter.is_pointer:
-        least = _length(parameter.length, places)
-        return lambda argument, arguments: [_address(name, parameter, argument, least(arguments))]
+        return _address_taker(name, parameter, _length(parameter.length, places))
     lowest, end = _LIMITS[parameter.kind]
 
     def number(argument: Any, _: Sequence[Any]) -> list[Any]:
@@ -328,26 +327,43 @@ def _passing(name: str, parameter: Parameter, places: Mapping[str, int]) -> Call
     return number
 
 
-def _array_fields(name: str, parameter: Parameter, array: Any) -> list[Any]:
-    dtype, dimensions = parameter.dtype, parameter.dimensions
-    if array.dtype != dtype or array.ndim != dimensions or not array.flags.c_contiguous:
-        raise TypeError(
-            f"{parameter.name} of the kernel {name} are contiguous {dtype} values in {dimensions} dimensions, not "
-            f"{array.dtype} in {array.ndim}"
-        )
-    if parameter.is_written and not (array.flags.writeable and array.flags.aligned):
-        raise TypeError(f"{parameter.name} of the kernel {name} is written to, but the array given is read-only")
-    return [None, None, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides]
+def _array_taker(name: str, parameter: Parameter) -> Callable[[Any, Sequence[Any]], list[Any]]:
+    """Called for each array of each call: what is the same in all calls is looked up once, here."""
+    dtype, dimensions, is_written = parameter.dtype, parameter.dimensions, parameter.is_written
+
+    def take(array: Any, _: Sequence[Any]) -> list[Any]:
+        given, shape, flags = array.dtype, array.shape, array.flags
+        if (given is not dtype and given != dtype) or len(shape) != dimensions or not flags.c_contiguous:
+            raise TypeError(
+                f"{parameter.name} of the kernel {name} are contiguous {dtype} values in {dimensions} dimensions, not "
+                f"{given} in {len(shape)}"
+            )
+        if is_written and not flags.behaved:
+            raise TypeError(f"{parameter.name} of the kernel {name} is written to, but the array given is read-only")
+        return [None, None, array.size, array.itemsize, _place(array), *shape, *array.strides]
+
+    return take
 
 
-def _address(name: str, parameter: Parameter, array: Any, wanted: int) -> int:
-    if array.dtype != parameter.dtype or not array.flags.c_contiguous:
-        raise TypeError(
-            f"{parameter.name} of the kernel {name} are contiguous {parameter.dtype} values, not {array.dtype}"
-        )
-    if array.size < wanted:
-        raise IndexError(f"{parameter.name} of the kernel {name} are {wanted} values at least, not {array.size}")
-    return int(array.ctypes.data)
+def _address_taker(
+    name: str, parameter: Parameter, least: Callable[[Sequence[Any]], int]
+) -> Callable[[Any, Sequence[Any]], list[Any]]:
+    dtype = parameter.dtype
+
+    def take(array: Any, arguments: Sequence[Any]) -> list[Any]:
+        given = array.dtype
+        if (given is not dtype and given != dtype) or not array.flags.c_contiguous:
+            raise TypeError(f"{parameter.name} of the kernel {name} are contiguous {dtype} values, not {given}")
+        if array.size < (wanted := least(arguments)):
+            raise IndexError(f"{parameter.name} of the kernel {name} are {wanted} values at least, not {array.size}")
+        return [_place(array)]
+
+    return take
+
+
+def _place(array: Any) -> int:
+    """The address of the values; `array.ctypes.data` takes twice as long."""
+    return int(array.__array_interface__["data"][0])
 
 
 def _message(refusal: ctypes.c_void_p) -> str:
@@ -390,17 +406,18 @@ def _length(length: str, places: Mapping[str, int]) -> Callable[[Sequence[Any]],
     return least
 
 
+_POINTER_KERNELS: dict[str, tuple[Callable[..., Any], str]] = {}
+"""Kernels that take pointers, by name."""
+
+
+def declare_pointer_kernels(table: Mapping[str, tuple[Callable[..., Any], str]]) -> None:
+    """Add kernels that take pointers to the unit `KEYS`: by name, the function and the kinds of its parameters."""
+    _POINTER_KERNELS.update((name, (function, _named(function, kinds))) for name, (function, kinds) in table.items())
+
+
 def signatures() -> dict[str, tuple[Callable[..., Any], str]]:
     """Of the kernels that take pointers, by name: the function, and its parameters as `name:kind[length]`."""
-    from scan_core.native import kernels
-
-    tables: tuple[Mapping[str, tuple[Callable[..., Any], str]], ...] = (
-        kernels.HASH_SIGNATURES,
-        kernels.TABLE_SIGNATURES,
-        kernels.NUMBER_SIGNATURES,
-        kernels.RECORD_SIGNATURES,
-    )
-    return {name: (function, _named(function, kinds)) for table in tables for name, (function, kinds) in table.items()}
+    return dict(_POINTER_KERNELS)
 
 
 def _declared(unit: str) -> dict[str, tuple[Callable[..., Any], str]]:

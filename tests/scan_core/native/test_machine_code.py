@@ -223,3 +223,11 @@ def test_without_numba_and_without_a_file_the_error_says_what_is_missing(monkeyp
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([]))
     with pytest.raises(ScanError, match="document_kernels must be made here, but Numba is not installed"):
         machine_code.load_kernels("pipelines.jsonscan.document_kernels")
+
+
+def test_kernels_declare_themselves_and_machine_code_imports_none() -> None:
+    assert "native import kernels" not in Path(machine_code.__file__).read_text(encoding="utf-8")
+    program = "from scan_core.native import machine_code\nprint(*machine_code.signatures())"
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+    assert {"hash_words", "find", "sum_f64", "walk_records"} <= set(found)
