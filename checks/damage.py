@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import orjson
-
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
 from scan_core.deletes.positions import read_deletion_vector, read_position_deletes
 from scan_core.io.files import exists, file_size, read_bytes
@@ -18,7 +16,7 @@ from scan_core.io.location import relocate
 from scan_core.metadata.avro_container import AvroError, parse_avro_schema, read_blocks, read_header
 from scan_core.metadata.avro_decoders import Wanted, compile_record
 from scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
-from scan_core.metadata.table_json import decompress
+from scan_core.metadata.table_json import decompress, load_document, read_document
 from scan_core.model.errors import MemoryLimitError, ScanError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
@@ -181,7 +179,7 @@ class _Verifier:
         self._found.num_files[METADATA] = 1
         self._found.num_bytes += len(data)
         self._found.unprotected.append(Unprotected(path, METADATA, ("everything (Iceberg metadata has no checksum)",)))
-        document = orjson.loads(decompress(data, path))
+        document = load_document(decompress(data, path))
         for place, problem in _metadata_faults(document, self._table, registered):
             self._damaged(path, place, problem)
 
@@ -387,7 +385,7 @@ def _earlier_uuid(document: Mapping[str, Any], table: Table) -> str | None:
     try:
         if not isinstance(path, str) or not exists(path, table.io):
             return None
-        earlier = orjson.loads(decompress(read_bytes(path, table.io), path))
+        earlier = read_document(path, table.io)
     except (ScanError, ValueError):
         return None
     uuid = earlier.get("table-uuid") if isinstance(earlier, Mapping) else None

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from scan_core.io.files import file_size, read_bytes
 from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import Document
+from scan_core.metadata.table_json import Document, load_document
 from scan_core.model.errors import MalformedTableError
 
 MAGIC = b"PFA1"
@@ -27,8 +27,8 @@ _CHECKED_END = b'"}}'
 """Around the last property of the footers of our writers: the CRC-32 of the JSON before it, in 8 hexadecimal digits.
 Puffin itself has no checksum of footers, and a wrong place or path in one would make an index that of other rows."""
 _CRC_DIGITS = 8
-MAX_FOOTER_BYTES = 1 << 30
-"""Of a decompressed footer: far above any real one, far below what a crafted one could claim."""
+MAX_FOOTER_BYTES = 1 << 28
+"""Of a footer, decompressed or not: that of a million blobs is smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,15 @@ def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
     if flags & ~_COMPRESSED:
         raise MalformedTableError(f"{path}: unknown footer flags {flags:#x}")
     begin = size - _TAIL.size - payload_size - len(MAGIC)
-    stored = read_bytes(path, io, begin, len(MAGIC) + payload_size)
+    stored = read_bytes(path, io, begin, len(MAGIC) + payload_size, most_bytes=MAX_FOOTER_BYTES)
     if stored[: len(MAGIC)] != MAGIC:
         raise MalformedTableError(f"{path}: the footer does not begin with {MAGIC!r}")
     payload = _decompress(stored[len(MAGIC) :], path) if flags & _COMPRESSED else stored[len(MAGIC) :]
     try:
-        document = Document(path, orjson.loads(payload))
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise MalformedTableError(f"{path}: the footer is no JSON document: {error}") from error
+        content = load_document(payload)
+    except (ValueError, RecursionError) as error:
+        raise MalformedTableError(f"{path}: the footer is no JSON document that can be read: {error}") from error
+    document = Document(path, content)
     is_checked = _has_checksum(payload, path)
     blobs = tuple(_blob(b, begin, path) for b in document.objects("blobs"))
     return PuffinFooter(blobs, document.text_mapping("properties"), size - begin, is_checked)

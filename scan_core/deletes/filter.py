@@ -181,7 +181,10 @@ def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -
     if (vector := task.deletion_vector) is not None:
         key = ("vector", file_key(vector, context.io))
         found: RowPositions = DELETE_CACHE.get_or_build(
-            key, lambda: read_deletion_vector(vector, context.io, metrics), limit, metrics
+            key,
+            lambda: read_deletion_vector(vector, context.io, metrics, context.options.memory_limit_bytes),
+            limit,
+            metrics,
         )
         return found
     parts = []

@@ -19,7 +19,7 @@ from scan_core.io.files import read_bytes, refuse_moved
 from scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
+from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
 from scan_core.model.snapshot import DataFile, DeleteFile
 from scan_core.rows.roaring import RoaringPositions, RowPositions, SortedPositions, decode_roaring, sorted_positions
 
@@ -29,6 +29,12 @@ POSITION_ID = 2147483545
 _DV_MAGIC = b"\xd1\xd3\x39\x64"
 _DV_FRAME_BYTES = 12
 """Length, magic and checksum around the bitmap."""
+_LEAST_VECTOR_BYTES = 64 * 1024
+"""Any vector may have so many: some writers store empty bitmaps between others."""
+_MOST_BYTES_PER_POSITION = 8_224
+"""One alone in a bit set of 65,536, with what stands around it."""
+_VECTOR_SHARE = 4
+"""Of the memory limit for a single vector: its bytes, its containers, and their rows as flags."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -47,10 +53,16 @@ class PositionDeleteFile:
         return sum(p.num_bytes + 2 * len(path) for path, p in self.by_path.items())
 
 
-def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: ScanMetrics) -> RoaringPositions:
+def read_deletion_vector(
+    delete_file: DeleteFile,
+    io: FileIOConfig,
+    metrics: ScanMetrics,
+    memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES,
+) -> RoaringPositions:
     """The positions in a `deletion-vector-v1` blob.
 
     Raises:
+        MemoryLimitError: the blob is larger than a part of the limit, and is not read.
         MalformedTableError: offset or size missing or outside of the file, wrong length, magic, checksum or count.
     """
     offset, size = delete_file.content_offset, delete_file.content_size_bytes
@@ -59,6 +71,14 @@ def read_deletion_vector(delete_file: DeleteFile, io: FileIOConfig, metrics: Sca
             f"{delete_file.path}: deletion vector without content_offset or content_size_in_bytes"
         )
     source = f"{delete_file.path}: deletion vector at {offset}"
+    if size > _LEAST_VECTOR_BYTES + _MOST_BYTES_PER_POSITION * delete_file.record_count:
+        raise MalformedTableError(
+            f"{source}: {size} bytes (content_size_in_bytes) are more than {delete_file.record_count} positions "
+            "(record_count) can take"
+        )
+    most = max(memory_limit_bytes // _VECTOR_SHARE, _LEAST_VECTOR_BYTES)
+    if size > most:
+        raise MemoryLimitError(f"{source}: {size} bytes, and at most {most} are read; raise memory_limit_bytes")
     blob = read_bytes(delete_file.path, io, offset, size)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += size

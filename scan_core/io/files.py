@@ -114,12 +114,14 @@ def file_size(path: str, io: FileIOConfig) -> int:
         raise _missing(path, location, error, io) from error
 
 
-def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None = None) -> bytes:
+def read_bytes(
+    path: str, io: FileIOConfig, offset: int = 0, length: int | None = None, *, most_bytes: int | None = None
+) -> bytes:
     """The bytes [offset, offset + length) of a file, or all from `offset` on.
 
     Raises:
         MissingFileError: it does not exist or cannot be read.
-        MalformedTableError: the range is not inside the file.
+        MalformedTableError: the range is not inside the file, or longer than `most_bytes`.
     """
     location = locate(path, io)
     try:
@@ -127,13 +129,13 @@ def read_bytes(path: str, io: FileIOConfig, offset: int = 0, length: int | None 
             descriptor = os.open(location.path, _READ)
             try:
                 _require_plain(os.fstat(descriptor), path)
-                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size)
+                length = _checked_length(path, offset, length, os.fstat(descriptor).st_size, most_bytes)
                 return _read_local(descriptor, offset, length)
             finally:
                 os.close(descriptor)
         remote: Any = open_input(path, io)
         with remote:
-            length = _checked_length(path, offset, length, remote.size())
+            length = _checked_length(path, offset, length, remote.size(), most_bytes)
             data: bytes = remote.read_at(length, offset)
             return data
     except OSError as error:
@@ -274,11 +276,13 @@ def _read_local(descriptor: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _checked_length(path: str, offset: int, length: int | None, size: int) -> int:
+def _checked_length(path: str, offset: int, length: int | None, size: int, most_bytes: int | None) -> int:
     if length is None:
         length = size - offset
     if offset < 0 or length < 0 or offset + length > size:
         raise MalformedTableError(f"{path}: bytes {offset} to {offset + length} are not inside its {size} bytes")
+    if most_bytes is not None and length > most_bytes:
+        raise MalformedTableError(f"{path}: {length} bytes, and at most {most_bytes} are read of such a file")
     return length
 
 

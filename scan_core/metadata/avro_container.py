@@ -99,6 +99,12 @@ def _check_size(size: int, most_bytes: int) -> None:
 MAGIC = b"Obj\x01"
 MAX_BLOCK_BYTES = 1 << 28
 """Of one decompressed block: writers flush at 64 kB to a few MB."""
+MAX_PLAIN_BYTES = 1 << 30
+"""Of all blocks of a file of table metadata together: writers begin a new manifest at 8 MB."""
+MAX_RECORDS = 1 << 22
+"""Of one manifest or manifest list: each becomes objects of some 600 bytes, however few bytes it has itself."""
+MAX_JSON_VALUES = 1 << 23
+"""Of one JSON document: each becomes an object of some 100 bytes, where it takes as few as three itself."""
 SYNC_BYTES = 16
 CHECKED_SYNC = b"NEVRMORE"
 """How the sync markers of files of our writers begin. Any 16 bytes will do for a marker, so these end in the CRC-32 of
@@ -264,7 +270,7 @@ def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
     codec = header.codec
     if codec not in MAX_EXPANSION:
         raise AvroError(f"unknown codec {codec!r}")
-    position = header.end
+    position, num_records, num_bytes = header.end, 0, 0
     while position < len(data):
         try:
             count, position = read_long(data, position)
@@ -282,6 +288,12 @@ def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
             raise AvroError(f"a block cannot be decompressed: {error}") from error
         if count < 0 or count > len(block):
             raise AvroError(f"a block of {len(block)} bytes claims {count} records")
+        num_records, num_bytes = num_records + count, num_bytes + len(block)
+        if num_records > MAX_RECORDS or num_bytes > MAX_PLAIN_BYTES:
+            raise AvroError(
+                f"it holds more than {MAX_RECORDS} records or {MAX_PLAIN_BYTES} bytes when decompressed, "
+                "and no more are read of a file of table metadata"
+            )
         yield count, block
 
 
@@ -317,9 +329,22 @@ class NamedTypes(dict[str, Any]):
         collect_names(schema, self, 0)
 
 
+def check_json_size(text: bytes | str) -> None:
+    """Refuse a JSON document of very many values before they become objects.
+
+    Raises:
+        ValueError: more than `MAX_JSON_VALUES`, counted by what separates and opens them.
+    """
+    if len(text) > MAX_JSON_VALUES:
+        signs: Any = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+        if (count := sum(map(text.count, signs))) > MAX_JSON_VALUES:
+            raise ValueError(f"about {count} values, and at most {MAX_JSON_VALUES} are read")
+
+
 def parse_avro_schema(text: bytes) -> Any:
     """The JSON of a writer's schema; AvroError if it is none."""
     try:
+        check_json_size(text)
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise AvroError(f"avro.schema is not a JSON document: {error}") from error

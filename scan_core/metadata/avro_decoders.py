@@ -22,6 +22,8 @@ from scan_core.metadata.avro_container import (
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 Skipper = Callable[[bytes, int], int]
+_MOST_ITEMS = 1 << 20
+"""Of an array that is decoded: row groups of a file, key columns, partition fields of a manifest."""
 
 
 def any_decoder(schema: Any, named: NamedTypes, depth: int) -> Decoder:
@@ -140,6 +142,8 @@ def array_decoder(item: Decoder) -> Decoder:
                 count = -count
                 _, position = read_long(buffer, position)
             _check_count(buffer, position, count)
+            if len(values) + count > _MOST_ITEMS:
+                raise AvroError(f"an array of {len(values) + count} items, and at most {_MOST_ITEMS} are read")
             for _ in range(count):
                 value, position = item(buffer, position)
                 values.append(value)

@@ -12,7 +12,15 @@ from typing import Any, TypeAlias, TypeVar
 
 import orjson
 
-from scan_core.metadata.avro_container import AvroError, Header, NamedTypes, check_consumed, field_schema, resolve
+from scan_core.metadata.avro_container import (
+    AvroError,
+    Header,
+    NamedTypes,
+    check_consumed,
+    check_json_size,
+    field_schema,
+    resolve,
+)
 from scan_core.metadata.avro_decoders import Decoder, Wanted, any_decoder
 from scan_core.metadata.manifest_list import ManifestFile
 from scan_core.model.schema import PrimitiveType, Type
@@ -254,8 +262,9 @@ def _spec_with_the_fields_of(header: Header, metadata: TableMetadata) -> Partiti
 def _stated_fields(stated: bytes) -> list[tuple[Any, Any]]:
     """Source columns and transforms: names change, and early writers gave the fields no ids."""
     try:
+        check_json_size(stated)
         content = orjson.loads(stated)
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise AvroError(f"partition-spec in its header is not a JSON document: {error}") from error
     if isinstance(content, Mapping):  # some writers put the whole spec there
         content = content.get("fields")

@@ -21,6 +21,9 @@ from scan_core.model.errors import MalformedTableError, UnsupportedError
 from scan_core.model.snapshot import Snapshot
 
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
+_PARTITIONS = 7
+"""Where the summaries of partitions stand in a row."""
+_MOST_SUMMARIES = 1 << 23
 _BYTES_PER_BYTE = 4
 """Objects made of a manifest list, by its stored size."""
 
@@ -136,12 +139,15 @@ def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
 
 
 def _records(data: bytes, header: Header, decode: Decoder) -> list[Any]:
-    rows = []
+    rows, num_summaries = [], 0
     for count, block in read_blocks(data, header):
         position = 0
         for _ in range(count):
             row, position = decode(block, position)
             rows.append(row)
+            num_summaries += len(row[_PARTITIONS] or ())
+            if num_summaries > _MOST_SUMMARIES:
+                raise AvroError(f"its manifests have more than {_MOST_SUMMARIES} summaries of partitions")
         check_consumed(block, position)
     return rows
 

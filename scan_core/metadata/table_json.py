@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from scan_core.io.files import exists, is_folder, list_folder, list_folders, read_bytes
+from scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes
 from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.metadata.avro_container import check_json_size
 from scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
 from scan_core.model.schema import Schema, parse_schema
 from scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
@@ -135,8 +136,9 @@ class Document:
         return f"{self._path}.{name}" if self._path else name
 
 
-MAX_METADATA_BYTES = 1 << 30
-"""Of a decompressed metadata file: far above any real one, far below what a crafted one could claim."""
+MAX_METADATA_BYTES = 1 << 28
+"""Of a metadata file, decompressed or not: that of half a million snapshots is smaller."""
+_MOST_HINT_BYTES = 1024
 _MOST_LOOKED_AT = 100
 _MOST_LISTED = 12
 """Of the tables in a folder that is none itself."""
@@ -213,7 +215,9 @@ def _tables_in(folder: str, io: FileIOConfig) -> str:
 
 def _hinted(folder: str, names: list[str], io: FileIOConfig) -> str | None:
     for hint in (n for n in names if _HINT_NAME.fullmatch(n)):
-        text = read_bytes(f"{folder}/{hint}", io)[:1024].decode("utf-8", "replace").strip()
+        path = f"{folder}/{hint}"
+        size = min(file_size(path, io), _MOST_HINT_BYTES)
+        text = read_bytes(path, io, 0, size).decode("utf-8", "replace").strip()
         named = next(
             (n for n in names if n == text or (_METADATA_NAME.fullmatch(n) and n.startswith(text + "."))), None
         )
@@ -265,7 +269,7 @@ def _last_updated(path: str, io: FileIOConfig) -> int:
 def _content(path: str, io: FileIOConfig) -> Mapping[str, Any]:
     """The JSON object in a file; empty for a file that holds none."""
     try:
-        content = orjson.loads(decompress(read_bytes(path, io), path))
+        content = read_document(path, io)
     except (ScanError, ValueError):
         return {}
     return content if isinstance(content, Mapping) else {}
@@ -285,7 +289,28 @@ def read_metadata(location: str, io: FileIOConfig) -> tuple[TableMetadata, str]:
         UnsupportedError: a format version newer than this reader.
     """
     path = find_metadata_file(location, io)
-    return parse_metadata(read_bytes(path, io), path), path
+    return parse_metadata(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path), path
+
+
+def read_document(path: str, io: FileIOConfig) -> Any:
+    """The JSON document in a metadata file, compressed or not.
+
+    Raises:
+        MissingFileError: there is no such file.
+        MalformedTableError: it cannot be decompressed, or is too large.
+        ValueError: no JSON document, or one of too many values.
+    """
+    return load_document(decompress(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path))
+
+
+def load_document(text: bytes | str) -> Any:
+    """A JSON document of table metadata.
+
+    Raises:
+        ValueError: none, or one of too many values.
+    """
+    check_json_size(text)
+    return orjson.loads(text)
 
 
 def parse_metadata(data: bytes, file: str) -> TableMetadata:
@@ -294,9 +319,11 @@ def parse_metadata(data: bytes, file: str) -> TableMetadata:
         if data.startswith(magic):
             raise MalformedTableError(f"{file} is {kind} file and no table: name a metadata file or a table's folder")
     try:
-        content = orjson.loads(decompress(data, file))
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise MalformedTableError(f"{file}: not a JSON document: {error}") from error
+        content = load_document(decompress(data, file))
+    except MalformedTableError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MalformedTableError(f"{file}: not a JSON document that can be read: {error}") from error
     document = Document(file, content)
     version = document.integer("format-version")
     if version > NEWEST_FORMAT_VERSION:
@@ -428,8 +455,8 @@ def _name_mapping(text: str | None, file: str) -> tuple[Any, ...] | None:
     if text is None:
         return None
     try:
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        content = load_document(text)
+    except ValueError as error:
         raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: not a JSON document: {error}") from error
     if not isinstance(content, list):
         raise MalformedTableError(f"{file}: properties.{_NAME_MAPPING}: expected a list, found {content!r:.60}")

@@ -7,6 +7,7 @@ decoding their codes alone.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,14 +17,27 @@ import pyarrow.types as pt
 
 from scan_core.columns.file_reader import RowGroup, refusing_malformed
 from scan_core.columns.memory_budget import DecodingLimits
-from scan_core.files.parquet.file_layout import ParquetLayout, open_decoder
-from scan_core.files.parquet.footer import BYTE_ARRAY, DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, PLAIN, Chunk, Leaf
+from scan_core.files.parquet.file_layout import ChunkPages, ParquetLayout, open_decoder
+from scan_core.files.parquet.footer import (
+    BYTE_ARRAY,
+    DATA_PAGE,
+    DATA_PAGE_V2,
+    DICTIONARY_PAGE,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    RLE_DICTIONARY,
+    Chunk,
+    Leaf,
+)
 from scan_core.files.parquet.pages import PageFacts, page_facts, page_file, page_header
 from scan_core.files.parquet.thrift import I32Value, Struct, write_struct
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError, MemoryLimitError
+from scan_core.rows.buffers import numbers, validity
 
 _OFFSET_BYTES = 4
+_LENGTH_BYTES = 4
+"""In front of each text or binary value of a page."""
 _LEVEL_BYTES = 4
 """Of a value in a list or map: its two levels."""
 _TOLERANCE = 4
@@ -38,9 +52,15 @@ _MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
 """Bytes that one byte of a page can become, by codec: none, snappy, gzip, lz4."""
 _LARGEST_EXPANSION = 1 << 15
 """Of zstd, which writes a block of 128 kB as four bytes."""
+_BY_DICTIONARY = {PLAIN_DICTIONARY, RLE_DICTIONARY}
 _RLE = 3
 _DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY = 5, 7
 _INT32 = 1
+_STREAMS = {2: "gzip", 6: "zstd"}
+"""Codecs out of which the beginning of a page can be had without the rest."""
+_BEGINNING_BYTES, _BYTES_PER_PREFIX = 4_096, 3
+"""Where a page with prefixes is cut at first: their lengths stand in front, mostly in a byte or less each."""
+_MOST_GATHERED_BYTES = 4 * 1024**2
 _OPTIONAL, _REPEATED = 1, 2
 
 
@@ -55,7 +75,7 @@ class DecodedSizes:
         self._source = source
         self._layout = layout
         self._types = leaf_types(layout.columns.arrow_schema)
-        self._largest_pages = layout.largest_pages
+        self._pages = layout.pages
         self._longest = layout.longest_values
         self._prefixes = layout.longest_prefixes
         self._is_remote = isinstance(source, RemoteFile)
@@ -72,18 +92,13 @@ class DecodedSizes:
             MemoryLimitError: a page that is too large to be decompressed.
         """
         for leaf in leaves:
-            chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
-            expansion = _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
-            is_nested = self._layout.footer.leaves[leaf].max_repetition_level > 0
-            if not is_nested and chunk.num_bytes * expansion <= limits.most_bytes:
-                continue
-            if key not in self._largest_pages:
-                self._largest_pages[key] = self._largest_page(row_group, leaf)
-            if (largest := self._largest_pages[key]) > limits.most_bytes:
-                raise MemoryLimitError(
-                    f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {largest} bytes, and "
-                    f"at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes"
-                )
+            if not self._is_bounded(row_group, leaf, limits):
+                largest = self._walked(row_group, leaf).largest_bytes
+                if largest > limits.most_bytes:
+                    raise MemoryLimitError(
+                        f"{self._path}: row group {row_group.index}, column {self._name(leaf)}: a page of {largest} bytes, "
+                        f"and at most {limits.most_bytes} may be decoded at once; raise memory_limit_bytes"
+                    )
 
     def windows(
         self, row_group: RowGroup, leaves: Sequence[int], rows: range, limits: DecodingLimits
@@ -146,60 +161,112 @@ class DecodedSizes:
             return chunk.uncompressed_bytes + chunk.num_values * (levels + _OFFSET_BYTES)
         return max(chunk.uncompressed_bytes, chunk.num_values * (levels + width))
 
+    def _is_bounded(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> bool:
+        """Whether no page of a chunk can be too large, whatever its header states."""
+        chunk = self._chunk(row_group, leaf)
+        is_nested = self._layout.footer.leaves[leaf].max_repetition_level > 0
+        return not is_nested and _most_plain_bytes(chunk) <= limits.most_bytes
+
+    def _may_repeat(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> bool:
+        """Whether values of a chunk, each as long as all of it, would be more than fits."""
+        chunk = self._chunk(row_group, leaf)
+        if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
+            return False  # of fixed size, whatever they share
+        is_stated = self._is_remote or (row_group.index, leaf) in self._pages  # else nobody compared it with the pages
+        plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _most_plain_bytes(chunk)
+        return chunk.num_values * plain > limits.target_bytes
+
     def _repeated_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of what the values of a dictionary become, if that may be much."""
-        chunk = self._chunk(row_group, leaf)
-        if not chunk.has_dictionary or self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
+        chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
+        if not self._may_repeat(row_group, leaf, limits):
             return 0
-        if chunk.num_values * chunk.uncompressed_bytes <= limits.target_bytes:
-            return chunk.num_values * chunk.uncompressed_bytes
-        key = row_group.index, leaf
-        if key not in self._longest:
+        if self._is_remote:
+            count = chunk.num_values if chunk.has_dictionary else 0
+        else:
+            pages = self._walked(row_group, leaf)
+            count = pages.num_repeated
+            if count * pages.dictionary_bytes <= limits.target_bytes or key in self._longest:
+                return count * self._longest.get(key, pages.dictionary_bytes)
+        if count and key not in self._longest:
             self._longest[key] = self._longest_value(row_group, leaf)
-        return chunk.num_values * self._longest[key]
+        return count * self._longest.get(key, 0)
 
     def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
         """A bound of what values take from those before them, if that may be much."""
-        chunk = self._chunk(row_group, leaf)
-        if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
-            return 0  # of fixed size, whatever they share
-        if chunk.num_values * chunk.uncompressed_bytes <= limits.target_bytes:
+        chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
+        if not self._may_repeat(row_group, leaf, limits):
             return 0
-        key = row_group.index, leaf
-        if key not in self._prefixes:
-            self._prefixes[key] = self._longest_prefix(row_group, leaf)
-        return chunk.num_values * self._prefixes[key]
-
-    def _longest_prefix(self, row_group: RowGroup, leaf: int) -> int:
-        """Bytes that a value shares at most with the one before it, in pages whose encoding writes them once."""
-        chunk, longest = self._chunk(row_group, leaf), 0
         if self._is_remote and DELTA_BYTE_ARRAY not in chunk.metadata[2]:
             return 0
-        with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
-            for page in page_walk(self._source, chunk):
-                if page.encoding == DELTA_BYTE_ARRAY and page.kind in {DATA_PAGE, DATA_PAGE_V2} and page.num_values:
-                    data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
-                    longest = max(longest, self._page_prefix(chunk, leaf, page, data))
+        if key not in self._prefixes:
+            with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
+                self._prefixes[key] = self._longest_prefix(chunk, leaf, self._walked(row_group, leaf).prefixed)
+        return chunk.num_values * self._prefixes[key]
+
+    def _longest_prefix(self, chunk: Chunk, leaf: int, pages: Sequence[PageFacts]) -> int:
+        """Bytes that a value shares at most with the one before it, in pages whose encoding writes them once."""
+        if chunk.metadata[4] and chunk.metadata[4] not in _STREAMS:
+            return max(
+                (self._most_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
+            )
+        plain, longest, size = replace(chunk, metadata={**chunk.metadata, 4: 0}), 0, 0
+        gathered: list[tuple[PageFacts, bytes]] = []
+        for index, page in enumerate(pages):
+            part = self._numbers(chunk, page, _BEGINNING_BYTES + _BYTES_PER_PREFIX * page.num_values)
+            gathered.append((page, part))
+            size += len(part)
+            if size < _MOST_GATHERED_BYTES and index + 1 < len(pages):
+                continue
+            try:
+                longest = max(longest, self._most_of_numbers(plain, leaf, gathered))
+            except (OSError, ValueError):  # the lengths of some page go on behind the cut, or are broken
+                for one, _ in gathered:
+                    whole = self._numbers(chunk, one, one.plain_bytes)
+                    longest = max(longest, self._most_of_numbers(plain, leaf, [(one, whole)]))
+            gathered, size = [], 0
         return longest
 
-    def _page_prefix(self, chunk: Chunk, leaf: int, page: PageFacts, data: bytes) -> int:
-        """Of one page: its body begins with the lengths, encoded as those of a column of numbers are."""
-        column = self._layout.metadata.schema.column(leaf)
+    def _numbers(self, chunk: Chunk, page: PageFacts, most_bytes: int | None) -> bytes:
+        """A page that holds, as numbers, how much its values share: the lengths stand in front, encoded as numbers are.
+
+        Up to `most_bytes` of it are taken out of compression; without, it stays compressed.
+        """
+        data = self._source.read_at(page.body + page.stored_bytes - page.offset, page.offset)
         header, begin = _header_of(data, 0)
-        details = 8 if page.kind == DATA_PAGE_V2 else 5
+        is_second = page.kind == DATA_PAGE_V2
+        details = 8 if is_second else 5
         stated = {
             i: v if isinstance(v, bool) else I32Value(v) for i, v in header[details].items() if isinstance(v, int)
         }
-        stated[4 if page.kind == DATA_PAGE_V2 else 2] = I32Value(_DELTA_BINARY_PACKED)
-        sizes = {i: I32Value(header[i]) for i in (1, 2, 3)}
-        content = write_struct({**sizes, details: stated}) + data[begin:]
+        stated[4 if is_second else 2] = I32Value(_DELTA_BINARY_PACKED)
+        body, sizes = data[begin:], (header[2], header[3])
+        if most_bytes is not None:
+            levels = header[8].get(5, 0) + header[8].get(6, 0) if is_second else 0
+            values = body[levels:]
+            if chunk.metadata[4] and header[details].get(7, True) is not False:
+                with pa.CompressedInputStream(pa.BufferReader(values), _STREAMS[chunk.metadata[4]]) as stream:
+                    values = stream.read(most_bytes)
+            body = body[:levels] + values[:most_bytes]
+            sizes = len(body), len(body)
+            if is_second:
+                stated[7] = False
+        return (
+            write_struct({1: I32Value(page.kind), 2: I32Value(sizes[0]), 3: I32Value(sizes[1]), details: stated}) + body
+        )
+
+    def _most_of_numbers(self, chunk: Chunk, leaf: int, pages: Sequence[tuple[PageFacts, bytes]]) -> int:
+        """The largest number in pages made by `_numbers`."""
+        column = self._layout.metadata.schema.column(leaf)
         lists, optional = column.max_repetition_level, column.max_definition_level - column.max_repetition_level
-        numbers = page_file(chunk, _number_leaf(lists, optional), (b"", [content]), page.num_values, page.num_values)
-        found = open_decoder(pa.BufferReader(numbers), None, ()).read_row_group(0, [0], False).column(0)
+        count = sum(page.num_values for page, _ in pages)
+        file = page_file(chunk, _number_leaf(lists, optional), (b"", [body for _, body in pages]), count, count)
+        found = open_decoder(pa.BufferReader(file), None, ()).read_row_group(0, [0], False).column(0)
         values = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
         while pt.is_nested(values.type):
             values = values.flatten() if pt.is_list(values.type) else values.flatten()[0]
-        return int(np.asarray(values.drop_null()).max(initial=0))
+        stored, valid = numbers(values), validity(values)
+        return int((stored if valid is None else stored[valid]).max(initial=0))
 
     def _dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
         """Where the dictionaries lie that `_repeated_bytes` will look at, so that one request fetches many."""
@@ -207,9 +274,9 @@ class DecodedSizes:
             chunk
             for leaf in leaves
             if (row_group.index, leaf) not in self._longest
-            and self._layout.footer.leaves[leaf].physical_type == BYTE_ARRAY
+            and self._is_remote
             and (chunk := self._chunk(row_group, leaf)).has_dictionary
-            and chunk.num_values * chunk.uncompressed_bytes > limits.target_bytes
+            and self._may_repeat(row_group, leaf, limits)
         ]
         return [_dictionary_range(chunk) for chunk in chunks]
 
@@ -249,19 +316,32 @@ class DecodedSizes:
             )
         return found
 
-    def _largest_page(self, row_group: RowGroup, leaf: int) -> int:
-        """Bytes of the largest page of a chunk, whose pages hold no more than the footer states."""
+    def _walked(self, row_group: RowGroup, leaf: int) -> ChunkPages:
+        """What the headers of the pages of a chunk tell, which are no more than the footer states."""
+        key = row_group.index, leaf
+        if (known := self._pages.get(key)) is not None:
+            return known
         chunk = self._chunk(row_group, leaf)
-        num_bytes = num_values = largest = 0
+        num_bytes = num_values = largest = repeated = dictionary = 0
+        prefixed: list[PageFacts] = []
         with refusing_malformed(self._path, lambda: f"row group {row_group.index}, column {self._name(leaf)}"):
             for page in page_walk(self._source, chunk):
-                num_bytes, num_values = num_bytes + page.plain_bytes, num_values + page.num_values
-                largest = max(largest, page.plain_bytes)
+                plain = page.plain_bytes
+                num_bytes += plain
+                largest = max(largest, plain)
+                if page.kind == DICTIONARY_PAGE:
+                    dictionary = max(dictionary, plain - _LENGTH_BYTES * page.num_values)
+                    continue
+                num_values += page.num_values
+                if page.encoding in _BY_DICTIONARY:
+                    repeated += page.num_values
+                elif page.encoding == DELTA_BYTE_ARRAY and page.num_values:
+                    prefixed.append(page)
             if num_bytes > max(chunk.uncompressed_bytes, chunk.num_bytes):
                 raise ValueError(f"its pages hold {num_bytes} bytes, the footer states {chunk.uncompressed_bytes}")
             if num_values > chunk.num_values:
                 raise ValueError(f"its pages hold {num_values} values, the footer states {chunk.num_values}")
-        return largest
+        return self._pages.setdefault(key, ChunkPages(largest, dictionary, repeated, tuple(prefixed)))
 
     def _name(self, leaf: int) -> str:
         return repr(".".join(self._layout.footer.leaves[leaf].path))
@@ -273,7 +353,7 @@ def _dictionary_range(chunk: Chunk) -> Range:
 
 
 def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
-    """The pages of a chunk by their headers alone; the values of a dictionary are not counted.
+    """The pages of a chunk by their headers alone.
 
     Raises:
         ValueError: a header that cannot be read, or a page that ends outside of the chunk.
@@ -284,11 +364,16 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
         found = page_facts(window, 0)
         if found is None:
             found = _slow_facts(source, position, end)
-        if found.kind == DICTIONARY_PAGE:
-            found = found._replace(num_values=0)
-        yield found._replace(body=position + found.body, offset=position)
-        values += found.num_values
-        position += found.body + found.stored_bytes
+        kind, plain, stored, count, encoding, body, _ = found
+        yield PageFacts(kind, plain, stored, count, encoding, position + body, position)
+        if kind != DICTIONARY_PAGE:
+            values += count
+        position += body + stored
+
+
+def _most_plain_bytes(chunk: Chunk) -> int:
+    """Bytes that its pages can become, whatever their headers and the footer state."""
+    return chunk.num_bytes * _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
 
 
 def _slow_facts(source: ByteSource, position: int, end: int) -> PageFacts:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -12,6 +12,7 @@ from pyarrow._parquet import ParquetReader
 from scan_core.columns.conversion import Way, leaf_ranges, members_of
 from scan_core.columns.file_reader import RowGroup, field_id_of, refusing_malformed
 from scan_core.files.parquet.footer import LEAST_TAIL_BYTES, MAGIC, Chunk, Footer, read_footer
+from scan_core.files.parquet.pages import PageFacts
 from scan_core.io.cache import BoundedCache
 from scan_core.io.remote import ByteSource
 from scan_core.model.errors import MalformedTableError
@@ -95,6 +96,22 @@ _REMEMBERED_CHUNKS = 100_000
 """Column chunks whose facts are kept: some 100 MB at most."""
 
 
+class ChunkPages(NamedTuple):
+    """What the headers of the pages of a column chunk tell, which decide how much is decoded.
+
+    Attributes:
+        largest_bytes: of the largest page out of compression.
+        dictionary_bytes: of the values of the dictionary together, so of any one of them at most.
+        num_repeated: values that stand as codes for those of the dictionary.
+        prefixed: pages whose values share bytes with the one before.
+    """
+
+    largest_bytes: int
+    dictionary_bytes: int
+    num_repeated: int
+    prefixed: tuple[PageFacts, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ParquetLayout:
     """The facts of one file.
@@ -105,7 +122,7 @@ class ParquetLayout:
         columns: of its schema.
         row_groups: in file order.
         footer_bytes: as stored.
-        largest_pages: bytes of the largest page of chunks that were looked at, by row group and leaf.
+        pages: what the page headers of chunks tell that were looked at, by row group and leaf.
         longest_values: bytes of the longest value in their dictionaries.
         longest_prefixes: bytes that their values share at most with the one before.
         verifies: compare checksums of pages, indexes and filters where the file has them.
@@ -116,7 +133,7 @@ class ParquetLayout:
     columns: FileColumns
     row_groups: tuple[RowGroup, ...]
     footer_bytes: int
-    largest_pages: dict[tuple[int, int], int] = field(default_factory=dict)
+    pages: dict[tuple[int, int], ChunkPages] = field(default_factory=dict)
     longest_values: dict[tuple[int, int], int] = field(default_factory=dict)
     longest_prefixes: dict[tuple[int, int], int] = field(default_factory=dict)
     verifies: bool = True

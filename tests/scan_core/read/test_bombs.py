@@ -214,3 +214,21 @@ def test_an_avro_block_that_does_not_fit_is_refused(tmp_path: Path, codec: str, 
     assert "raise memory_limit_bytes" in found
     assert grown < 2 * LIMIT
     assert seconds < 20
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_dictionaries_are_bounded_by_the_pages_whatever_the_footer_states(tmp_path: Path, stated: bool) -> None:  # noqa: FBT001
+    """The encodings of a footer may leave out that of its pages."""
+    file = tmp_path / "a.parquet"
+    num_rows = write_parquet(file, pa.array(["x" * MIB] * 64), {"compression": "none"})
+    data = file.read_bytes()
+    encodings = b"\x19\x35\x00\x06\x10"  # PLAIN, RLE, RLE_DICTIONARY
+    begin = data.rindex(encodings)
+    if not stated:
+        file.write_bytes(data[:begin] + b"\x19\x35\x00\x06\x06" + data[begin + len(encodings) :])
+    reader = open_parquet(str(file), FileIOConfig())
+    (group,) = reader.row_groups
+    found = reader.windows(group, [1], range(num_rows), DecodingLimits(MIB, 8 * MIB))
+    assert found is not None
+    assert max(map(len, found)) <= 8
+    reader.close()
