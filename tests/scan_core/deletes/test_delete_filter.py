@@ -177,10 +177,11 @@ def test_rule_06_several_vectors_in_one_puffin_file(tmp_path: Path) -> None:
         ({"content_offset": None}, "without content_offset"),
         ({"content_size_bytes": 5}, "cannot hold"),
         ({"content_offset": 10**9}, "not inside"),
-        ({"content_size_bytes": 10**12}, "not inside"),
+        ({"content_size_bytes": 10**4}, "not inside"),
+        ({"content_size_bytes": 10**12}, "positions .* can take"),
         ({"record_count": 7}, "record_count is 7"),
     ],
-    ids=["no offset", "tiny", "offset outside", "size outside", "count"],
+    ids=["no offset", "tiny", "offset outside", "size outside", "size beyond count", "count"],
 )
 def test_rule_06_vector_with_wrong_facts_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     (vector,) = vectors(tmp_path, [0, 2])
