@@ -15,7 +15,7 @@ PACKAGES = ("scan_core", "pipelines", "checks", "assets")
 MAX_FILES = 300
 MAX_LINES = 76_000
 MAX_SINGLE_IMPORTERS = 25
-MAX_CIRCLES = 1
+MAX_CIRCLES = 0
 MAX_IMPORTED_FROM_OUTSIDE = 62
 
 _LAZY = "loaded on demand, for the time that a command takes to start"
@@ -44,7 +44,6 @@ SINGLE_IMPORTERS = {
     "scan_core.expr.rules": _LARGE,
     "scan_core.files.orc": _LAZY,
     "scan_core.files.parquet.chunks": _LARGE,
-    "scan_core.native.kernels": _COMPILED,
     "scan_core.plan.runtime_pruning": _LAZY,
     "scan_core.read.deleted_rows": _LARGE,
     "scan_core.read.key_filter": _LAZY,
