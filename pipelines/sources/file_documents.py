@@ -380,7 +380,10 @@ def _next_line_with_document(view: Bytes, start: int, end: int) -> int:
     text = view[start:end].tobytes()
     at = text.find(b"\n{")
     while at >= 0:
-        if leading_document(text[at + 1 :]):
+        length = leading_document(text[at + 1 :])
+        # Behind these it may be a part of the document; in none does another object follow it without a comma.
+        is_inside = text[:at].rstrip(SPACE).endswith((b":", b"[", b","))
+        if length and (not is_inside or text[at + 1 + length :].lstrip(SPACE).startswith(b"{")):
             return start + at + 1
         at = text.find(b"\n{", at + 1)
     return end

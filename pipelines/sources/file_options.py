@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.errors import ConfigError
 from pipelines.jsonscan import document_kernels
@@ -18,7 +17,6 @@ SNIFFED_BYTES = 256 * 1024
 """Of the beginning of a file: enough to tell its layout."""
 SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ENVELOPE = ("op", "before", "after", "payload")
 
 
 class Layout(Enum):
@@ -39,48 +37,123 @@ class Layout(Enum):
     """Output of psql: lines that hold an object, others are decoration."""
 
 
-def sniff_layout(head: bytes) -> Layout:
-    """The layout of a file that begins with these bytes, its comment block already cut off."""
+class Undecided(Enum):
+    """Why the first bytes of a file do not tell its layout yet; what follows may."""
+
+    NOTHING = "nothing but white space"
+    UNFINISHED_LINE = "the beginning of a line"
+    UNFINISHED_DOCUMENT = "the beginning of a document of several lines"
+    LINE_OR_KEY = "an object without the end of its line: a row, or a key whose value follows"
+    DOCUMENT_OR_KEY = (
+        "its first object, of several lines, is no change event: it may be a row, or the key of the object behind it"
+    )
+    LINE_OR_PART = "its second line is a whole object, and may be part of the first"
+
+
+def sniff_layout(head: bytes) -> Layout | Undecided:
+    """The layout of a file that begins with these bytes, its comment block already cut off.
+
+    A file that grows never changes what was decided: no longer beginning of it gives another layout.
+    """
     text = head.lstrip(SPACE)
-    first_line, _, rest = text.partition(b"\n")
+    first_line, newline, rest = text.partition(b"\n")
     first_line = first_line.strip()
+    if not text:
+        return Undecided.NOTHING
     if text.startswith(b"["):
-        # Behind a whole array no object can follow in it: these are lines, one of which is an array.
-        return Layout.LINES if first_line.endswith(b"]") and rest.startswith(b"{") else Layout.ARRAY
-    if not text.startswith(b"{") or _second_line_is_document(text):
+        # Behind a whole array no object can follow in it: these are lines, if there is nothing in the array.
+        is_line = first_line.endswith(b"]") and rest.startswith(b"{")
+        return Layout.LINES if is_line and not leading_document(first_line[1:].lstrip(SPACE)) else Layout.ARRAY
+    if text.startswith(b"/*"):
+        return Undecided.UNFINISHED_LINE
+    if not text.startswith(b"{"):
         return Layout.LINES
+    second = _second_line_is_document(text)
+    if second is not False:
+        return Layout.LINES if second else Undecided.LINE_OR_PART
     data = np.frombuffer(text, np.uint8)
     spans = np.zeros((2, 2), np.int64)
     found, _ = document_kernels.split_documents(data, 0, len(data), spans, np.empty(kernels.MAX_DEPTH, np.uint8), False)
     if not found:
-        return Layout.DOCUMENTS if first_line.endswith((b"{", b"[", b",", b":")) else Layout.LINES
-    first = text[: spans[0, 1]]
-    if b"\n" in first:
-        return Layout.KEYED_DOCUMENTS if found == 2 and _is_key_and_value(data, spans) else Layout.DOCUMENTS
-    if text[spans[0, 1] :].lstrip(b" ").startswith(b"{"):
+        is_pretty = first_line.endswith(_OPEN_LINE)
+        if not newline:
+            return Undecided.UNFINISHED_LINE
+        return Undecided.UNFINISHED_DOCUMENT if is_pretty else Layout.LINES
+    return _layout_of_objects(text, [text[start:end] for start, end in spans[:found]])
+
+
+def _layout_of_objects(text: bytes, objects: list[bytes]) -> Layout | Undecided:
+    """The layout of a text that begins with these whole objects, one or two."""
+    roles = [_role(document) for document in objects]
+    if b"\n" in objects[0]:
+        if roles[0] is _Role.EVENT:
+            return Layout.DOCUMENTS
+        is_pair = roles[0] is _Role.KEY or roles[1:] == [_Role.EVENT]
+        return Layout.KEYED_DOCUMENTS if is_pair else Undecided.DOCUMENT_OR_KEY
+    behind = text[len(objects[0]) :]
+    if behind.lstrip(b" ").startswith(b"{"):
         return Layout.DOCUMENTS
-    return Layout.KEYED_LINES if text[spans[0, 1] : spans[0, 1] + 1] == b"\t" else Layout.LINES
+    if not behind.strip(b" ") and roles[0] is not _Role.EVENT:
+        return Undecided.LINE_OR_KEY
+    return Layout.KEYED_LINES if behind[:1] == b"\t" and roles[0] is not _Role.EVENT else Layout.LINES
 
 
-def is_unfinished_start(head: bytes) -> bool:
-    """Whether these first bytes of a file are the beginning of one document, so that they tell no layout yet."""
-    text = head.lstrip(SPACE)
-    if not text.startswith(b"{"):
-        return False
-    line, newline, _ = text.partition(b"\n")
-    if newline and (_second_line_is_document(text) or not line.rstrip().endswith((b"{", b"[", b",", b":"))):
-        return False
-    return not leading_document(text)
+_OPEN_LINE = (b"{", b"[", b",", b":")
+"""What ends the first line of a document of several lines."""
 
 
-def _second_line_is_document(text: bytes) -> bool:
-    """Whether an object fills the second line while the first is broken; within an object that is pretty no such is."""
+def _second_line_is_document(text: bytes) -> bool | None:
+    """Whether an object fills the second line while the first is broken; None if what follows will tell."""
     first, _, rest = text.partition(b"\n")
-    second = rest.partition(b"\n")[0].rstrip()
+    second, _, others = rest.partition(b"\n")
+    second = second.rstrip()
     if not second.startswith(b"{") or leading_document(second) != len(second) or leading_document(first):
         return False
-    inside = first.rstrip().endswith((b":", b"[", b","))
-    return not (inside and leading_document(text))
+    if not first.rstrip().endswith((b":", b"[", b",")):
+        return True
+    # Within a document, another object cannot follow without a comma.
+    others = others.lstrip(SPACE)
+    return others.startswith(b"{") if others else None
+
+
+class _Role(Enum):
+    """What an object is by itself."""
+
+    EVENT = "event"
+    KEY = "key"
+    EITHER = "either"
+
+
+_PARTS_OF_EVENT = ("before", "after", "source", "change", "columns", "identity", "data", "metadata")
+"""Members of change events that hold objects or arrays, of all formats; columns of a key hold neither."""
+_ADDED_TO_ROWS = ("__op", "__deleted", "__table", "__lsn", "__source_ts_ms", "__ts_ms")
+"""What Debezium's unwrapping adds to rows."""
+_NESTED = (kernels.OBJECT, kernels.ARRAY)
+
+
+def _role(document: bytes) -> _Role:
+    view = np.frombuffer(document, np.uint8)
+    whole = Documents(view, np.zeros(1, np.int32), np.full(1, len(view), np.int32))
+    names = ("op", "schema", "payload", *_PARTS_OF_EVENT, *_ADDED_TO_ROWS)
+    parts = scan_objects(whole, names, learn=False)
+    if not parts.is_object[0]:
+        return _Role.EITHER
+    schema = parts.column("schema").documents(kernels.OBJECT)
+    if schema.present[0]:
+        found = scan_objects(schema, ("name",), learn=False)
+        text = document[found.start[0, 0] : found.end[0, 0]] if found.kind[0, 0] == kernels.STRING else b""
+        if text.endswith(b".Key"):
+            return _Role.KEY
+        if text.endswith((b".Value", b".Envelope")):
+            return _Role.EVENT
+    payload = parts.column("payload").documents(kernels.OBJECT)
+    if payload.present[0]:
+        parts = scan_objects(payload, names, learn=False)
+    kind = dict(zip(names, parts.kind[:, 0], strict=False))
+    has_images = kind["op"] == kernels.STRING and kernels.MISSING not in {kind["before"], kind["after"]}
+    is_event = has_images or any(kind[name] in _NESTED for name in _PARTS_OF_EVENT)
+    is_event |= any(kind[name] != kernels.MISSING for name in _ADDED_TO_ROWS)
+    return _Role.EVENT if is_event else _Role.EITHER
 
 
 def leading_document(text: bytes) -> int:
@@ -90,14 +163,6 @@ def leading_document(text: bytes) -> int:
     view = np.frombuffer(text, np.uint8)
     found, _ = document_kernels.split_documents(view, 0, len(view), spans, stack, False)
     return int(spans[0, 1]) if found else 0
-
-
-def _is_key_and_value(data: NDArray[np.uint8], spans: NDArray[np.int64]) -> bool:
-    both = scan_objects(
-        Documents(data, spans[:, 0].astype(np.int32), spans[:, 1].astype(np.int32)), _ENVELOPE, learn=False
-    )
-    is_event = (both.kind != kernels.MISSING).any(axis=0)
-    return bool(both.is_object.all() and not is_event[0] and is_event[1])
 
 
 def comment_length(head: bytes) -> tuple[int, int]:

@@ -38,10 +38,11 @@ from pipelines.sources.file_listing import ListedFile, open_file
 from pipelines.sources.file_options import (
     EVENT_SHARE,
     SNIFFED_BYTES,
+    SPACE,
     FileOptions,
     Layout,
+    Undecided,
     comment_length,
-    is_unfinished_start,
     sniff_layout,
 )
 from pipelines.sources.file_position import ReadFile
@@ -146,30 +147,40 @@ def read_text(chunks: Chunks, known: ReadFile, options: FileOptions, suffix: str
         yield from read_csv(chunks, head, known, options, suffix)
         return
     comment_bytes, comment_lines = comment_length(head)
-    layout = Layout(known.layout) if known.layout else _layout(head[comment_bytes:], options)
-    if layout is not None:
-        options.check_for(layout)
-    if layout is None and (options.report_incomplete or not chunks.seekable):
-        layout = Layout.LINES
-    if layout is None:
-        yield end_of(replace(known, waiting=True))
-        return
+    text = _without_comments(head[comment_bytes:], options)
+    layout = _layout(known, text, options)
+    if isinstance(layout, Undecided):
+        if layout is Undecided.NOTHING or not (options.report_incomplete or not chunks.seekable):
+            yield end_of(replace(known, waiting=layout is not Undecided.NOTHING))
+            return
+        layout = _most_likely(layout)
+    options.check_for(layout)
+    is_same_event = layout is Layout.LINES or (layout is Layout.DOCUMENTS and known.lines == 1)
+    if known.read_bytes and not known.layout and not is_same_event:
+        raise SourceError(
+            f"its first event was read as a line, before what follows showed {layout.value}; {_SET_LAYOUT}"
+        )
     if layout is Layout.FRAMED:
         yield from _read_frames(chunks, known, options)
         return
     if layout in _LINE_LAYOUTS:
-        yield from _read_lines(chunks, known, layout, options, (comment_bytes, comment_lines))
+        # What follows on the first line may still show that it is none of many.
+        is_cut = b"\n" not in text.lstrip(SPACE) and len(head) < SNIFFED_BYTES
+        is_settled = bool(known.layout or options.layout) or layout is not Layout.LINES or not is_cut
+        comment = (comment_bytes, comment_lines)
+        yield from _read_lines(chunks, known, layout, options, comment, is_settled=is_settled)
     else:
         yield from _read_documents(chunks, known, layout, options, comment_bytes)
 
 
 def _read_lines(
-    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int]
+    chunks: Chunks, known: ReadFile, layout: Layout, options: FileOptions, comment: tuple[int, int], *, is_settled: bool
 ) -> Iterator[FilePiece]:
     # Lines without a byte position are known from the change log: they are counted again and left out.
     applied = known.lines if known.read_bytes == 0 else 0
     begin, lines = comment if known.read_bytes == 0 else (known.read_bytes, known.lines)
-    known = replace(known, read_bytes=chunks.skip(begin), lines=lines, layout=layout.value, waiting=False)
+    known = replace(known, read_bytes=chunks.skip(begin), lines=lines, waiting=False)
+    known = replace(known, layout=layout.value if is_settled else "")
     while True:
         data, is_last = chunks.lines(options.batch_bytes, options.most_event_bytes)
         pending = is_last and chunks.seekable and _is_unfinished(data, layout, options.separator)
@@ -306,14 +317,37 @@ def _chosen(piece: Piece, options: FileOptions, applied: int) -> Piece:
     )
 
 
-def _layout(head: bytes, options: FileOptions) -> Layout | None:
-    """The layout that the options or the first bytes tell; None if these are the beginning of one document."""
-    if options.layout is not None:
-        return Layout(options.layout)
+_SET_LAYOUT = "say what it is (options: {layout: ...}), such as documents, keyed-documents or lines"
+
+
+def _without_comments(head: bytes, options: FileOptions) -> bytes:
     for prefix in options.comments:
         head = b"\n".join(line for line in head.split(b"\n") if not line.lstrip().startswith(prefix.encode()))
+    return head
+
+
+def _layout(known: ReadFile, head: bytes, options: FileOptions) -> Layout | Undecided:
+    """The layout that is known, or that the options or the first bytes tell."""
+    if chosen := known.layout or options.layout:
+        return Layout(chosen)
+    layout = sniff_layout(head)
     # Without an end in sight the bytes tell enough: no document is so long that its layout matters.
-    return sniff_layout(head) if len(head) >= SNIFFED_BYTES // 2 or not is_unfinished_start(head) else None
+    if isinstance(layout, Undecided) and len(head) >= SNIFFED_BYTES // 2:
+        return Layout.LINES if layout is Undecided.NOTHING else _most_likely(layout)
+    return layout
+
+
+def _most_likely(found: Undecided) -> Layout:
+    """The layout of a file to which nothing will be added.
+
+    Raises:
+        SourceError: an event might be a key, or part of another one.
+    """
+    if found is Undecided.UNFINISHED_DOCUMENT:
+        return Layout.DOCUMENTS
+    if found in {Undecided.DOCUMENT_OR_KEY, Undecided.LINE_OR_PART}:
+        raise SourceError(f"its first bytes do not tell its layout: {found.value}; {_SET_LAYOUT}")
+    return Layout.LINES
 
 
 def _blanked(data: pa.Buffer, prefixes: tuple[str, ...]) -> pa.Buffer:

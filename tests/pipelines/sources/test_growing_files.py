@@ -79,7 +79,7 @@ def test_broken_first_line_leaves_the_others_alone(reader: Reader, first: str) -
 def test_broken_document_among_pretty_ones_takes_no_other_with_it(reader: Reader) -> None:
     pretty = ['{\n  "n": 1\n}', '{\n  "n": oops\n}', '{\n  "n": 3\n}']
     reader.write("a", "\n".join(pretty))
-    assert [(offset, document) for _, offset, document in reader.run()] == list(enumerate(pretty, 1))
+    assert [(offset, document) for _, offset, document in reader.run(layout="documents")] == list(enumerate(pretty, 1))
 
 
 def test_growing_array_is_read_from_where_it_was_left(reader: Reader) -> None:
