@@ -3,8 +3,9 @@
 Covers Kafka Connect schemas and the type names of MySQL and PostgreSQL. Avro schemas are in `avro.py`.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -69,11 +70,47 @@ DEFAULT_VARIABLE_SCALE = 10
 """Scale of a column whose decimals each have their own: what does not fit decimal(38, 10) is rejected, config widens."""
 
 
+class RepeatedNameError(ValueError):
+    """A name that stands twice where each may stand once: nobody can say which of the two counts."""
+
+
+def load(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        RepeatedNameError: an object in it gives a member twice.
+        ValueError: no JSON.
+    """
+    orjson.loads(text)  # refuses what the other reader takes beyond JSON: NaN, Infinity
+    return json.loads(text, object_pairs_hook=_members)
+
+
+def once(names: Iterable[Any]) -> tuple[Any, ...]:
+    """The names.
+
+    Raises:
+        RepeatedNameError: one stands among them twice.
+    """
+    found = tuple(names)
+    if len(set(found)) < len(found):
+        raise RepeatedNameError(f"a name stands twice: {', '.join(map(str, found))}")
+    return found
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    once(name for name, _ in pairs)
+    return dict(pairs)
+
+
 @lru_cache(maxsize=256)
 def parse(document: bytes) -> Mapping[str, Any] | None:
-    """The schema in a document; None for `null` and for anything that is no schema."""
+    """The schema in a document; None for `null` and for anything that is no schema.
+
+    Raises:
+        RepeatedNameError: an object in it gives a member twice.
+    """
     try:
-        schema = orjson.loads(document)
+        schema = load(document)
     except orjson.JSONDecodeError:
         return None
     return schema if isinstance(schema, dict) else None
@@ -86,6 +123,7 @@ def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
     A schema document that names no such struct gives an empty mapping.
 
     Raises:
+        RepeatedNameError: a member or a column stands in it twice.
         ValueError: parts of the document are not what Connect writes.
     """
     schema = parse(document)
@@ -93,12 +131,16 @@ def row_types(document: bytes, *images: str) -> Mapping[str, ValueType]:
         return {}
     try:
         return _row_types(schema, images)
+    except RepeatedNameError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError("a schema that is none of Connect's") from error
 
 
 def _row_types(schema: Mapping[str, Any], images: Sequence[str]) -> Mapping[str, ValueType]:
     fields = schema.get("fields") or []
+    for part in (fields, *(field.get("fields") or [] for field in fields if field.get("field") in images)):
+        once(field["field"] for field in part if "field" in field)
     for image in images:
         for field in fields:
             if field.get("field") == image and field.get("fields"):
@@ -116,6 +158,7 @@ def value_type(schema: Mapping[str, Any]) -> ValueType:
     match schema.get("type"):
         case "struct":
             members = tuple((f["field"], value_type(f)) for f in schema.get("fields") or [])
+            once(name for name, _ in members)
             if not members:
                 return ValueType(pa.string(), Encoding.TEXT)
             return ValueType(pa.struct([pa.field(n, m.arrow) for n, m in members]), members=members)

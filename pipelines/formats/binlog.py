@@ -4,18 +4,18 @@ Each function turns the messages of one feed into changes; JSON itself is read i
 
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.decode.batches import RawEvents
 from pipelines.decode.events import (
+    TWICE,
     Declared,
     Events,
     blank,
@@ -29,12 +29,12 @@ from pipelines.decode.events import (
     table_names,
     tombstones,
 )
-from pipelines.decode.feed_schemas import mysql_type
+from pipelines.decode.feed_schemas import RepeatedNameError, load, mysql_type, once
 from pipelines.decode.image import Nothing, ObjectImages, OverlaidImages
 from pipelines.decode.json_columns import integers, json_text
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
-from pipelines.jsonscan.spans import Documents, Members, from_binary
+from pipelines.jsonscan.spans import Documents, Mask, Members, from_binary
 
 _CANAL_NAMES = (
     "data",
@@ -95,14 +95,14 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
     old = scan_arrays(messages.column("old").documents(kernels.ARRAY))
     truncate = messages.is_object & (op_of_message == ord("t"))
     count = np.where(truncate, 1, np.diff(data.offsets))
-    row_change = messages.is_object & ~ddl & ~contradictory & (op_of_message != 0)
+    declared_of, declared, repeated = _canal_declared(messages)
+    row_change = messages.is_object & ~ddl & ~contradictory & ~repeated & (op_of_message != 0)
     count = np.where(row_change, count, 0)
     raw_of = np.repeat(np.arange(len(count)), count)
     rows = _elements(data.values.documents(kernels.OBJECT), data.offsets, raw_of, count)
     former = _elements(old.values.documents(kernels.OBJECT), old.offsets, raw_of, count)
     op = op_of_message[raw_of]
     names_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
-    declared_of, declared = _canal_declared(messages)
     empty = row_change & ~truncate & (count == 0)
     unknown = messages.is_object & ~ddl & (op_of_message == 0)
     deleted = op == ord("d")
@@ -125,6 +125,7 @@ def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
             ),
             *refusal(contradictory, "isDdl is true, and type is that of a change of rows", kinds),
             *refusal(empty, "a change without rows: data is missing"),
+            *refusal(repeated, f"mysqlType, sqlType or pkNames: {TWICE}"),
         ),
         skipped=counted(("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("DDL", ddl)),
     )
@@ -143,20 +144,43 @@ def _elements(
     return elements.take(at).where(inside)
 
 
-def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
-    """Column types by `mysqlType`, key by `pkNames`, per distinct pair of the two."""
-    types = json_text(messages.column("mysqlType"))[0]
-    keys = json_text(messages.column("pkNames"))[0]
-    both = pc.binary_join_element_wise(types.fill_null(""), keys.fill_null(""), "\n").dictionary_encode()
-    declared = tuple(_parse(*text.split("\n", 1)) for text in both.dictionary.to_pylist())
-    return np.asarray(both.indices).astype(np.int32), declared
+_BETWEEN = "\x1d"
+"""No JSON text has this character."""
 
 
-def _parse(types: str, keys: str) -> Declared:
-    columns = orjson.loads(types) if types.startswith("{") else {}
-    key = orjson.loads(keys) if keys.startswith("[") else []
-    names = tuple(key) if all(isinstance(name, str) for name in key) else ()
-    return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, names)
+def _canal_declared(messages: Any) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+    """Column types by `mysqlType`, key by `pkNames`, per distinct set of texts; and which messages give a name twice."""
+    texts = [json_text(messages.column(name))[0].fill_null("") for name in ("mysqlType", "pkNames", "sqlType")]
+    encoded = pc.binary_join_element_wise(*texts, _BETWEEN).dictionary_encode()
+    return _parsed(encoded, lambda text: _canal_types(*text.split(_BETWEEN)))
+
+
+def _parsed(
+    encoded: pa.DictionaryArray, parse: Callable[[str], Declared]
+) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+    """What each message declares, what there is of it, and which messages give a name twice."""
+    declared: list[Declared] = []
+    repeated: list[int] = []
+    for text in encoded.dictionary.to_pylist():
+        try:
+            declared.append(parse(text))
+        except RepeatedNameError:
+            repeated.append(len(declared))
+            declared.append(Declared())
+    codes = np.asarray(encoded.indices).astype(np.int32)
+    return codes, tuple(declared), np.isin(codes, repeated)
+
+
+def _canal_types(types: str, keys: str, codes: str) -> Declared:
+    columns = load(types) if types.startswith("{") else {}
+    if codes.startswith("{"):
+        load(codes)  # of JDBC: they say less than the names, but twice is once too often
+    return Declared({name: mysql_type(str(text)) for name, text in columns.items()}, _key(keys))
+
+
+def _key(text: str) -> tuple[str, ...]:
+    key = load(text) if text.startswith("[") else []
+    return once(key) if all(isinstance(name, str) for name in key) else ()
 
 
 _MAXWELL_NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns", "encrypted")
@@ -204,7 +228,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     deleted = op == ord("d")
     table_of, tables = table_names([strings(messages.column(name)) for name in ("database", "table")])
     seconds, given = integers(messages.column("ts"))
-    declared_of, declared = _maxwell_declared(messages)
+    declared_of, declared, repeated = _maxwell_declared(messages)
     return Events(
         raw=np.arange(len(op)),
         op=op,
@@ -221,6 +245,7 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
             *broken_documents(messages),
             *refusal(encrypted, "encrypted: only Maxwell's own key opens it; run Maxwell without encrypt"),
             *refusal(unknown, "no Maxwell change: type is none of insert, update, delete, bootstrap-insert", kinds),
+            *refusal(repeated, f"primary_key_columns: {TWICE}"),
         ),
         skipped=counted(
             ("blank line", blank(messages)), ("tombstone", tombstones(messages)), ("control event", control)
@@ -228,10 +253,6 @@ def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:
     )
 
 
-def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
+def _maxwell_declared(messages: Members) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
     encoded = json_text(messages.column("primary_key_columns"))[0].fill_null("").dictionary_encode()
-    lists = [orjson.loads(text) if text.startswith("[") else [] for text in encoded.dictionary.to_pylist()]
-    declared = tuple(
-        Declared(key=tuple(names) if all(isinstance(name, str) for name in names) else ()) for names in lists
-    )
-    return np.asarray(encoded.indices).astype(np.int32), declared
+    return _parsed(encoded, lambda text: Declared(key=_key(text)))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pipelines.decode import feed_schemas
 from pipelines.decode.batches import RawEvents
 from pipelines.decode.events import (
+    TWICE,
     Declared,
     Events,
     Refusal,
@@ -144,11 +145,11 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
     if kind.row.any() or options.tombstones == "delete":
         changes = changes.beside(_rows(payloads.documents, keys.documents, members, kind.row, options))
     table_of, tables = table_names(list(changes.names))
-    declared_of, declared, broken_schema = _declared(payloads, keys, kind.row)
+    declared_of, declared, broken_schema, repeated = _declared(payloads, keys, kind.row)
     empty = tombstones(members) & (changes.op == 0)
     return Events(
         raw=np.arange(len(documents)),
-        op=np.where(broken_schema, np.uint8(0), changes.op),
+        op=np.where(broken_schema | repeated, np.uint8(0), changes.op),
         table_of=table_of,
         tables=tables,
         source_ts=changes.source_ts,
@@ -163,6 +164,7 @@ def decode_debezium(raw: RawEvents, options: DebeziumOptions) -> Events:
             *changes.refusals,
             *refusal(kind.odd, rules.NO_CHANGE),
             *refusal(broken_schema, BROKEN_SCHEMA),
+            *refusal(repeated, f"the schema envelope: {TWICE}"),
         ),
         skipped=counted(
             ("blank line", blank(members)),
@@ -268,13 +270,19 @@ def _rows(documents: Documents, keys: Documents, members: Members, row: Mask, op
     )
 
 
-def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """What the schemas of value and key together declare, per distinct pair of them and layout; whose are broken."""
+def _declared(
+    payloads: Payloads, keys: Payloads, row: Mask
+) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask, Mask]:
+    """What the schemas of value and key declare together, per distinct pair of them and layout.
+
+    The masks: events whose schema is broken, and whose schema gives a name twice.
+    """
     width = len(keys.schemas) + 1
     pair_of = (payloads.schema_of.astype(np.int64) - NO_SCHEMA) * width + (keys.schema_of - NO_SCHEMA)
     declared_of, first = distinct(pair_of * 2 + row if payloads.schemas else pair_of * 2)
     declared: list[Declared] = []
     broken: list[int] = []
+    repeated: list[int] = []
     for at in first.tolist():
         value, key = int(payloads.schema_of[at]), int(keys.schema_of[at])
         types: dict[str, ValueType] = {}
@@ -285,11 +293,12 @@ def _declared(payloads: Payloads, keys: Payloads, row: Mask) -> tuple[NDArray[np
             names = tuple(types)
             if value != NO_SCHEMA:
                 types |= feed_schemas.row_types(payloads.schemas[value], *(() if row[at] else ("after", "before")))
-        except ValueError:
-            broken.append(len(declared))
+        except ValueError as error:
+            (repeated if isinstance(error, feed_schemas.RepeatedNameError) else broken).append(len(declared))
             types, names = {}, ()
         declared.append(Declared(types, names))
-    return declared_of.astype(np.int32), tuple(declared) or (Declared(),), np.isin(declared_of, broken)
+    masks = np.isin(declared_of, broken), np.isin(declared_of, repeated)
+    return declared_of.astype(np.int32), tuple(declared) or (Declared(),), *masks
 
 
 def _source_time(source: SpanColumn, event: SpanColumn) -> pa.Array:

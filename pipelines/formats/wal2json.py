@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipelines.decode import casting
 from pipelines.decode.batches import Complete, RawEvents
 from pipelines.decode.events import (
+    TWICE,
     Declared,
     Events,
     Refusal,
@@ -41,7 +42,10 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """Name, type and value per column of each event; `given`: the event has the list at all."""
+    """Name, type and value per column of each event.
+
+    `given`: the event has the list at all; `repeated`: a part of it gives a member twice.
+    """
 
     offsets: NDArray[np.int64]
     names: pa.StringArray
@@ -49,6 +53,7 @@ class Cells:
     values: SpanColumn
     given: Mask
     uneven: Mask
+    repeated: Mask
 
     def images(self, present: Mask) -> CellImages:
         """The cells as row images of the events that are `present` and have the list."""
@@ -69,6 +74,7 @@ class Cells:
             values,
             np.concatenate([self.given, other.given]),
             np.concatenate([self.uneven, other.uneven]),
+            np.concatenate([self.repeated, other.repeated]),
         )
 
     def take(self, rows: NDArray[np.int64]) -> "Cells":
@@ -76,7 +82,8 @@ class Cells:
         offsets, cells = taken_cells(self.offsets, rows)
         places = pa.array(cells)
         names, types, values = self.names.take(places), self.types.take(places), self.values.take(cells)
-        return Cells(offsets, names, types, values, self.given[rows], self.uneven[rows])
+        masks = self.given[rows], self.uneven[rows], self.repeated[rows]
+        return Cells(offsets, names, types, values, *masks)
 
     def signatures(self) -> pa.Array:
         """Per event a text of all names and types."""
@@ -89,6 +96,9 @@ def cells_of(lists: SpanColumn) -> Cells:
     """Cells of lists of {name, type, value}."""
     elements = scan_arrays(lists.documents(kernels.ARRAY))
     cells = scan_objects(elements.values.documents(kernels.OBJECT), ("name", "type", "value"), learn=False)
+    event_of = np.repeat(np.arange(len(lists)), np.diff(elements.offsets))
+    repeated = np.zeros(len(lists), np.bool_)
+    repeated[event_of[cells.status == kernels.REPEATED]] = True
     return Cells(
         elements.offsets.astype(np.int64),
         strings(cells.column("name")).fill_null(""),
@@ -96,6 +106,7 @@ def cells_of(lists: SpanColumn) -> Cells:
         cells.column("value"),
         lists.of_kind(kernels.ARRAY),
         np.zeros(len(lists), np.bool_),
+        repeated,
     )
 
 
@@ -120,6 +131,7 @@ def parallel(events: Members, names: str, types: str, values: str | None) -> Cel
         lists[2].values,
         events.column(names).of_kind(kernels.ARRAY),
         uneven,
+        events.status == kernels.REPEATED,
     )
 
 
@@ -330,7 +342,11 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
     op = changes.op
     columns, identity, _ = changes.cells
     table_of, tables = table_names(list(changes.parts))
-    declared_of, declared = _declared(table_of, op, changes.cells, dates)
+    declared_of, declared, twice = _declared(table_of, op, changes.cells, dates)
+    for cells in changes.cells:
+        twice |= cells.repeated
+    twice_of = np.zeros(len(documents), np.bool_)
+    twice_of[changes.raw[twice]] = True
     skipped = counted(("blank line", blank(wrapper)), ("tombstone", tombstones(wrapper)))
     return Events(
         raw=changes.raw,
@@ -345,23 +361,30 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
         declared=declared,
         order=paths_of(documents, changes.raw),
         sparse_updates=True,
-        refusals=changes.refused,
+        refusals=(*changes.refused, *refusal(twice_of, f"columns, old identity or key: {TWICE}")),
         skipped=skipped | ({"control event": changes.num_control} if changes.num_control else {}),
     )
 
 
 def _declared(
     table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, ...], dates: Encoding
-) -> tuple[NDArray[np.int32], tuple[Declared, ...]]:
-    """What the events say about columns and key, together per table as long as they do not contradict each other."""
+) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
+    """What the events say about columns and key, together per table as long as they do not contradict each other.
+
+    The mask: changes that name a column of the key twice.
+    """
     parts = [pc.cast(pa.array(table_of), pa.string()), *(c.signatures().fill_null("") for c in cells)]
     encoded = pc.binary_join_element_wise(*parts, "\x1d").dictionary_encode()
     codes = np.asarray(encoded.indices)
     group_of_signature = np.zeros(max(len(encoded.dictionary), 1), np.int32)
     groups: list[Declared] = []
     latest: dict[str, int] = {}
+    repeated: list[int] = []
     for code, signature in enumerate(encoded.dictionary.to_pylist()):
         table, own, old, keys = signature.split("\x1d")
+        if any(len({n for n, _ in _pairs(part)}) < len(_pairs(part)) for part in (own, old, keys)):
+            repeated.append(code)
+            own = old = keys = ""  # its event is refused: it must declare nothing for others
         types = {name: postgres_type(text, dates) for name, text in _pairs(own) + _pairs(old) if text}
         # Without a primary key the replica identity is the best there is, unless it is the whole row.
         names = tuple(n for n, _ in _pairs(keys)) or tuple(
@@ -375,7 +398,8 @@ def _declared(
         else:
             groups[at] = merged
         group_of_signature[code] = at
-    return (group_of_signature[codes] if len(codes) else np.zeros(len(op), np.int32)), tuple(groups) or (Declared(),)
+    group_of = group_of_signature[codes] if len(codes) else np.zeros(len(op), np.int32)
+    return group_of, tuple(groups) or (Declared(),), np.isin(codes, repeated)
 
 
 def _pairs(signature: str) -> list[tuple[str, str]]:
