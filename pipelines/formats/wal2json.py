@@ -361,7 +361,7 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
         declared=declared,
         order=paths_of(documents, changes.raw),
         sparse_updates=True,
-        refusals=(*changes.refused, *refusal(twice_of, f"columns, old identity or key: {TWICE}")),
+        refusals=(*changes.refused, *refusal(twice_of, TWICE)),
         skipped=skipped | ({"control event": changes.num_control} if changes.num_control else {}),
     )
 
