@@ -440,7 +440,9 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         known = {t.name: t.known_encodings for t in feed.tables if t.known_encodings}
         return DecodedFeed(nothing, raw.rejected, raw.skipped, decided=Decided(feed.claims, known))
     if named is None or named.is_text:
-        raw = _with_plain_names(unwrapped(_with_plain_names(raw)))
+        plain = _with_plain_names(raw)
+        raw = unwrapped(plain)
+        raw = raw if raw.documents is plain.documents else _with_plain_names(raw)
     chosen = named or lookup(sniff(raw))
     options = parse_options(chosen, feed.options)
     _check_options(chosen, options, raw)
