@@ -108,7 +108,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def is_finer(held: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether times of nanoseconds are to be held as microseconds, which cuts them (see `fine_times.py`)."""
+    """Whether times of nanoseconds are to be held as microseconds, which cuts them."""
     timestamps = pa.types.is_timestamp(held) and pa.types.is_timestamp(wanted) and bool(held.tz) == bool(wanted.tz)
     times = pa.types.is_time64(held) and pa.types.is_time64(wanted)
     return bool((timestamps or times) and held.unit == "ns" and wanted.unit == "us")

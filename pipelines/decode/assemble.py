@@ -368,7 +368,7 @@ class Reading:
     Attributes:
         inference: of undeclared columns.
         placeholders: of values that were not sent.
-        by_rows: decode what is usual in one pass over the rows (`row_parsing.py`).
+        by_rows: decode what is usual in one pass over the rows (`decode/image.py`).
         may_be_base64: decimals as text may be base64: which they are must be known.
     """
 

@@ -196,7 +196,7 @@ class Events:
     All arrays have one entry per change; `raw` tells from which raw event it came (Canal puts several in one).
 
     Attributes:
-        op: ASCII codes of the letters of `change_batch.OPS`.
+        op: ASCII codes of the letters of `batches.OPS`.
         table_of: index into `tables`.
         tables: names in the feed, `[db.][schema.]table`; "" where the feed has none.
         declared_of: index into `declared`.
@@ -204,7 +204,7 @@ class Events:
         before: the old row, as far as known.
         key: the message key.
         sparse_updates: a column that an update's `after` lacks was not sent (wal2json), rather than being NULL.
-        order: places by path, for `order_by` (`event_order.py`), and why events have none; raises KeyError for a path the
+        order: places by path, for `order_by`, and why events have none; raises KeyError for a path the
             format does not have.
         refusals: raw events that are no change and should have been one.
         skipped: number of raw events that rightly are no change, by reason.

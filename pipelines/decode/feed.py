@@ -90,7 +90,7 @@ class Decided:
 
     Attributes:
         claims: tables of the feed by the target that takes them.
-        encodings: by target, how values are written, by path of source columns (`value_type.encodings_of`).
+        encodings: by target, how values are written, by path of source columns (`value_types.encodings_of`).
     """
 
     claims: Mapping[str, str] = field(default_factory=dict)

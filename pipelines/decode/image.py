@@ -226,7 +226,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ArrowMembers:
-    """Row images that come as columns already (Parquet, CSV, Avro), with the interface of `json_spans.Members`.
+    """Row images that come as columns already (Parquet, CSV, Avro), with the interface of `spans.Members`.
 
     Attributes:
         columns: by name, one value per event.

@@ -358,7 +358,7 @@ class RowDelta:
     ) -> Committed:
         """As `commit`, but the snapshot becomes the head of a branch, and whoever reads the table sees nothing of it.
 
-        `make_current` in `staged_commit.py` lets readers see it. Its schema is not the current one until then.
+        `make_current` in `publish/publish_commit.py` lets readers see it. Its schema is not the current one until then.
 
         Args:
             added: as for `commit`.

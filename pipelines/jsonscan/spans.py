@@ -68,7 +68,7 @@ Kinds = NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Ready:
-    """What has been made of a column's values already (`row_parsing.py`).
+    """What has been made of a column's values already (`decode/image.py`).
 
     Attributes:
         what: TEXT, INTEGER or DOUBLE of `row_kernels`.

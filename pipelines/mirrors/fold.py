@@ -1,7 +1,7 @@
 """Folds many changes to one state per key (rules 26 and 28).
 
 Also reduces the number of changes before they are folded, and implements soft deletes, which keep a deleted row and
-set `_deleted`. Tables without a key are in `multiset.py`.
+set `_deleted`. Tables without a key are in `mirror.py`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -185,7 +185,7 @@ class _KeyColumns:
             MalformedTableError: a key field is not there, or not of a type that can be one.
         """
         schema = reader.arrow_schema
-        if schema is self._schema:  # files of one schema share it: see `file_columns.py`
+        if schema is self._schema:  # files of one schema share it: see `files/parquet/file_layout.py`
             return self._sources
         named = schema
         if not reader.has_field_ids and self._name_mapping:

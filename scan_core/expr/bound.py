@@ -189,7 +189,7 @@ class Coalesce:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function or arithmetic operator of `functions.py` on arguments of the types it takes."""
+    """A function or arithmetic operator of `rules.py` on arguments of the types it takes."""
 
     function: str
     arguments: tuple["BoundExpr", ...]

@@ -16,7 +16,7 @@ from scan_core.expr.vectors import BoolMask, Truth, Vector, minus, union
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""
 MIN_COST_TO_ENCODE = 90.0
-"""Expressions cheaper than this (in units of `cost.py`) are evaluated faster than a dictionary is built."""
+"""Expressions cheaper than this (in units of `kernels.py`) are evaluated faster than a dictionary is built."""
 SAMPLE_ROWS, MIN_ROWS_PER_SAMPLED_VALUE = 1024, 8
 """A plain column is worth a dictionary if a sample of it repeats each value so often."""
 

@@ -16,7 +16,7 @@ class FileIOConfig:
     """How to open the paths that manifests name.
 
     Attributes:
-        relocate: (old prefix, new prefix) pairs, longest first; applied by `file_io.resolve`.
+        relocate: (old prefix, new prefix) pairs, longest first; applied by `relocate`.
         properties: FileIO properties of the catalog (s3.endpoint ...), empty for local files.
         moved: where the table lies by its metadata, and where the metadata was found; None if that is one place.
             Only for messages.

@@ -16,7 +16,7 @@ u = np.uint64
 
 @inlined
 def splitmix(number: Any) -> Any:
-    """`key_hash.splitmix`."""
+    """`keys.hash.splitmix`."""
     mixed = number + u(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> u(30))) * u(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> u(27))) * u(0x94D049BB133111EB)
@@ -72,7 +72,7 @@ def word_of(data: Any, data_end: Any, place: Any, end: Any) -> Any:
 
 
 _LOOP_WORDS = u(8)
-"""`key_columns.LOOP_WORDS`."""
+"""`keys.columns.LOOP_WORDS`."""
 
 
 def hash_words(  # noqa: PLR0917  kernels take pointers and numbers, no objects
@@ -94,7 +94,7 @@ def hash_codes(of_values: Any, codes: Any, rows: Any, total: Any) -> Any:
 def hash_bytes(  # noqa: PLR0917  same
     offsets: Any, data: Any, rows: Any, data_end: Any, first: Any, secrets: Any, roots: Any, total: Any
 ) -> Any:
-    """Add what the byte string of each row contributes (`key_hash._hash_bytes`).
+    """Add what the byte string of each row contributes (`keys.hash._hash_bytes`).
 
     `secrets` holds, for each word of the loop, its secret, its multiplier and what zeros contribute; `roots` those of
     later words and the multiplier of the length.
@@ -168,7 +168,7 @@ def same_bytes(  # noqa: PLR0917  same
 
 
 def occupy(prefixes: Any, rows: Any, base: Any, shift: Any, occupied: Any) -> Any:
-    """Flag the buckets that prefixes fall into (`key_summary.summarise`)."""
+    """Flag the buckets that prefixes fall into (`keys.summary.summarise`)."""
     for row in range(rows):
         occupied[(prefixes[row] - base) >> shift] = 1
     return rows
@@ -257,7 +257,7 @@ NUMBER_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "mark_close_i64": (mark_close, "i64*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
     "mark_close_i32": (mark_close, "i32*[count] u64 u64 u8*[outside+1] u64 u64 u8*[count]"),
 }
-"""As in `hashes.py`."""
+"""As in `HASH_SIGNATURES`."""
 
 
 _NULL = -(1 << 63)
@@ -422,13 +422,13 @@ RECORD_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
     ),
     "read_longs": (read_longs, "u8*[size] u64 i64*[num_rows] i64*[num_rows] u64 i64*[capacity] u64"),
 }
-"""As in `hashes.py`. These read bytes of files: whatever they are, nothing outside of `data` is read. The caller proves
+"""As in `HASH_SIGNATURES`. These read bytes of files: whatever they are, nothing outside of `data` is read. The caller proves
 that the slots of a program lie within `width`, as `compile_columns` numbers them.
 """
 
 
 _BLOCK = u(2048)
-"""Rows handled at a time, so that what is known of them stays in the L2 cache; `hash_table.BLOCK_ROWS`."""
+"""Rows handled at a time, so that what is known of them stays in the L2 cache; `keys.table.BLOCK_ROWS`."""
 _PART_SHIFT = u(56)
 """256 partitions, by the leading bits: as many places to write to as the first level of the page tables bears."""
 
@@ -662,8 +662,8 @@ TABLE_SIGNATURES: Mapping[str, tuple[Callable[..., Any], str]] = {
         f"u64*[count] u64 u64 u64 u64 u64*[3*num_levels] u64 u64*[1] u32*[1] u64*[0] u8*[0] u64 u64 {_SCRATCH} u8*[count]",
     ),
 }
-"""As in `hashes.py`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
-entries, and ranks, as bits are set: `hash_table.build_hash_table` makes no others.
+"""As in `HASH_SIGNATURES`. Of a table the caller proves that each level has 2**(64 - shift) bits, and that there are as many
+entries, and ranks, as bits are set: `keys.table.build_hash_table` makes no others.
 """
 
 for _table in (HASH_SIGNATURES, TABLE_SIGNATURES, NUMBER_SIGNATURES, RECORD_SIGNATURES):

@@ -319,7 +319,7 @@ class PathIndex:
         return [index for other, index in named if wanted.may_equal(relocate(other, self._io))], True
 
     def refuse_moved(self, path: str, delete_path: str) -> None:
-        """Refuse a path that is no live file's, but was one before the table was moved, see `file_io.refuse_moved`.
+        """Refuse a path that is no live file's, but was one before the table was moved, see `io.files.refuse_moved`.
 
         Raises:
             MalformedTableError: it was.

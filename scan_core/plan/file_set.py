@@ -306,7 +306,7 @@ class FileSet(Sequence[F], Generic[F]):
         return (path for part in self._parts for path in part.paths())
 
     def bounds(self, indices: Indices, field_id: int, type_: PrimitiveType, *, nan_matters: bool) -> KeyBounds:
-        """Bounds of a key column in some files, as `key_bounds.key_bounds` gives them; `indices` ascend."""
+        """Bounds of a key column in some files, as `key_bounds` gives them; `indices` ascend."""
         places = np.searchsorted(indices, self._begins)
         found = [
             part.bounds(indices[first:last] - begin, field_id, type_, nan_matters=nan_matters)

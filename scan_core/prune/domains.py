@@ -209,7 +209,7 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
     """What values an expression may have.
 
     Args:
-        node: an expression that is not one of the boolean forms `bounds.py` decides itself.
+        node: an expression that is not one of the boolean forms that `verdicts.py` decides itself.
         facts: what is known of columns and struct members.
         condition: of a boolean expression, whether it can be true and whether it can be something else.
     """

@@ -275,7 +275,7 @@ def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
 def of_counts_and_bounds(
     type_: PrimitiveType, bounds: tuple[Bounds, Bounds], counts: Counts
 ) -> tuple[DomainColumn, Flags]:
-    """As `domain.of_statistics`, and which files are odd."""
+    """As `domains.of_statistics`, and which files are odd."""
     lower, upper = bounds
     nulls, nans, values, is_odd = counts
     is_odd = is_odd | lower.is_odd | upper.is_odd
@@ -302,7 +302,7 @@ def of_counts_and_bounds(
 
 
 def narrowed(column: DomainColumn, domains: Sequence[Domain | None], codes: npt.NDArray[Any]) -> DomainColumn:
-    """As `domain.intersection` with one of `domains` for each file, None for one that says nothing.
+    """As `domains.intersection` with one of `domains` for each file, None for one that says nothing.
 
     Raises:
         NoColumnError: a domain has ends that fit no column.

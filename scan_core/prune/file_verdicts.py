@@ -225,7 +225,7 @@ def _like(pattern: str, escape: str | None, column: DomainColumn) -> OutcomeColu
 
 
 def _starts_with(prefix: str, column: DomainColumn, *, is_all: bool) -> OutcomeColumn:
-    """As `bounds._starts_with`."""
+    """As `verdicts._starts_with`."""
     if not isinstance(column.type, PrimitiveType) or column.type.name != "string":
         raise NoColumnError(str(column.type))
     below = true_flags(pc.less(column.upper, as_scalar(prefix, column.type)))

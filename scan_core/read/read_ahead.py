@@ -1,7 +1,7 @@
 """Reading ahead on object stores: files are opened, and bytes fetched, before their turn, while others are decoded.
 
 What a row group needs is guessed from what the last one was asked for; a wrong guess costs bytes, never a result. How
-bytes are requested is the business of `remote_file.py`.
+bytes are requested is decided in `io/remote.py`.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Restriction: one thing that narrows a read, asked level by level what it keeps, from whole row groups to single rows.
 
 Conjuncts, sets of deletes, runtime filters, bitmap indexes and samples are restrictions. Each only removes rows, so any
-order gives the same rows; the levels are climbed in `access_plan.py`, rows are judged here, costs are measured in `order.py`.
+order gives the same rows; the levels are climbed in `task.py`, rows are judged here, costs are measured in `order.py`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Parquet files as a FileReader: column chunks decoded by pyarrow, strings as dictionaries where that pays.
 
 Columns are found by their place in the file's schema, never by name: names may hold dots and repeat. What the
-arrays mean for the table is the business of `projection.py`; reading single pages that of `page_reader.py`.
+arrays mean for the table is decided in `read/projection.py`; single pages are read in `chunks.py`.
 """
 
 from collections.abc import Callable, Sequence
