@@ -36,7 +36,7 @@ from pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
 from scan_core.native.machine_code import callee, inlined, kernel
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901 - one compiled loop per kernel
+# ruff: noqa: C901, FBT001, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop per kernel, which takes arrays one by one; Numba inlines no generators
 
 
 _u = np.uint64
@@ -141,10 +141,6 @@ def value_at(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int, int
         return _number_at(data, p, end)
     q, kind = skip_value(data, p, end, stack)
     return q, kind, _NONE, False
-
-
-# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0917, PLR1714, SIM109, FBT001 - one compiled loop per kernel; Numba inlines no generators
 
 
 @inlined
@@ -342,10 +338,6 @@ def begin_with(
         for k in range(len(name_offsets) - 1):
             if expected_name(data, p + ONE, end, names, name_offsets, k):
                 out[row] = True
-
-
-# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop; Numba inlines no generators
 
 
 @kernel(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scan_core.native.machine_code import callee, inlined, intrinsic
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: C901, PLR0912, PLR1714, SIM110, FBT001 - one compiled loop per kernel; Numba inlines no generators
+# ruff: noqa: C901, FBT001, PLR0912, PLR0917, PLR1714, SIM110 - one compiled loop per kernel, which takes arrays one by one; Numba inlines no generators
 
 
 MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
@@ -251,10 +251,6 @@ def status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
     return IS_NULL if kind == NULL else NOT_CONTAINER
 
 
-# ruff: noqa: PLR0917 - kernels take arrays one by one
-# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-
-
 _u = np.uint64
 EIGHT = _u(8)
 _BITS = _u(3)
@@ -389,10 +385,6 @@ def same_bytes(data: Bytes, p: int, end: int, pattern: Bytes, first: int, length
             return False
         done += ONE
     return True
-
-
-# mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
-# ruff: noqa: PLR0917 - kernels take arrays one by one
 
 
 @callee

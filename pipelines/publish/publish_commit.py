@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.config.values import KEEP_SNAPSHOTS
 from pipelines.errors import CommitConflictError, ConfigError, SchemaConflictError
-from pipelines.iceberg import storage as crash_points
+from pipelines.iceberg import storage
 from pipelines.iceberg.catalog import create_table, find_table, identifier
 from pipelines.iceberg.commit import (
     MAIN,
@@ -109,7 +109,7 @@ def make_current(
     if expired:
         updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(expired)})
     settle(table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True)
-    crash_points.reached("after-commit")
+    storage.reached("after-commit")
     storage_of(table).remove(s.manifest_list for s in metadata.snapshots if s.snapshot_id in expired)
 
 

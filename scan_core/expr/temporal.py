@@ -12,20 +12,20 @@ from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.vectors import OVERFLOW, Kernel, Operand, Vector, nulls_of, outcome
 from scan_core.model.schema import Type
 
-_TICKS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
+_EPOCH_TICKS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
 """Microseconds."""
 
 
 def _to_epoch(unit: str) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
         ticks = numbers(arguments[0], types[0]).astype(np.int64)
-        return outcome(ticks // _TICKS.get(unit, 1), nulls_of(arguments[0]), None, result, "")
+        return outcome(ticks // _EPOCH_TICKS.get(unit, 1), nulls_of(arguments[0]), None, result, "")
 
     return kernel
 
 
 def _from_epoch(unit: str) -> Kernel:
-    factor = _TICKS.get(unit, 1)
+    factor = _EPOCH_TICKS.get(unit, 1)
 
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
         values = numbers(arguments[0], types[0]).astype(np.int64)
@@ -37,8 +37,8 @@ def _from_epoch(unit: str) -> Kernel:
 
 
 EPOCH_KERNELS: Mapping[str, Kernel] = {
-    **{f"unix_{unit}": _to_epoch(unit) for unit in (*_TICKS, "date")},
-    **{f"timestamp_{unit}": _from_epoch(unit) for unit in _TICKS},
+    **{f"unix_{unit}": _to_epoch(unit) for unit in (*_EPOCH_TICKS, "date")},
+    **{f"timestamp_{unit}": _from_epoch(unit) for unit in _EPOCH_TICKS},
     "date_from_unix_date": _from_epoch("date"),
 }
 
@@ -46,7 +46,7 @@ EPOCH_KERNELS: Mapping[str, Kernel] = {
 Days = npt.NDArray[np.int64]
 DAY_MICROS = 86_400_000_000
 _MONDAY = 4  # 1970-01-05 was the first Monday: day 4
-_TICKS_TEMPORAL = {
+_TICKS = {
     "hour": 3_600_000_000,
     "minute": 60_000_000,
     "second": 1_000_000,
@@ -110,7 +110,7 @@ def _ticks_per_micro(type_: Type) -> int:
 
 def _time_part(unit: str, modulo: int) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        ticks = _TICKS_TEMPORAL[unit] * _ticks_per_micro(types[0])
+        ticks = _TICKS[unit] * _ticks_per_micro(types[0])
         return outcome(_long(arguments[0], types[0]) // ticks % modulo, nulls_of(*arguments), None, result, "")
 
     return kernel
@@ -128,8 +128,8 @@ def truncate_days(days: Any, unit: str) -> Any:
 def _date_trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     values, unit = _long(arguments[0], types[0]), arguments[1].as_py()
     per_micro = _ticks_per_micro(types[0])
-    if unit in _TICKS_TEMPORAL:
-        step = _TICKS_TEMPORAL[unit] * per_micro
+    if unit in _TICKS:
+        step = _TICKS[unit] * per_micro
         truncated = values // step * step
     else:
         day = DAY_MICROS * per_micro

@@ -208,10 +208,10 @@ def _mix_each(words: Words, column: int, positions: Rows, seed: HashSeed) -> Wor
     """`_mix` for words at many positions."""
     root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
     numbers = positions.view(np.uint64) + root
-    mixed: Words = words ^ __splitmix_words(numbers)
+    mixed: Words = words ^ _splitmix_words(numbers)
     mixed *= np.uint64(seed.first)
     mixed ^= mixed >> np.uint64(32)
-    mixed *= __splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
+    mixed *= _splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
     return mixed
 
 
@@ -229,7 +229,7 @@ def splitmix(number: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
-def __splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
+def _splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
     mixed = numbers + np.uint64(_GOLDEN)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

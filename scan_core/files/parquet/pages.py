@@ -411,7 +411,7 @@ def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
 _REMEMBERED_COLUMNS = 4_096
 _ROW_GROUPS = b"\x19\x1c\x19\x1c\x26\x08\x1c"
 """A list of one row group, whose first field is a list of one column chunk, at 4, whose next field is its metadata."""
-_I64_PAGE_FILE, _I64_AFTER_NEXT = b"\x16", b"\x26"
+_NEXT_I64, _SECOND_NEXT_I64 = b"\x16", b"\x26"
 """Headers of the field after the last one, and of the one after that."""
 _END = b"\x00"
 
@@ -431,20 +431,20 @@ def page_file(chunk: Chunk, leaf: Leaf, content: tuple[Raw, Sequence[Raw]], num_
     size, rows = _integer(len(dictionary) + sum(map(len, pages))), _integer(num_rows)
     footer = b"".join(
         (
-            *(schema, _I64_PAGE_FILE, rows, _ROW_GROUPS),
+            *(schema, _NEXT_I64, rows, _ROW_GROUPS),
             *(
                 column,
-                _I64_PAGE_FILE,
+                _NEXT_I64,
                 _integer(num_values),
-                _I64_PAGE_FILE,
+                _NEXT_I64,
                 size,
-                _I64_PAGE_FILE,
+                _NEXT_I64,
                 size,
-                _I64_AFTER_NEXT,
+                _SECOND_NEXT_I64,
                 _integer(4 + len(dictionary)),
             ),
-            *((_I64_AFTER_NEXT, _integer(4)) if dictionary else ()),
-            *(_END, _END, _I64_PAGE_FILE, size, _I64_PAGE_FILE, rows, _END, _END),
+            *((_SECOND_NEXT_I64, _integer(4)) if dictionary else ()),
+            *(_END, _END, _NEXT_I64, size, _NEXT_I64, rows, _END, _END),
         )
     )
     return b"".join((MAGIC, dictionary, *pages, footer, len(footer).to_bytes(4, "little"), MAGIC))
