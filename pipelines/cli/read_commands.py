@@ -26,6 +26,12 @@ from pipelines.cli.arguments import (
 )
 from pipelines.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pipelines.changes.change_log import KeyLog
+    from pipelines.cli.row_output import RowSource
+    from scan_core import ScanMetrics
+    from scan_core.why import KeyReport, RowFate
+
 
 def scan(
     table: Annotated[str, TABLE],
@@ -71,14 +77,9 @@ def scan(
         number = request.count()
         typer.echo(f'{{"count":{number}}}' if as_json else str(number))
     else:
-        from pipelines.cli.row_output import write_rows
-
-        chosen = OutputFormat.JSONL if as_json else output_format
-        write_rows(request, chosen.value if chosen else None, output)
+        _print_rows(request, OutputFormat.JSONL if as_json else output_format, output)
     if metrics:
-        import orjson
-
-        typer.echo(orjson.dumps(request.metrics.as_dict(), option=orjson.OPT_INDENT_2), err=True)
+        _print_metrics(request.metrics)
 
 
 def changes(
@@ -135,14 +136,21 @@ def changes(
         text = f'{{"deletes": {deletes}, "inserts": {inserts}}}' if as_json else f"-{deletes} +{inserts}"
         typer.echo(text)
     else:
-        from pipelines.cli.row_output import write_rows
-
-        chosen = OutputFormat.JSONL if as_json else output_format
-        write_rows(request, chosen.value if chosen else None, output)
+        _print_rows(request, OutputFormat.JSONL if as_json else output_format, output)
     if metrics:
-        import orjson
+        _print_metrics(request.metrics)
 
-        typer.echo(orjson.dumps(request.metrics.as_dict(), option=orjson.OPT_INDENT_2), err=True)
+
+def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None) -> None:
+    from pipelines.cli.row_output import write_rows
+
+    write_rows(rows, output_format.value if output_format else None, output)
+
+
+def _print_metrics(metrics: "ScanMetrics") -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(metrics.as_dict(), option=orjson.OPT_INDENT_2), err=True)
 
 
 def explain(
@@ -169,11 +177,6 @@ def explain(
         typer.echo(orjson.dumps({"explain": text, "metrics": request.plan().metrics.as_dict()}))
     else:
         typer.echo(text)
-
-
-if TYPE_CHECKING:
-    from pipelines.changes.change_log import KeyLog
-    from scan_core.why import KeyReport, RowFate
 
 
 def why(
