@@ -47,6 +47,14 @@ from scan_core.run import QUEUED_BATCHES, run_splits
 from scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
+    from scan_core.diff import Changes
+    from scan_core.expr.nodes import BoundPredicate, Expr
+    from scan_core.joins.column_keys import KeyField
+    from scan_core.joins.request import RuntimeFilter
+    from scan_core.semi_join import SemiJoin
+
+
+if TYPE_CHECKING:
     pass
 
 _QUEUED_PARTIALS = 10_000
@@ -126,12 +134,6 @@ def milliseconds(when: int | str | datetime) -> int:
         elapsed = moment - epoch
         return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
     return when
-
-
-if TYPE_CHECKING:
-    from scan_core.expr.nodes import BoundPredicate, Expr
-    from scan_core.joins.column_keys import KeyField
-    from scan_core.semi_join import SemiJoin
 
 
 @dataclass(frozen=True, repr=False)
@@ -394,10 +396,6 @@ class ScanRequest:
             runtime_filters=tuple(join.bind(binding.key_fields(join.columns)) for join in self.joins),
         )
 
-
-if TYPE_CHECKING:
-    from scan_core.diff import Changes
-    from scan_core.joins.request import RuntimeFilter
 
 T = TypeVar("T")
 

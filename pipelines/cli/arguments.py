@@ -16,6 +16,9 @@ import typer
 
 from pipelines.errors import ConfigError
 
+if TYPE_CHECKING:
+    from scan_core import Scan, Table
+
 
 class OutputFormat(StrEnum):
     """How rows are written."""
@@ -54,9 +57,6 @@ def tell_progress() -> None:
         logger.setLevel(logging.INFO)
         logger.addHandler(handler)
 
-
-if TYPE_CHECKING:
-    from scan_core import Table
 
 DEFAULT_CONFIG = Path("nevermore.yaml")
 CONFIG_VARIABLE = "NEVERMORE_CONFIG"
@@ -180,10 +180,6 @@ AS_OF = typer.Option(
 REF = typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", show_default=False)
 COLUMNS = typer.Option("--columns", metavar="A,B", help="Only these columns, in this order.", show_default=False)
 WHERE = typer.Option("--where", metavar="SQL", help="Only rows for which this is true.", show_default=False)
-
-
-if TYPE_CHECKING:
-    from scan_core import Scan, Table
 
 
 def build_scan(

@@ -14,6 +14,9 @@ import typer
 from pipelines.cli.arguments import DEFAULT_CONFIG, PROJECT_CONFIG
 from pipelines.cli.terminal import ShowProgress, counted, progress
 
+if TYPE_CHECKING:
+    from pipelines.ingest.report import IngestReport, TableReport
+
 
 def init(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the new project.")] = Path(),
@@ -68,10 +71,6 @@ def simulate(
                 typer.echo(f"{landed.path}: {kinds}")
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-if TYPE_CHECKING:
-    from pipelines.ingest.report import IngestReport, TableReport
 
 
 def ingest(
@@ -157,9 +156,6 @@ def _print(report: "IngestReport") -> None:
 
 _KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}
 
-
-if TYPE_CHECKING:
-    from pipelines.ingest.report import IngestReport
 
 DEFAULT_HEARTBEAT_SECONDS = 30.0
 """Half of what process supervisors commonly allow for a sign of life."""

@@ -10,6 +10,9 @@ from pipelines.cli.arguments import CONFIG, DEFAULT_CONFIG, PROJECT_CONFIG, TABL
 from pipelines.cli.terminal import counted, print_json
 from pipelines.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pipelines.maintain.bitmap_indexes import IndexReport
+
 
 def adopt(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
@@ -44,9 +47,6 @@ def adopt(
         f"snapshot {done.snapshot_id}"
     )
 
-
-if TYPE_CHECKING:
-    from pipelines.maintain.bitmap_indexes import IndexReport
 
 _MOST_LISTED = 20
 DEFAULT_MOST_VALUES = 10_000

@@ -24,7 +24,14 @@ from pipelines.cli.arguments import (
 from pipelines.cli.terminal import counted, print_grid, print_json
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pipelines.config.project import Config
+    from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
+    from scan_core import Scan, Table
+    from scan_core.model.snapshot import ContentFile, DeleteFile, Snapshot
+    from scan_core.model.table_metadata import TableMetadata
+    from scan_core.split.tasks import FileScanTask
 
 
 def tables(
@@ -104,12 +111,6 @@ def _facts(name: str, role: str, catalog: Any | None) -> dict[str, Any]:
         "delete_files": int(totals.get("total-delete-files", 0)),
     }
 
-
-if TYPE_CHECKING:
-    from scan_core import Scan, Table
-    from scan_core.model.snapshot import ContentFile, DeleteFile, Snapshot
-    from scan_core.model.table_metadata import TableMetadata
-    from scan_core.split.tasks import FileScanTask
 
 DEFAULT_MOST_SHOWN = 50
 _COUNTS = ("added-records", "deleted-records", "added-equality-deletes", "added-position-deletes", "added-data-files")
@@ -382,12 +383,6 @@ def _column_name(metadata: "TableMetadata", field_id: int) -> str:
 def _note_more(number: int, noun: str) -> None:
     if number > 0:
         typer.echo(f"and {counted(number, f'more {noun}')}; --limit or --json shows them")
-
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
 
 
 def status(

@@ -43,6 +43,10 @@ from scan_core.native.compiled import may_use_numba
 from scan_core.rows.selection import All, from_ranges
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
+if TYPE_CHECKING:
+    from scan_core.deletes.narrowing import DeleteNarrowing
+
+
 _MOST_PARTS, _LEAST_ROWS_PER_PART = 10_000, 64
 """More parts of fewer rows would take hours: no keys or paths are that long."""
 _FILES_PER_THREAD = 8
@@ -344,9 +348,6 @@ DELETE_CACHE = DeleteCache()
 """The cache of this process."""
 os.register_at_fork(after_in_child=DELETE_CACHE.forget_threads)
 
-
-if TYPE_CHECKING:
-    from scan_core.deletes.narrowing import DeleteNarrowing
 
 _REMEMBERED_GROUPS = 256
 

@@ -18,6 +18,11 @@ from scan_core.plan.file_set import ColumnPart, ObjectPart, Part
 from scan_core.prune.verdicts import Match
 from scan_core.split.tasks import ScanContext
 
+if TYPE_CHECKING:
+    from scan_core.expr.nodes import BoundPredicate
+    from scan_core.prune.domains import Domain
+
+
 EXAMPLES = 3
 """Enough to recognise what was pruned; a plan may leave out 100,000 files."""
 
@@ -69,10 +74,6 @@ def total(pruned: dict[str, Pruned]) -> int:
     """How many things were left out, for whatever reason."""
     return sum(p.count for p in pruned.values())
 
-
-if TYPE_CHECKING:
-    from scan_core.expr.nodes import BoundPredicate
-    from scan_core.prune.domains import Domain
 
 BY_SUMMARY = "the filter, from the ranges of their partitions"
 BY_PARTITION = "the filter, from their partitions"

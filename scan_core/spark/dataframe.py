@@ -88,9 +88,6 @@ def push_filters(scan: "Scan", filters: Iterable[str]) -> PushedFilters:
     return PushedFilters(scan, applied, left)
 
 
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
-
 T = TypeVar("T")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z"})
 

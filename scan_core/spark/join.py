@@ -21,6 +21,11 @@ from scan_core.spark.dataframe import choice_of, dataframe, register, reports_of
 from scan_core.spark.reader_choice import may_cover, require_side, within_keys
 from scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
 
+if TYPE_CHECKING:
+    from scan_core.plan.planner import ScanPlan
+    from scan_core.scan import Scan
+
+
 On = str | Sequence[str] | Mapping[str, str]
 
 _NAMES = "a join is on names of columns, not on conditions: on='id', on=['id', 'day'] or on={'customer_id': 'id'}"
@@ -109,9 +114,6 @@ def may_broadcast_dimension(kind: str) -> bool:
     """Whether Spark can hold the dimension in every task."""
     return kind in _MAY_BROADCAST_DIMENSION
 
-
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
 
 _WHOLE_NUMBERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 _FLOATS = (st.FloatType, st.DoubleType)
@@ -240,9 +242,6 @@ def _too_much(rows: int, size: int, limits: BuildLimits) -> str | None:
     return f"the dimension takes more than {limits.max_bytes} bytes (max_bytes)" if size > limits.max_bytes else None
 
 
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
-
 Reader = Literal["auto", "python", "native"]
 _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g": 1024**3, "gb": 1024**3}
 
@@ -330,11 +329,6 @@ def broadcastable(spark: SparkSession, frame: DataFrame, num_rows: int) -> bool:
     if match is None or match[2] not in _UNITS:
         return False
     return num_rows * width_of(frame.schema) <= int(match[1]) * _UNITS[match[2]]
-
-
-if TYPE_CHECKING:
-    from scan_core.plan.planner import ScanPlan
-    from scan_core.scan import Scan
 
 
 @dataclass(frozen=True)
@@ -455,10 +449,6 @@ class DimensionRequest:
 
     def _are_comparable(self, dimension: "Scan", name: str, other: str) -> bool:
         return are_comparable(self.fact.key_fields([name])[0], dimension.key_fields([other])[0])
-
-
-if TYPE_CHECKING:
-    from scan_core.scan import Scan
 
 
 @dataclass(frozen=True)

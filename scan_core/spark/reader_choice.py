@@ -18,6 +18,12 @@ from scan_core.model.errors import OptionError
 from scan_core.plan.file_pruner import FilePruner, file_statistics
 from scan_core.spark.types import quoted_name
 
+if TYPE_CHECKING:
+    from scan_core.joins.request import RuntimeFilter
+    from scan_core.plan.planner import ScanPlan
+    from scan_core.scan import Scan
+
+
 Reader = Literal["auto", "python", "native"]
 """What may be asked: a strategy, or that one be chosen."""
 
@@ -44,11 +50,6 @@ class ReaderChoice:
             return f"native reader (asked: {self.asked}), dead rows found by {self.bits_found_by}"
         return f"python reader (asked: {self.asked}): {self.why_not_native}"
 
-
-if TYPE_CHECKING:
-    from scan_core.joins.request import RuntimeFilter
-    from scan_core.plan.planner import ScanPlan
-    from scan_core.scan import Scan
 
 CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
 """Nanoseconds to hand a row from Python to the JVM, to read one in the JVM, and to begin reading in Python."""
