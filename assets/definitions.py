@@ -141,7 +141,7 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
     """The mirror of one table. Each run applies what its change log has and the mirror has not."""
     settings = config.tables[table]
-    key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "told by the feed")
+    key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
     @dg.asset(
         key=mirror_key(table),

@@ -34,7 +34,7 @@ def table_pool(table: str) -> str:
 
 
 class Project(dg.ConfigurableResource):  # type: ignore[type-arg] # generic only for IO managers
-    """The project whose nevermore.yaml is at `config_path`; the file is read anew by every step.
+    """The project whose nevermore.yaml is at `config_path`; every step reads the file again.
 
     Attributes:
         config_path: the nevermore.yaml.
