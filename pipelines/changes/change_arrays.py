@@ -5,12 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.changes.keys import check_key_types, encode_keys, same_rows
-
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
+from scan_core.model.arrays import Mask, Rows
 
 
 class ChangeArrays:

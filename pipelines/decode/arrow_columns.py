@@ -13,7 +13,6 @@ from pipelines.decode.casting import cast_each
 from pipelines.decode.json_columns import (
     TEXT_KINDS,
     Decoded,
-    Mask,
     decimals_of_bytes,
     null_mask,
     spans_of_text,
@@ -23,6 +22,7 @@ from pipelines.decode.json_columns import (
 )
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.jsonscan.spans import SpanColumn
+from scan_core.model.arrays import Mask
 
 
 def decode(array: pa.Array, wanted: ValueType) -> Decoded:

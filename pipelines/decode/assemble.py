@@ -20,8 +20,7 @@ from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import TableFeed
 from pipelines.decode.image import Columns, Image, is_whole, typed
 from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
-
-Mask = NDArray[np.bool_]
+from scan_core.model.arrays import Mask, Rows
 
 
 class Rejections:
@@ -213,9 +212,6 @@ def names_of(marked: Mapping[str, Mask], chosen: Mask) -> pa.ListArray:
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(marks.sum(axis=1), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names).take(pa.array(np.nonzero(marks)[1])))
-
-
-Rows = NDArray[np.int64]
 
 
 def change_table(

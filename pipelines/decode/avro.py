@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
-from numpy.typing import NDArray
 
 from pipelines.decode.feed_schemas import decimal_type, logical_type
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import ConfigError, SourceError
 from scan_core.files.avro import AvroField, encode_long, parse_record
+from scan_core.model.arrays import Mask
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -156,8 +156,6 @@ def _avro_logical(schema: Mapping[str, Any]) -> ValueType | None:
         return ValueType(pa.timestamp("us", None if local else "UTC"), _UNITS[unit])
     return None
 
-
-Mask = NDArray[np.bool_]
 
 _MARK = "mark"
 _MARK_BYTES = 8

@@ -8,12 +8,12 @@ from functools import cache, cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.decode.casting import cast_each
 from pipelines.decode.json_columns import TEXT_KINDS, json_text
 from pipelines.decode.value_types import Encoding, ValueType, describe
 from pipelines.jsonscan.spans import SpanColumn
+from scan_core.model.arrays import Mask
 
 OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 """Read (snapshot), create, update, delete, truncate: Debezium's letters."""
@@ -261,7 +261,6 @@ def from_documents(
     )
 
 
-Mask = NDArray[np.bool_]
 Reasons = str | pa.StringArray
 
 MAX_SHOWN = 60

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.decode.arrow_columns import is_number
 from pipelines.decode.casting import cast_each
@@ -34,6 +33,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import SpanColumn
+from scan_core.model.arrays import Mask
 
 NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200
@@ -269,8 +269,6 @@ def _reshaped(given: ValueType, arrow: pa.DataType) -> ValueType:
     )
     return replace(given, arrow=arrow, encoding=plain.encoding, members=members)
 
-
-Mask = NDArray[np.bool_]
 
 SEPARATOR = "__"
 _SUFFIX = re.compile(

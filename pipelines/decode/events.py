@@ -28,6 +28,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from scan_core.model.arrays import Mask, Rows
 
 SQL_SERVER_OPERATION = "__$operation"
 USUAL_OP_COLUMNS = (
@@ -131,9 +132,6 @@ def _plain(value: Any) -> Any:
         return value // timedelta(microseconds=1)
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
-
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
 
 MAX_RAW_BYTES = 1024 * 1024
 """Of a rejected event at most this much is kept: quarantine is read by people."""
@@ -280,7 +278,7 @@ def distinct(code: NDArray[Any]) -> tuple[Rows, Rows]:
     return index, first
 
 
-def distinct_columns(mask: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+def distinct_columns(mask: Mask) -> tuple[Rows, Rows]:
     """The same for the columns of a matrix of truths."""
     if not mask.size:
         return np.zeros(mask.shape[1], np.int64), np.zeros(min(mask.shape[1], 1), np.int64)

@@ -23,8 +23,7 @@ from pipelines.jsonscan import row_kernels, text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
-
-Mask = NDArray[np.bool_]
+from scan_core.model.arrays import Mask, Rows
 
 DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 
@@ -126,7 +125,7 @@ def decoded_by_rows(members: Members, types: Mapping[str, ValueType]) -> dict[st
 
 
 def _with_numbers(
-    column: SpanColumn, plan: tuple[int, tuple[int, ...]], bits: NDArray[np.uint64], odd: NDArray[np.bool_]
+    column: SpanColumn, plan: tuple[int, tuple[int, ...]], bits: NDArray[np.uint64], odd: Mask
 ) -> SpanColumn:
     """A column of numbers, ready with what was taken when they were found."""
     what, kinds = plan
@@ -300,9 +299,6 @@ def typed(
         num_cut += count_cut(column, types[name])
     twice = columns.status == kernels.REPEATED if isinstance(columns, Members) else np.zeros(0, np.bool_)
     return Image(present, arrays, missing, unavailable, wrong, num_cut, twice if twice.any() else None)
-
-
-Rows = NDArray[np.int64]
 
 
 class ImageSource(Protocol):

@@ -42,6 +42,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from scan_core.model.arrays import Mask
 
 Ops = NDArray[np.uint8]
 
@@ -49,7 +50,7 @@ BEFORE = ord("b")
 """The row before an update that follows at once: all it can tell is that the key was another."""
 
 
-def old_rows(op: Ops) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def old_rows(op: Ops) -> tuple[NDArray[np.int64], Mask]:
     """Where the row before each change stands, and which changes have one: deletes, and updates behind such a row."""
     places = np.arange(len(op))
     # Blank lines stand between no pair.
@@ -82,7 +83,6 @@ def waiting_rows(op: Ops) -> tuple[int, bool]:
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
-Mask = NDArray[np.bool_]
 
 SEVERAL = (
     "several columns may say what happened (op, operation, _change_type ...): name the one that does with op_column"

@@ -36,13 +36,14 @@ from pipelines.decode.events import (
     op_codes,
     table_names,
 )
-from pipelines.decode.image import DEFAULT_PLACEHOLDER, ArrowMembers, Mask, Rows, StackedImages
+from pipelines.decode.image import DEFAULT_PLACEHOLDER, ArrowMembers, StackedImages
 from pipelines.decode.json_columns import base64_bytes, text, true_mask
 from pipelines.decode.value_types import ValueType
 from pipelines.errors import ConfigError, SourceError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
+from scan_core.model.arrays import Mask, Rows
 
 ORIGIN_PREFIXES = ("__", "__source_")
 """Before `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""

@@ -39,8 +39,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
-
-Mask = NDArray[np.bool_]
+from scan_core.model.arrays import Mask
 
 MAX_COMPARED_SCHEMAS = 64
 """Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""
@@ -102,7 +101,7 @@ def _envelope_at(documents: Documents, row: int) -> tuple[NDArray[np.uint8], NDA
 
 def _cut_one_by_one(
     documents: Documents,
-    pending: NDArray[np.bool_],
+    pending: Mask,
     *,
     start: NDArray[np.int32],
     end: NDArray[np.int32],

@@ -48,7 +48,8 @@ from pipelines.formats.debezium_json import decode_debezium
 from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, decode_wal2json
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
-from pipelines.jsonscan.spans import Documents, Mask, Members, SpanColumn, from_binary
+from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
+from scan_core.model.arrays import Mask
 
 OTHER_TABLE = -1
 NO_TABLE = -2

@@ -36,8 +36,7 @@ from pipelines.errors import ConfigError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
-
-Mask = NDArray[np.bool_]
+from scan_core.model.arrays import Mask, Rows
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,6 @@ def parallel(events: Members, names: str, types: str, values: str | None) -> Cel
         events.status == kernels.REPEATED,
     )
 
-
-Rows = NDArray[np.int64]
 
 _V2 = {"I": "c", "U": "u", "D": "d", "T": "t"}
 _V2_CONTROL = dict.fromkeys(("B", "C", "K", "E", "M", "X", "P", "R"), "x")

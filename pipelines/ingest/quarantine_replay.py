@@ -38,6 +38,7 @@ from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
 from pipelines.sources.file_documents import split_keys
 from pipelines.sources.file_options import FileOptions, Layout
 from scan_core import col
+from scan_core.model.arrays import Mask, Rows
 
 _Schema = tuple[str, tuple[str, ...]]
 
@@ -118,8 +119,6 @@ def _raw(events: pa.Table | pa.BinaryArray) -> RawEvents:
     )
 
 
-Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
 Places = npt.NDArray[np.float64]
 
 PLACE = ["source_file", "source_offset"]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from pipelines.jsonscan import row_kernels
 from pipelines.jsonscan import value_kernels as kernels
+from scan_core.model.arrays import Mask
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Numbers:
     """
 
     bits: NDArray[np.uint64]
-    odd: NDArray[np.bool_]
+    odd: Mask
 
     @classmethod
     def zeros(cls, columns: int, count: int) -> "Numbers":

@@ -46,6 +46,7 @@ from scan_core.bitmaps.find import FILE_SUFFIX, cached_footer, describes, statis
 from scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
 from scan_core.io.files import exists, read_bytes
 from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.model.arrays import Rows
 from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType, arrow_type
@@ -367,8 +368,6 @@ MOST_VALUE_BYTES = 16 * 1024**2
 """Of all distinct values together."""
 MOST_ROWS = 2**32
 """Of one file, as 32-bit bitmaps number them."""
-
-Rows = npt.NDArray[np.int64]
 
 
 class UnsuitableColumnError(Exception):

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,8 +31,7 @@ from pipelines.ingest.report import TableReport
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.mirrors.mirror import Mirror
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
-
-Mask = npt.NDArray[np.bool_]
+from scan_core.model.arrays import Mask
 
 
 @dataclass(frozen=True, slots=True)

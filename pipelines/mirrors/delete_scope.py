@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.errors import GlobalDeleteError
 from pipelines.iceberg.commit import RowDelta
@@ -23,11 +21,11 @@ from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
 from scan_core.io.cache import BoundedCache
 from scan_core.metadata.manifest_list import DATA_MANIFEST, snapshot_manifests
 from scan_core.metadata.manifests import read_data_manifests
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType, Schema
 from scan_core.model.snapshot import DataFile, PartitionSpec
 from scan_core.model.statistics import decode_bound
 
-Mask = npt.NDArray[np.bool_]
 MOST_FILES = 20_000
 """Above this the bounds are not looked at: reading them would cost more than the delete rows."""
 CACHED_RANGES = 100_000
@@ -162,7 +160,7 @@ class Scoped:
     """The deletes of a commit by spec, and which of the keys are in the table; None where that was not looked up."""
 
     deletes: list[ScopedDeletes]
-    is_there: NDArray[np.bool_] | None = None
+    is_there: Mask | None = None
 
 
 def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Literal["allow", "refuse"]) -> Scoped:

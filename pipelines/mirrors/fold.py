@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_sent
 from pipelines.changes.keys import KeySet
@@ -20,9 +18,7 @@ from pipelines.decode.batches import count_ops
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import without_extensions
-
-Mask = NDArray[np.bool_]
-Rows = NDArray[np.int64]
+from scan_core.model.arrays import Mask, Rows
 
 
 @dataclass(frozen=True)
@@ -350,7 +346,7 @@ def _is_empty(after: pa.StructArray, is_delete: pa.BooleanArray) -> pa.BooleanAr
     return pc.and_(after.is_null(), pc.invert(is_delete))
 
 
-def _where(chosen: npt.NDArray[np.bool_], names: Sequence[str]) -> pa.ListArray:
+def _where(chosen: Mask, names: Sequence[str]) -> pa.ListArray:
     """Per row these names if it is chosen, else none."""
     codes = np.tile(np.arange(len(names)), int(chosen.sum()))
     offsets = np.r_[0, np.cumsum(chosen * len(names))].astype(np.int32)

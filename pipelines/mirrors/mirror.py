@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,9 +48,8 @@ from pipelines.mirrors.fold import (
 from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, complete, find_rows
 from pipelines.mirrors.partial_removals import Removals
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
+from scan_core.model.arrays import Mask, Rows
 
-Rows = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
 """How many live rows equal each of these distinct rows."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import conform, member, without_extensions
 from pipelines.mirrors.fold import FoldResult, fold
+from scan_core.model.arrays import Mask, Rows
 
 SPEC_ID = "_spec_id"
 _LISTED_KEYS = 500
@@ -90,9 +90,6 @@ def _is_literal(kind: pa.DataType) -> bool:
 
 MAX_SHOWN = 80
 """Characters of a key that a reason shows."""
-
-Rows = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def complete(

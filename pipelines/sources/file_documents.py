@@ -21,6 +21,7 @@ from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.file_options import SPACE, Layout, leading_document
 from pipelines.sources.file_position import ReadFile
+from scan_core.model.arrays import Mask
 
 _LOOKED_AT_BYTES = 64 * 1024
 """The last line is short beside the buffer."""
@@ -146,7 +147,6 @@ class Chunks:
 Bytes = NDArray[np.uint8]
 Spans = NDArray[np.int64]
 
-Mask = NDArray[np.bool_]
 
 NEWLINE, TAB = 0x0A, 0x09
 _BLANK_LINES = ((b"\n", np.uint8), (b"\r\n", np.uint16))
@@ -411,7 +411,7 @@ def _from_spans(data: pa.Buffer, begins: NDArray[np.int32], ends: NDArray[np.int
     return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(kept)])
 
 
-def _null_where(values: pa.BinaryArray, mask: NDArray[np.bool_]) -> pa.BinaryArray:
+def _null_where(values: pa.BinaryArray, mask: Mask) -> pa.BinaryArray:
     if not mask.any():
         return values
     _, offsets, data = values.buffers()

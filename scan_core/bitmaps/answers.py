@@ -10,7 +10,6 @@ from functools import reduce
 from typing import Any, assert_never
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +18,7 @@ from scan_core.expr.bound import BoundExpr, Call, Column, IsNull, Literal, Membe
 from scan_core.expr.evaluate import truth_values
 from scan_core.expr.frame import conjunction, disjunction, negation
 from scan_core.expr.vectors import Truth
+from scan_core.model.arrays import Mask
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import ListType, Type, arrow_type
 from scan_core.rows.roaring import RowPositions
@@ -199,7 +199,7 @@ def _values_and_null(index: ColumnIndex, column_type: Type) -> pa.Array | None:
     return pa.concat_arrays([values, pa.nulls(1, wanted)])
 
 
-def _entries(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
+def _entries(index: ColumnIndex, chosen: Mask) -> Entries:
     """The rows of chosen entries of a column where each row has exactly one: directly, or as those of no other."""
     direct, others = _listed(index, chosen), _listed(index, ~chosen)
     if direct.cost <= others.cost:
@@ -207,7 +207,7 @@ def _entries(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
     return Entries(others.entries, True, index.directory.num_rows - others.num_rows, others.num_rows, others.cost)
 
 
-def _listed(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
+def _listed(index: ColumnIndex, chosen: Mask) -> Entries:
     directory = index.directory
     entries = np.flatnonzero(chosen)
     entries = entries[directory.cardinalities[entries] > 0]
@@ -218,6 +218,6 @@ def _listed(index: ColumnIndex, chosen: npt.NDArray[np.bool_]) -> Entries:
     return Entries(tuple(entries.tolist()), False, num_rows, num_rows, cost)
 
 
-def _mask(chosen: Entries, bitmaps: tuple[RowPositions, ...], first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:
+def _mask(chosen: Entries, bitmaps: tuple[RowPositions, ...], first_row: int, num_rows: int) -> Mask:
     mask = row_mask(bitmaps, first_row, num_rows)
     return ~mask if chosen.is_complement else mask

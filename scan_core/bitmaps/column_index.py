@@ -12,6 +12,7 @@ import pyarrow as pa
 from scan_core.io.cache import cached
 from scan_core.io.files import fingerprint, read_bytes
 from scan_core.io.location import FileIOConfig
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import PrimitiveType, Type, arrow_type, parse_type
@@ -205,7 +206,7 @@ def decode_bitmap(data: bytes, cardinality: int, num_rows: int, source: str) -> 
     return positions
 
 
-def row_mask(bitmaps: Iterable[RowPositions], first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:
+def row_mask(bitmaps: Iterable[RowPositions], first_row: int, num_rows: int) -> Mask:
     """Which of the rows [first_row, first_row + num_rows) are in any of the bitmaps."""
     mask = np.zeros(num_rows, np.bool_)
     for positions in bitmaps:

@@ -24,7 +24,6 @@ from scan_core.expr.literals import DATE_TEXT, INT_RANGE, LONG_RANGE, MAX_ZONE_S
 from scan_core.expr.temporal import DAY_MICROS, Days, first_day
 from scan_core.expr.vectors import (
     OVERFLOW,
-    BoolMask,
     Vector,
     array_of,
     decimal_array,
@@ -36,10 +35,11 @@ from scan_core.expr.vectors import (
     valid_mask,
     with_nulls,
 )
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
 
 
-def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     """Dates in Spark's notations, and which strings are one."""
     matched, number, _ = _parts(text, DATE_TEXT)
     days, legal = _days_of(number)
@@ -47,7 +47,7 @@ def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
     return array_of(np.where(matched, days, 0), ~matched, target), matched
 
 
-def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     """Timestamps in Spark's notations with UTC offsets, and which strings are one."""
     digits = 9 if name_of(target).endswith("_ns") else 6
     matched, number, found = _parts(text, TIMESTAMP_TEXT)
@@ -67,7 +67,7 @@ def timestamps_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMa
     return array_of(values, ~matched, target), matched
 
 
-def times_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def times_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     """Times of day, and which strings are one."""
     matched, number, found = _parts(text, TIME_TEXT)
     ticks, legal = _time_of(number, found, 6)
@@ -84,7 +84,7 @@ def timestamps_to_text(array: pa.Array, source: Type) -> pa.Array:
     return pc.replace_substring_regex(text, pattern=r"\.$", replacement="")
 
 
-def _parts(text: pa.Array, pattern: str) -> tuple[BoolMask, Callable[[str, int], npt.NDArray[np.int64]], pa.Array]:
+def _parts(text: pa.Array, pattern: str) -> tuple[Mask, Callable[[str, int], npt.NDArray[np.int64]], pa.Array]:
     found = pc.extract_regex(text, pattern=pattern)
     matched = np.asarray(found.is_valid())
 
@@ -97,7 +97,7 @@ def _parts(text: pa.Array, pattern: str) -> tuple[BoolMask, Callable[[str, int],
     return matched, number, found
 
 
-def _days_of(number: Callable[[str, int], npt.NDArray[np.int64]]) -> tuple[Days, BoolMask]:
+def _days_of(number: Callable[[str, int], npt.NDArray[np.int64]]) -> tuple[Days, Mask]:
     year, month, day = number("year", 1970), number("month", 1), number("day", 1)
     legal = (month >= 1) & (month <= 12) & (day >= 1)
     months = (year - 1970) * 12 + np.where(legal, month, 1) - 1
@@ -108,7 +108,7 @@ def _days_of(number: Callable[[str, int], npt.NDArray[np.int64]]) -> tuple[Days,
 
 def _time_of(
     number: Callable[[str, int], npt.NDArray[np.int64]], found: pa.Array, digits: int
-) -> tuple[npt.NDArray[np.int64], BoolMask]:
+) -> tuple[npt.NDArray[np.int64], Mask]:
     hour, minute, second = number("hour", 0), number("minute", 0), number("second", 0)
     text = pc.fill_null(pc.struct_field(found, "fraction"), "")
     fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(text, width=digits, padding="0"), 0, digits)
@@ -167,7 +167,7 @@ def _from_number(array: pa.Array, source: Type, target: Type) -> Vector:
     return outcome(values, null, failed, target, f"{OVERFLOW}: a {source} does not fit {target}")
 
 
-def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: BoolMask | None) -> Vector:
+def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: Mask | None) -> Vector:
     if name_of(source) in {"decimal"} | INTEGRAL:
         exact = array.cast(pa.decimal128(*decimal_of(source)))
         return rounded_decimal(exact.cast(pa.decimal256(*decimal_of(source))), null, target)
@@ -258,15 +258,15 @@ def _from_text(array: pa.Array, target: Type) -> Vector:
     return Vector(values, failed, f"a string is no {target}") if failed.any() else Vector(values)
 
 
-def _matches(text: pa.Array, pattern: str) -> BoolMask:
+def _matches(text: pa.Array, pattern: str) -> Mask:
     return np.asarray(pc.fill_null(pc.match_substring_regex(text, pattern=pattern), False))
 
 
-def _only(text: pa.Array, matched: BoolMask, otherwise: str) -> pa.Array:
+def _only(text: pa.Array, matched: Mask, otherwise: str) -> pa.Array:
     return text if matched.all() else pc.if_else(pa.array(matched), text, pa.scalar(otherwise, text.type))
 
 
-def _parse_integers(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def _parse_integers(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     text = pc.replace_substring_regex(text, pattern=r"^([+-]?)0+(\d)", replacement=r"\1\2")
     matched = _matches(text, _INTEGER_TEXT_TRIMMED) & (np.asarray(pc.fill_null(pc.utf8_length(text), 0)) <= 37)
     wide = pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement="").cast(
@@ -279,7 +279,7 @@ def _parse_integers(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
     return with_nulls(wide, ~matched).cast(arrow_type(target)), matched
 
 
-def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     matched = _matches(text, FLOAT_TEXT)
     plain = pc.utf8_lower(_only(text, matched, "0"))
     plain = pc.replace_substring_regex(plain, pattern=r"([\d.])[df]$", replacement=r"\1")
@@ -287,7 +287,7 @@ def _parse_floats(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
     return plain.cast(arrow_type(target)), matched
 
 
-def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
+def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     if decimal_of(target)[1] <= 36:  # digits after the 37th do not change how it rounds
         text = pc.replace_substring_regex(text, pattern=r"^([^.eE]*\.\d{37})\d+$", replacement=r"\1")
     matched = _matches(text, _DECIMAL_TEXT) & _matches(text, _DECIMAL_WIDTH)
@@ -296,14 +296,14 @@ def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:
     return vector.values, matched if vector.failed is None else matched & ~vector.failed
 
 
-def _parse_booleans(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # one signature
+def _parse_booleans(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:  # one signature
     lower = pc.utf8_lower(text)
     true = np.asarray(pc.is_in(lower, value_set=pa.array(sorted(TRUE_TEXTS), text.type)))
     false = np.asarray(pc.is_in(lower, value_set=pa.array(sorted(FALSE_TEXTS), text.type)))
     return array_of(true, ~(true | false), target), true | false
 
 
-def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # noqa: ARG001
+def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:  # noqa: ARG001
     pattern = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
     matched = _matches(text, pattern)
     plain = pc.utf8_lower(_only(text, matched, "00000000-0000-0000-0000-000000000000"))
@@ -316,7 +316,7 @@ def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, BoolMask]:  # 
     return with_nulls(values, ~matched), matched
 
 
-_TEXT_PARSERS: dict[str, Callable[[pa.Array, Type], tuple[pa.Array, BoolMask]]] = {
+_TEXT_PARSERS: dict[str, Callable[[pa.Array, Type], tuple[pa.Array, Mask]]] = {
     **dict.fromkeys(INTEGRAL, _parse_integers),
     **dict.fromkeys(FLOATING, _parse_floats),
     "decimal": _parse_decimals,

@@ -16,14 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.coercion import BYTES, FLOATING, name_of
-from scan_core.expr.vectors import (
-    SHORT_DECIMAL_DIGITS,
-    BoolMask,
-    Operand,
-    boolean_values,
-    fixed_values,
-    short_decimal_values,
-)
+from scan_core.expr.vectors import SHORT_DECIMAL_DIGITS, Operand, boolean_values, fixed_values, short_decimal_values
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType, Type, arrow_type
 
 _FEW_VALUES = 4
@@ -51,7 +45,7 @@ _ARROW_OPERATORS = {
 }
 
 
-def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_type: Type) -> BoolMask:
+def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_type: Type) -> Mask:
     """`left sign right` for one of = <> < <= > >=; at least one side is an array."""
     kind = name_of(left_type)
     if kind == "decimal" and left_type != right_type:
@@ -111,7 +105,7 @@ def _align_decimals(left: Operand, right: Operand, left_type: Type, right_type: 
     return left.cast(wide), right.cast(wide), PrimitiveType("decimal", (38, 0))
 
 
-def _compare_floats(sign: str, left: Any, right: Any) -> BoolMask:
+def _compare_floats(sign: str, left: Any, right: Any) -> Mask:
     match sign:
         case "<>":
             return ~_compare_floats("=", left, right)
@@ -143,11 +137,11 @@ class _NumberSet:
 
     values: npt.NDArray[Any]
     low: int
-    dense: BoolMask | None
-    bitmap: BoolMask | None
+    dense: Mask | None
+    bitmap: Mask | None
     shift: np.uint64
 
-    def contains(self, probes: npt.NDArray[Any]) -> BoolMask:
+    def contains(self, probes: npt.NDArray[Any]) -> Mask:
         """Which probes are members."""
         if len(self.values) <= _FEW_VALUES:
             result = np.zeros(len(probes), dtype=np.bool_)
@@ -165,7 +159,7 @@ class _NumberSet:
         result[candidates] = self._search(probes[candidates])
         return result
 
-    def _search(self, probes: npt.NDArray[Any]) -> BoolMask:
+    def _search(self, probes: npt.NDArray[Any]) -> Mask:
         places = np.searchsorted(self.values, probes)
         places[places == len(self.values)] = 0
         return np.asarray(self.values[places] == probes)
@@ -199,7 +193,7 @@ def _value_set(values: frozenset[Any], type_: Type) -> pa.Array:
     return pa.array(list(values), type=arrow_type(type_))
 
 
-def contains(values: frozenset[Any], has_nan: bool, array: pa.Array, type_: Type) -> BoolMask:  # noqa: FBT001
+def contains(values: frozenset[Any], has_nan: bool, array: pa.Array, type_: Type) -> Mask:  # noqa: FBT001
     """Which values of the array are members of the set (or NaN, if `has_nan`)."""
     if not values:
         result = np.zeros(len(array), dtype=np.bool_)

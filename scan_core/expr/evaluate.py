@@ -13,7 +13,8 @@ from scan_core.expr.bound import BoundExpr, Failure, Literal
 from scan_core.expr.frame import Frame, repeated_parts
 from scan_core.expr.kernels import truth_of, vector_of
 from scan_core.expr.nodes import bound_text
-from scan_core.expr.vectors import BoolMask, Truth, array_from
+from scan_core.expr.vectors import Truth, array_from
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import EvaluationError
 
 
@@ -28,12 +29,12 @@ class Outcome:
         reason: why, for the message.
     """
 
-    passed: BoolMask
-    failed: BoolMask | None
+    passed: Mask
+    failed: Mask | None
     reason: str
 
 
-def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> BoolMask:
+def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Mask:
     """Rows for which the conjunct is true.
 
     Args:

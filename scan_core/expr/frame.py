@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from scan_core.expr.bound import BoundExpr, Column, Literal, Member, walk
 from scan_core.expr.nodes import leaf_ids
-from scan_core.expr.vectors import BoolMask, Truth, Vector, minus, union
+from scan_core.expr.vectors import Truth, Vector, minus, union
+from scan_core.model.arrays import Mask
 
 MIN_ROWS_PER_DISTINCT_VALUE = 2
 """A dictionary with more values than that per row costs more than it saves."""
@@ -53,7 +54,7 @@ class Frame:
             self._plain[field_id] = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
         return self._plain[field_id]
 
-    def narrow(self, mask: BoolMask) -> "Frame":
+    def narrow(self, mask: Mask) -> "Frame":
         """The same columns and results, only the rows in `mask`; columns are filtered when asked for."""
         narrowed = Frame(_Filtered(self._columns, mask), int(np.count_nonzero(mask)), self.repeated)
         for node, truth in self.truths.items():
@@ -106,7 +107,7 @@ def is_encodable(type_: pa.DataType) -> bool:
 class _Filtered(Mapping[int, pa.Array]):
     """Columns filtered by a mask, each when first asked for."""
 
-    def __init__(self, columns: Mapping[int, pa.Array], mask: BoolMask) -> None:
+    def __init__(self, columns: Mapping[int, pa.Array], mask: Mask) -> None:
         self._columns, self._mask = columns, pa.array(mask)
         self._filtered: dict[int, pa.Array] = {}
 
@@ -168,20 +169,20 @@ def negation(truth: Truth) -> Truth:
     return Truth(~not_false(truth), truth.unknown, truth.failed, truth.reason)
 
 
-def not_false(truth: Truth) -> BoolMask:
+def not_false(truth: Truth) -> Mask:
     """Rows that are true, unknown or failed: a further operand of AND still matters for them."""
     dead = union(truth.unknown, truth.failed)
     return truth.true if dead is None else truth.true | dead
 
 
-def scattered(part: Truth, rows: BoolMask, *, otherwise: bool) -> Truth:
+def scattered(part: Truth, rows: Mask, *, otherwise: bool) -> Truth:
     """Truth values of the rows in a mask, put back among all rows; the others hold `otherwise`."""
     true = np.full(len(rows), otherwise)
     true[rows] = part.true
     return Truth(true, _scattered(part.unknown, rows), _scattered(part.failed, rows), part.reason)
 
 
-def _scattered(part: BoolMask | None, rows: BoolMask) -> BoolMask | None:
+def _scattered(part: Mask | None, rows: Mask) -> Mask | None:
     if part is None:
         return None
     result = np.zeros(len(rows), dtype=np.bool_)

@@ -49,7 +49,6 @@ from scan_core.expr.strings import like_matcher, lower
 from scan_core.expr.vectors import (
     OVERFLOW,
     SHORT_DECIMAL_DIGITS,
-    BoolMask,
     Kernel,
     Operand,
     Truth,
@@ -72,6 +71,7 @@ from scan_core.expr.vectors import (
     valid_mask,
     with_nulls,
 )
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import ListType, MapType, PrimitiveType, Type, arrow_type
 from scan_core.rows.buffers import scalar
 
@@ -136,7 +136,7 @@ def _integers(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
     return outcome(values, null, failed, result, f"{OVERFLOW} of {result}")
 
 
-def _integer_division(sign: str, left: Any, right: Any, null: BoolMask | None, result: Type) -> Vector:
+def _integer_division(sign: str, left: Any, right: Any, null: Mask | None, result: Type) -> Vector:
     zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
     divisor = np.where(zero, 1, right)
     quotient = left // divisor
@@ -150,7 +150,7 @@ def _integer_division(sign: str, left: Any, right: Any, null: BoolMask | None, r
     return outcome(values, null, zero | wrapped, result, reason)
 
 
-def _product_overflows(left: Any, right: Any, product: Any) -> BoolMask | None:
+def _product_overflows(left: Any, right: Any, product: Any) -> Mask | None:
     if _magnitude(left) * _magnitude(right) <= LONG_RANGE[1]:
         return None
     safe = np.where(left == 0, 1, left)
@@ -349,7 +349,7 @@ def _size(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type)
     return outcome(_lengths(arguments[0]), nulls_of(*arguments), None, result, "")
 
 
-def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: BoolMask) -> pa.Array:
+def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: Mask) -> pa.Array:
     return child.take(pa.array(places, mask=~present))
 
 
@@ -378,7 +378,7 @@ def _map_get(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Ty
     return Vector(_gather(array.items, places, present))
 
 
-def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[npt.NDArray[np.int64], BoolMask]:
+def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[npt.NDArray[np.int64], Mask]:
     map_type = types[0]
     assert isinstance(map_type, MapType)  # noqa: S101  # binding gives map_get maps only
     return find_elements(array, array.keys, map_type.key.type, key)
@@ -386,7 +386,7 @@ def _find_keys(array: pa.Array, key: Operand, types: tuple[Type, ...]) -> tuple[
 
 def find_elements(
     array: pa.Array, child: pa.Array, child_type: Type, wanted: Operand
-) -> tuple[npt.NDArray[np.int64], BoolMask]:
+) -> tuple[npt.NDArray[np.int64], Mask]:
     """For each row the place in `child` of the first element that equals `wanted`, and whether there is one."""
     offsets = offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -420,7 +420,7 @@ def _array_contains(arguments: tuple[Operand, ...], types: tuple[Type, ...], res
     return Vector(array_of(present, null, result))
 
 
-def _rows_with_null(array: pa.Array) -> BoolMask | None:
+def _rows_with_null(array: pa.Array) -> Mask | None:
     offsets = offsets_of(array)
     first, last = int(offsets[0]), int(offsets[-1])
     null = null_mask(array.values.slice(first, last - first))
@@ -545,7 +545,7 @@ def boolean(vector: Vector, num_rows: int) -> Truth:
     return Truth(truth.true, minus(truth.unknown, vector.failed), vector.failed, vector.reason)
 
 
-def _strict(true: BoolMask, null: BoolMask | None, *vectors: Vector) -> Truth:
+def _strict(true: Mask, null: Mask | None, *vectors: Vector) -> Truth:
     """Unknown where an argument is NULL, failed where one failed."""
     failed, reason = failures(vectors)
     dead = union(null, failed)
@@ -605,7 +605,7 @@ def _by_dictionary_truth(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth
     return Truth(_spread(truth.true, codes), unknown, failed, truth.reason)
 
 
-def _spread(flags: BoolMask, codes: Codes) -> BoolMask:
+def _spread(flags: Mask, codes: Codes) -> Mask:
     """The flag of each row's distinct value; a single value that has it is compared, 10 times as fast."""
     flagged = np.flatnonzero(flags)
     if len(flagged) == 1:
@@ -658,7 +658,7 @@ def _any(operands: tuple[BoundExpr, ...], frame: Frame, *, nulls: bool) -> Truth
     return result
 
 
-def _narrowed(operand: BoundExpr, frame: Frame, undecided: BoolMask, *, nulls: bool, otherwise: bool) -> Truth:
+def _narrowed(operand: BoundExpr, frame: Frame, undecided: Mask, *, nulls: bool, otherwise: bool) -> Truth:
     """The operand on the undecided rows; decided ones may hold `otherwise`, which changes nothing."""
     left = int(np.count_nonzero(undecided))
     if left == 0:

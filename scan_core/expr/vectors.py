@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.coercion import decimal_of
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
 
-BoolMask = npt.NDArray[np.bool_]
 Operand: TypeAlias = pa.Array | pa.Scalar
 
 
@@ -22,10 +22,10 @@ class Vector:
     """Values, one per row or one scalar for all. Rows in `failed` hold NULL; `reason` says why the first one failed."""
 
     values: Operand
-    failed: BoolMask | None = None
+    failed: Mask | None = None
     reason: str = ""
 
-    def where(self, rows: BoolMask) -> "Vector":
+    def where(self, rows: Mask) -> "Vector":
         """Only the rows of a mask."""
         values = self.values.filter(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values
         return Vector(values, None if self.failed is None else self.failed[rows], self.reason)
@@ -38,30 +38,30 @@ class Truth:
     `unknown` is left out (None) where the caller does not need to tell NULL from false.
     """
 
-    true: BoolMask
-    unknown: BoolMask | None = None
-    failed: BoolMask | None = None
+    true: Mask
+    unknown: Mask | None = None
+    failed: Mask | None = None
     reason: str = ""
 
-    def where(self, rows: BoolMask) -> "Truth":
+    def where(self, rows: Mask) -> "Truth":
         """Only the rows of a mask."""
         unknown = None if self.unknown is None else self.unknown[rows]
         return Truth(self.true[rows], unknown, None if self.failed is None else self.failed[rows], self.reason)
 
 
-def union(left: BoolMask | None, right: BoolMask | None) -> BoolMask | None:
+def union(left: Mask | None, right: Mask | None) -> Mask | None:
     """Rows in either mask."""
     if left is None:
         return right
     return left if right is None else left | right
 
 
-def minus(mask: BoolMask | None, removed: BoolMask | None) -> BoolMask | None:
+def minus(mask: Mask | None, removed: Mask | None) -> Mask | None:
     """Rows of `mask` that are not in `removed`."""
     return mask if mask is None or removed is None else mask & ~removed
 
 
-def bits(buffer: pa.Buffer, offset: int, length: int) -> BoolMask:
+def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
     """One byte per bit of an Arrow bitmap."""
     first = offset // 8
     packed = np.frombuffer(buffer, dtype=np.uint8)[first : (offset + length + 7) // 8]
@@ -70,7 +70,7 @@ def bits(buffer: pa.Buffer, offset: int, length: int) -> BoolMask:
     )
 
 
-def valid_mask(array: pa.Array) -> BoolMask | None:
+def valid_mask(array: pa.Array) -> Mask | None:
     """Rows that are not NULL; None if there is no NULL."""
     if array.null_count == 0:
         return None
@@ -82,7 +82,7 @@ def valid_mask(array: pa.Array) -> BoolMask | None:
     return bits(buffer, array.offset, len(array))
 
 
-def null_mask(array: pa.Array) -> BoolMask | None:
+def null_mask(array: pa.Array) -> Mask | None:
     """Rows that are NULL; None if there is none."""
     valid = valid_mask(array)
     return None if valid is None else ~valid
@@ -109,13 +109,13 @@ def short_decimal_values(array: pa.Array) -> npt.NDArray[np.int64]:
     return words[2 * array.offset : 2 * (array.offset + len(array)) : 2]
 
 
-def boolean_values(array: pa.Array) -> BoolMask:
+def boolean_values(array: pa.Array) -> Mask:
     """The values of a boolean array; what stands under NULL is arbitrary."""
     buffer = array.buffers()[1]
     return np.zeros(len(array), dtype=np.bool_) if buffer is None else bits(buffer, array.offset, len(array))
 
 
-def array_of(values: npt.NDArray[np.generic], null: BoolMask | None, type_: Type) -> pa.Array:
+def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) -> pa.Array:
     """An array of a primitive type of fixed width from values in its representation."""
     target = arrow_type(type_)
     if pa.types.is_boolean(target):
@@ -127,7 +127,7 @@ def array_of(values: npt.NDArray[np.generic], null: BoolMask | None, type_: Type
     return pa.Array.from_buffers(target, len(values), [validity, pa.py_buffer(data)])
 
 
-def with_nulls(array: pa.Array, null: BoolMask | None) -> pa.Array:
+def with_nulls(array: pa.Array, null: Mask | None) -> pa.Array:
     """The array with NULL in the rows of `null`, too."""
     if null is None or not null.any():
         return array
@@ -144,7 +144,7 @@ def is_null_scalar(operand: Operand) -> bool:
     return isinstance(operand, pa.Scalar) and not operand.is_valid
 
 
-def failures(vectors: Sequence[Vector]) -> tuple[BoolMask | None, str]:
+def failures(vectors: Sequence[Vector]) -> tuple[Mask | None, str]:
     """Rows in which any of the vectors failed, and why."""
     failed, reason = None, ""
     for vector in vectors:
@@ -175,7 +175,7 @@ Kernel = Callable[[tuple[Operand, ...], tuple[Type, ...], Type], Vector]
 """Evaluated arguments, their types, the result type -> the result. At least one argument is an array."""
 
 
-def nulls_of(*operands: Operand) -> BoolMask | None:
+def nulls_of(*operands: Operand) -> Mask | None:
     """Rows in which an argument is NULL."""
     result = None
     for operand in operands:
@@ -184,9 +184,7 @@ def nulls_of(*operands: Operand) -> BoolMask | None:
     return result
 
 
-def outcome(
-    values: npt.NDArray[Any], null: BoolMask | None, failed: BoolMask | None, type_: Type, reason: str
-) -> Vector:
+def outcome(values: npt.NDArray[Any], null: Mask | None, failed: Mask | None, type_: Type, reason: str) -> Vector:
     """Values of fixed width; rows that failed hold NULL, NULL rows do not fail."""
     if failed is not None:
         failed = failed & ~null if null is not None else failed
@@ -195,7 +193,7 @@ def outcome(
     return Vector(array_of(values, union(null, failed), type_), failed, reason if failed is not None else "")
 
 
-def rounded_decimal(exact: pa.Array, null: BoolMask | None, result: Type) -> Vector:
+def rounded_decimal(exact: pa.Array, null: Mask | None, result: Type) -> Vector:
     """Exact values rounded half up to a decimal type; what does not fit fails."""
     precision, scale = decimal_of(result)
     if exact.type.scale > scale:
@@ -212,7 +210,7 @@ def rounded_decimal(exact: pa.Array, null: BoolMask | None, result: Type) -> Vec
     return Vector(rounded.cast(arrow_type(result)))
 
 
-def decimal_array(unscaled: npt.NDArray[np.int64], null: BoolMask | None, scale: int) -> pa.Array:
+def decimal_array(unscaled: npt.NDArray[np.int64], null: Mask | None, scale: int) -> pa.Array:
     """64-bit unscaled values as decimal128(18, scale)."""
     words = np.empty((len(unscaled), 2), dtype=np.int64)
     words[:, 0] = unscaled

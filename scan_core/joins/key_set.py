@@ -19,7 +19,6 @@ from scan_core.columns.file_reader import StatisticsOf
 from scan_core.io.cache import BoundedCache
 from scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
 from scan_core.joins.key_types import positive_zero
-from scan_core.keys.columns import Flags
 from scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
@@ -30,6 +29,7 @@ from scan_core.keys.equality_index import (
 )
 from scan_core.keys.lookup import DenseIndex
 from scan_core.keys.summary import DeleteKeys
+from scan_core.model.arrays import Mask
 from scan_core.model.options import ScanOptions
 from scan_core.native.compiled import may_use_numba
 from scan_core.prune.verdicts import Match
@@ -106,7 +106,7 @@ class KeyLookup:
         """Memory held, the keys themselves included."""
         return self.keys.num_bytes + self.index.num_bytes
 
-    def contains(self, rows: Sequence[pa.Array], *, use_numba: bool = True) -> Flags:
+    def contains(self, rows: Sequence[pa.Array], *, use_numba: bool = True) -> Mask:
         """True for rows whose columns, in the engine's types and perhaps dictionary-encoded, are a key; NULL is none."""
         if not len(rows[0]):
             return np.ones(0, np.bool_)

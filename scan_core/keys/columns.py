@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError, UnsupportedError
 from scan_core.rows.buffers import numbers, validity
 
 Words = npt.NDArray[np.uint64]
-Rows = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.integer]
 
 LOOP_WORDS = 8
@@ -34,7 +33,7 @@ class FixedColumn:
     """Values of a fixed number of 64-bit words; words of NULL are 0. `valid` is None where nothing is NULL."""
 
     words: tuple[Words, ...]
-    valid: Flags | None
+    valid: Mask | None
     num_rows: int
 
 
@@ -47,7 +46,7 @@ class BytesColumn:
 
     offsets: npt.NDArray[np.signedinteger]
     data: npt.NDArray[np.uint8]
-    valid: Flags | None
+    valid: Mask | None
     num_rows: int
     has_slack: bool = False
 
@@ -165,7 +164,7 @@ def _concat_dictionaries(columns: Sequence[KeyColumn]) -> DictionaryColumn:
     return DictionaryColumn(np.concatenate(codes), joined, sum(len(c) for c in codes))
 
 
-def null_flags(column: KeyColumn) -> Flags | None:
+def null_flags(column: KeyColumn) -> Mask | None:
     """True for NULL; None where nothing is NULL."""
     if isinstance(column, DictionaryColumn):
         return None if column.values.valid is None else ~column.values.valid[column.codes]
@@ -210,7 +209,7 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _bytes_column(array: pa.Array, valid: Flags | None, flags: Flags | None = None) -> BytesColumn:
+def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None) -> BytesColumn:
     """`flags` say what was valid before NULLs with bytes of their own were emptied."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())

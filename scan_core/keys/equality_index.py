@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from scan_core.io.private_files import PrivateFolder, spill_folder
-from scan_core.keys.columns import Flags, Words, is_integer_like, key_column, null_flags
+from scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
 from scan_core.keys.hash import HashSeed, hash_rows, rotated
 from scan_core.keys.index_file import MappedIndex, write_index
 from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
 from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
 from scan_core.keys.table import may_contain
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import ScanError
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.rows.buffers import numbers
@@ -48,7 +49,7 @@ class PartitionedIndex:
         """Memory held between probes."""
         return sum(s.num_bytes for s in self.summaries) + sum(f.nbytes for f in self.filters)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
         """Rows whose key has a rank above the threshold."""
         kernels = kernels_if_worthwhile(use_numba=use_numba)
         with measured(kernels):
@@ -211,7 +212,7 @@ def threshold_of(index: EqualityIndex, data_sequence_number: int) -> int:
     return rank_of(data_sequence_number, index.sequence_numbers)
 
 
-def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
     """Which rows are dead; of a single dictionary-encoded key every distinct value is looked up once."""
     if len(keys) > 1 or not pa.types.is_dictionary(keys[0].type):
         return index.deleted(keys, threshold, use_numba=use_numba)
@@ -222,7 +223,7 @@ def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int,
     if codes.null_count:
         codes = codes.cast(pa.int64()).fill_null(len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-    dead: Flags = index.deleted([values], threshold, use_numba=use_numba)[numbers(codes)]
+    dead: Mask = index.deleted([values], threshold, use_numba=use_numba)[numbers(codes)]
     return dead
 
 

@@ -12,17 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from scan_core.keys.columns import (
-    LOOP_WORDS,
-    BytesColumn,
-    Codes,
-    DictionaryColumn,
-    FixedColumn,
-    Flags,
-    KeyColumn,
-    Rows,
-    Words,
-)
+from scan_core.keys.columns import LOOP_WORDS, BytesColumn, Codes, DictionaryColumn, FixedColumn, KeyColumn, Words
+from scan_core.model.arrays import Mask, Rows
 from scan_core.native.machine_code import Kernels
 
 BLOCK_ROWS = 16_384
@@ -244,7 +235,7 @@ class KeyRows:
     rows: Rows
 
 
-def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> Flags:
+def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> Mask:
     """For each pair of rows, one of each side, whether all columns are equal (NULL equals NULL)."""
     same = np.ones(len(left.rows), np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
@@ -256,13 +247,13 @@ def same_keys(left: KeyRows, right: KeyRows, kernels: Kernels | None = None) -> 
 
 def _same_values(
     left: KeyColumn, left_rows: Codes, right: KeyColumn, right_rows: Codes, kernels: Kernels | None
-) -> Flags:
+) -> Mask:
     if isinstance(left, DictionaryColumn):
         return _same_values(left.values, left.codes[left_rows], right, right_rows, kernels)
     if isinstance(right, DictionaryColumn):
         return _same_values(left, left_rows, right.values, right.codes[right_rows], kernels)
     if isinstance(left, FixedColumn) and isinstance(right, FixedColumn):
-        same: Flags = np.ones(len(left_rows), np.bool_)
+        same: Mask = np.ones(len(left_rows), np.bool_)
         for one, other in zip(left.words, right.words, strict=True):
             same &= one[left_rows] == other[right_rows]
     elif isinstance(left, BytesColumn) and isinstance(right, BytesColumn):
@@ -279,14 +270,14 @@ def _same_values(
     return same
 
 
-def _valid(column: FixedColumn | BytesColumn, rows: Codes) -> Flags:
+def _valid(column: FixedColumn | BytesColumn, rows: Codes) -> Mask:
     return np.ones(len(rows), np.bool_) if column.valid is None else column.valid[rows]
 
 
 def _same_bytes_compiled(
     left: BytesColumn, left_rows: Codes, right: BytesColumn, right_rows: Codes, kernels: Kernels
-) -> Flags:
-    same: Flags = np.ones(len(left_rows), np.bool_)
+) -> Mask:
+    same: Mask = np.ones(len(left_rows), np.bool_)
     name = "same_bytes32" if left.offsets.itemsize == 4 else "same_bytes64"
     right = right if right.offsets.itemsize == 8 else right.with_slack()
     one, other = (np.ascontiguousarray(rows, np.int64) for rows in (left_rows, right_rows))
@@ -299,10 +290,10 @@ def _same_bytes_compiled(
     return same
 
 
-def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Flags:
+def _same_bytes(left: BytesColumn, left_rows: Rows, right: BytesColumn, right_rows: Rows) -> Mask:
     starts, others = left.offsets[left_rows], right.offsets[right_rows]
     lengths = left.offsets[left_rows + 1] - starts
-    same: Flags = lengths == right.offsets[right_rows + 1] - others
+    same: Mask = lengths == right.offsets[right_rows + 1] - others
     open_pairs = np.flatnonzero(same & (lengths > 0))
     for position in range(LOOP_WORDS):
         if not len(open_pairs):

@@ -15,9 +15,7 @@ import pyarrow as pa
 from scan_core.keys.columns import (
     DictionaryColumn,
     FixedColumn,
-    Flags,
     KeyColumn,
-    Rows,
     Words,
     column_bytes,
     concat,
@@ -38,6 +36,7 @@ from scan_core.keys.summary import (
     summarise_table,
 )
 from scan_core.keys.table import BuiltTable, HashTable, build_hash_table, scratch
+from scan_core.model.arrays import Mask, Rows
 from scan_core.model.errors import ScanError
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.native.machine_code import Kernels
@@ -69,7 +68,7 @@ class DenseIndex:
         """Distinct keys."""
         return int(np.count_nonzero(self.ranks)) + int(self.null_rank > 0)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
         """Rows whose key has a rank above the threshold."""
         (array,) = keys
         values = signed_values(array)
@@ -82,7 +81,7 @@ class DenseIndex:
 
     def _dead(
         self, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], threshold: int, kernels: Kernels | None
-    ) -> Flags:
+    ) -> Mask:
         dead = np.empty(len(values), np.bool_)
         outside = np.uint64(len(self.ranks) - 1)
         lower = np.uint64(self.lower & 0xFFFFFFFFFFFFFFFF)
@@ -206,7 +205,7 @@ class HashedIndex:
         """Distinct keys."""
         return len(self.ranks) + int(self.null_rank > 0)
 
-    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Flags:
+    def deleted(self, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:
         """Rows whose key has a rank above the threshold."""
         kernels = kernels_if_worthwhile(use_numba=use_numba)
         with measured(kernels):
@@ -216,7 +215,7 @@ class HashedIndex:
             hashes = hash_rows(columns, self.seed, kernels)
             return self.deleted_hashes(hashes, columns, threshold, kernels)
 
-    def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Flags:
+    def _deleted_words(self, column: FixedColumn, threshold: int, kernels: Kernels) -> Mask:
         """The same for keys of one word, which are hashed and looked up without storing the hashes."""
         words = np.ascontiguousarray(column.words[0])
         key = self.seed.secret(0, 0), self.seed.first, self.seed.multiplier(0, 0)
@@ -234,7 +233,7 @@ class HashedIndex:
         threshold: int,
         kernels: Kernels | None,
         among: Rows | None = None,
-    ) -> Flags:
+    ) -> Mask:
         """The same for rows that were hashed with `seed` before; `among` are their places in the columns."""
         rows, entries = self.table.find(hashes, kernels)
         if threshold > 0:

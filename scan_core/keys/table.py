@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scan_core.keys.columns import Flags, Rows, Words
+from scan_core.keys.columns import Words
 from scan_core.keys.hash import splitmix
+from scan_core.model.arrays import Mask, Rows
 from scan_core.native.machine_code import Kernels
 
 Entries = npt.NDArray[np.uint32]
@@ -80,7 +81,7 @@ class HashTable:
         """The bitmap of the first level."""
         return self.bits[: int(self.levels[1, 2])] if len(self.levels) > 1 else self.bits
 
-    def may_contain(self, hashes: Words) -> Flags:
+    def may_contain(self, hashes: Words) -> Mask:
         """Which of the hashes have their bit set in the first level; the others are not in the table."""
         return may_contain(self.bits, hashes, self.levels[0, 1])
 
@@ -90,7 +91,7 @@ class HashTable:
         return self.levels, len(self.levels), self.bits, self.counts, self.hashes
 
 
-def may_contain(bits: Words, hashes: Words, shift: np.uint64) -> Flags:
+def may_contain(bits: Words, hashes: Words, shift: np.uint64) -> Mask:
     """Which of the hashes have their bit set in the first level of a table."""
     found = np.empty(len(hashes), np.bool_)
     for begin in range(0, len(hashes), _FILTER_BLOCK_ROWS):

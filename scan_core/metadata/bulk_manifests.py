@@ -24,11 +24,11 @@ from scan_core.metadata.avro_container import (
 from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, is_pair, wanted_for
 from scan_core.metadata.manifest_entries import ADDED, DELETE_CONTENTS, DELETED, EXISTING, MAX_FIRST_ROW_ID
 from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
+from scan_core.model.arrays import Mask
 from scan_core.model.snapshot import DataFile, DeleteFile, FileFormat, PartitionSpec
 from scan_core.native.machine_code import Kernels
 
 Numbers = npt.NDArray[Any]
-Flags = npt.NDArray[np.bool_]
 
 STATUS, SEQUENCE, FILE_SEQUENCE, CONTENT, PATH, FORMAT, CONTENT_SIZE = range(7)
 PARTITION, RECORDS, SIZE, VALUES, NULLS, NANS, LOWER, UPPER, KEY_METADATA, OFFSETS, EQUALITY_IDS = range(7, 18)
@@ -90,7 +90,7 @@ class EntryColumns:
     sequence_numbers: Numbers
     file_sequence_numbers: Numbers
     first_row_ids: Numbers
-    is_encrypted: Flags
+    is_encrypted: Mask
     split_offsets: Longs
     statistics: Mapping[int, Spans]
     deletes: DeleteColumns | None
@@ -373,7 +373,7 @@ class _Builder:
             raise AvroError(f"{len(values)} numbers where a manifest holds {read}")
         return Longs(values, ends)
 
-    def _sequences(self, is_added: Flags, inherited: Numbers) -> Numbers | None:
+    def _sequences(self, is_added: Mask, inherited: Numbers) -> Numbers | None:
         found = self._numbers(SEQUENCE)
         is_null = found == NULL
         if (is_null & ~is_added & (inherited != 0)).any():

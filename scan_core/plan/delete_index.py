@@ -14,10 +14,11 @@ import numpy as np
 
 from scan_core.io.files import exists, refuse_moved
 from scan_core.io.location import FileIOConfig, parse_location, relocate
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import MalformedTableError
 from scan_core.model.schema import NestedField, PrimitiveType, StructType
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
-from scan_core.plan.file_set import Booleans, FileSet, Indices, KeyBounds, disjoint
+from scan_core.plan.file_set import FileSet, Indices, KeyBounds, disjoint
 from scan_core.plan.splits import MatchedDeletes, PlannedTasks
 from scan_core.split.tasks import EqualityDeleteGroup, ScanContext
 
@@ -240,7 +241,7 @@ class _Matcher:
         self._prune = prune
         self._whole: dict[int, KeyBounds] = {}
 
-    def match(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> tuple[Booleans, Booleans]:
+    def match(self, chosen: Indices, indices: Indices, key_ids: tuple[int, ...]) -> tuple[Mask, Mask]:
         """Which of these data files some delete may touch, and which of the chosen deletes may touch some data file.
 
         Loops over the shorter side; the longer one is a column.

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from scan_core.metadata.bulk_manifests import EntryColumns, ManifestFiles, Numbers, data_file_at, path_at
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.snapshot import ContentFile, DataFile, DeleteFile
 from scan_core.model.statistics import decode_bound
 from scan_core.prune.facts import FLOATING, NoColumnError, bounds_of, counts_of, in_order
 from scan_core.rows.buffers import numbers
-
-Booleans = npt.NDArray[np.bool_]
 
 _PREFIX_BYTES = 8
 _TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
@@ -28,8 +27,8 @@ class KeyBounds(NamedTuple):
 
     lower: Numbers
     upper: Numbers
-    known: Booleans
-    may_have_null: Booleans
+    known: Mask
+    may_have_null: Mask
 
 
 def key_bounds(files: Sequence[ContentFile], field_id: int, key_type: PrimitiveType, *, nan_matters: bool) -> KeyBounds:
@@ -103,11 +102,11 @@ def key_bounds_of_columns(
     return found
 
 
-def disjoint(many: KeyBounds, one: KeyBounds, index: int) -> Booleans:
+def disjoint(many: KeyBounds, one: KeyBounds, index: int) -> Mask:
     """For each file of `many`: no key of it can equal a key of file `index` of `one` in this column."""
     if not one.known[index]:
         return np.zeros(len(many.known), np.bool_)
-    apart: Booleans = (many.lower > one.upper[index]) | (many.upper < one.lower[index])
+    apart: Mask = (many.lower > one.upper[index]) | (many.upper < one.lower[index])
     apart &= many.known
     if one.may_have_null[index]:
         apart &= ~many.may_have_null

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType
 from scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
 from scan_core.native.compiled import load
 from scan_core.prune.domains import MIN_TRUNCATED_LENGTH, Domain
 from scan_core.rows.buffers import boolean_array, index_array, numbers, true_flags, validity
-
-Flags = npt.NDArray[np.bool_]
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
 FLOATING = frozenset({"float", "double"})
@@ -35,14 +34,14 @@ class Bounds(NamedTuple):
     """One bound of each file, NULL where it is unknown, and which files are odd."""
 
     values: Any
-    is_odd: Flags
+    is_odd: Mask
 
 
 class Count(NamedTuple):
     """A count of each file, and where it is known."""
 
     values: Numbers
-    known: Flags
+    known: Mask
 
 
 class Counts(NamedTuple):
@@ -51,7 +50,7 @@ class Counts(NamedTuple):
     nulls: Count
     nans: Count
     values: Count
-    is_odd: Flags
+    is_odd: Mask
 
 
 def column_kind(type_: PrimitiveType) -> pa.DataType:
@@ -121,13 +120,13 @@ def bounds_of(columns: EntryColumns, rows: Numbers, field_id: int, type_: Primit
     return _decoded(columns.block, lower, type_, kind), _decoded(columns.block, upper, type_, kind)
 
 
-def in_order(lower: Any, upper: Any) -> Flags:
+def in_order(lower: Any, upper: Any) -> Mask:
     """Where both ends are known, and the lower one is not above the upper one."""
     if lower.type == pa.large_binary():
         import pyarrow.compute as pc
 
         return true_flags(pc.less_equal(lower, upper))
-    found: Flags = numbers(lower) <= numbers(upper)
+    found: Mask = numbers(lower) <= numbers(upper)
     for valid in (validity(lower), validity(upper)):
         found = found if valid is None else found & valid
     return found
@@ -232,12 +231,12 @@ def _fixed(data: Any, starts: Numbers, size: int) -> Any:
     return np.ascontiguousarray(data[starts[:, None] + np.arange(size)])
 
 
-def _array(values: Numbers, known: Flags, kind: pa.DataType) -> Any:
+def _array(values: Numbers, known: Mask, kind: pa.DataType) -> Any:
     bitmap = None if known.all() else boolean_array(known).buffers()[1]
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _binary_array(parts: list[bytes], known: Flags) -> Any:
+def _binary_array(parts: list[bytes], known: Mask) -> Any:
     """The byte strings as one array, NULL where unknown."""
     ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
     offsets = np.concatenate([np.zeros(1, np.int64), ends])
@@ -253,13 +252,13 @@ class DomainColumn:
     type: PrimitiveType
     lower: Any
     upper: Any
-    may_be_value: Flags
-    may_be_null: Flags
-    may_be_nan: Flags
-    excludes: Callable[[Any], Flags] | None = None
+    may_be_value: Mask
+    may_be_null: Mask
+    may_be_nan: Mask
+    excludes: Callable[[Any], Mask] | None = None
 
     @property
-    def has_one_value(self) -> Flags:
+    def has_one_value(self) -> Mask:
         """Where all values are equal."""
         return true_flags(pc.equal(self.lower, self.upper))
 
@@ -274,7 +273,7 @@ def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
 
 def of_counts_and_bounds(
     type_: PrimitiveType, bounds: tuple[Bounds, Bounds], counts: Counts
-) -> tuple[DomainColumn, Flags]:
+) -> tuple[DomainColumn, Mask]:
     """As `domains.of_statistics`, and which files are odd."""
     lower, upper = bounds
     nulls, nans, values, is_odd = counts
@@ -323,30 +322,30 @@ def narrowed(column: DomainColumn, domains: Sequence[Domain | None], codes: npt.
     )
 
 
-def _each(domains: Sequence[Domain], name: str) -> Flags:
+def _each(domains: Sequence[Domain], name: str) -> Mask:
     return np.fromiter((getattr(d, name) for d in domains), np.bool_, len(domains))
 
 
-def _excludes(domains: Sequence[Domain], codes: npt.NDArray[Any]) -> Callable[[Any], Flags] | None:
+def _excludes(domains: Sequence[Domain], codes: npt.NDArray[Any]) -> Callable[[Any], Mask] | None:
     if all(d.excludes is None for d in domains):
         return None
 
-    def excludes(value: Any) -> Flags:
+    def excludes(value: Any) -> Mask:
         each = (d.excludes is not None and d.excludes(value) for d in domains)
-        flags: Flags = np.fromiter(each, np.bool_, len(domains))[codes]
+        flags: Mask = np.fromiter(each, np.bool_, len(domains))[codes]
         return flags
 
     return excludes
 
 
-def _where(chosen: Flags, values: Any) -> Any:
+def _where(chosen: Mask, values: Any) -> Any:
     """The values, NULL where they are not chosen."""
     if chosen.all():
         return values
     return pc.if_else(boolean_array(chosen), values, pa.nulls(1, values.type)[0])
 
 
-def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Flags]:
+def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Mask]:
     """Long ends one step up, as `prefix_end` does; odd are those that do not end in a byte to be counted up."""
     lengths = pc.utf8_length(upper.cast(pa.large_string())) if type_.name == "string" else pc.binary_length(upper)
     is_long = (numbers(lengths) >= MIN_TRUNCATED_LENGTH) & true_flags(pc.is_valid(upper))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from scan_core.expr.bound import (
@@ -27,6 +26,7 @@ from scan_core.expr.bound import (
 from scan_core.expr.nodes import BoundPredicate
 from scan_core.expr.strings import is_like_exact, like_parts, like_prefix
 from scan_core.metadata.bulk_manifests import EntryColumns, Numbers
+from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType, Schema, Type
 from scan_core.prune.domains import Domain, is_path, prefix_end
 from scan_core.prune.facts import (
@@ -42,7 +42,6 @@ from scan_core.prune.facts import (
 from scan_core.prune.verdicts import MAX_MEMBERS_TESTED
 from scan_core.rows.buffers import true_flags
 
-Flags = npt.NDArray[np.bool_]
 ColumnFacts = Callable[[int, Type], DomainColumn]
 """Field id and type -> what is known of it in each file; NoColumnError where that is no array."""
 
@@ -55,9 +54,9 @@ _MOST_TESTS = 64
 class OutcomeColumn:
     """What a condition can be for some row, in each file. None of those here can fail."""
 
-    true: Flags
-    false: Flags
-    null: Flags
+    true: Mask
+    false: Mask
+    null: Mask
 
 
 def outcome_column(node: BoundExpr, facts: ColumnFacts) -> OutcomeColumn:  # noqa: C901, PLR0912  # one flat case per node
@@ -107,7 +106,7 @@ def _column(node: BoundExpr, facts: ColumnFacts) -> DomainColumn:
             raise NoColumnError(type(node).__name__)
 
 
-def _nowhere(column: DomainColumn) -> Flags:
+def _nowhere(column: DomainColumn) -> Mask:
     return np.zeros(len(column.may_be_null), np.bool_)
 
 
@@ -148,7 +147,7 @@ def _comparison(sign: str, column: DomainColumn, value: Any) -> OutcomeColumn:
             return OutcomeColumn(equal | both_null, less | greater | one_null, _nowhere(column))
 
 
-def _relations(column: DomainColumn, value: Any) -> tuple[Flags, Flags, Flags]:
+def _relations(column: DomainColumn, value: Any) -> tuple[Mask, Mask, Mask]:
     """Can values be less than, equal to, greater than a constant? NaN is equal to itself and largest."""
     nowhere = _nowhere(column)
     if value is None:
@@ -161,7 +160,7 @@ def _relations(column: DomainColumn, value: Any) -> tuple[Flags, Flags, Flags]:
     return less, equal, greater | column.may_be_nan
 
 
-def _value_relations(column: DomainColumn, value: Any) -> tuple[Flags, Flags, Flags]:
+def _value_relations(column: DomainColumn, value: Any) -> tuple[Mask, Mask, Mask]:
     """Of values that are neither NULL nor NaN, by their bounds alone."""
     scalar = as_scalar(value, column.type)
     below, above = true_flags(pc.less(column.upper, scalar)), true_flags(pc.greater(column.lower, scalar))
@@ -206,12 +205,12 @@ def _in_set(node: InSet, column: DomainColumn) -> OutcomeColumn:
     return OutcomeColumn(hit, miss, column.may_be_null)
 
 
-def _possible_members(node: InSet, excludes: Callable[[Any], Flags], starts: Any, ends: Any) -> Flags:
+def _possible_members(node: InSet, excludes: Callable[[Any], Mask], starts: Any, ends: Any) -> Mask:
     """In which files some member within the bounds is not excluded."""
     members = sorted(node.values)
     if len(members) > _MOST_TESTS:
         raise NoColumnError("a long list on a bucketed column")
-    possible: Flags = ends - starts > MAX_MEMBERS_TESTED
+    possible: Mask = ends - starts > MAX_MEMBERS_TESTED
     for index, value in enumerate(members):
         possible |= (starts <= index) & (index < ends) & ~excludes(value)
     return possible
@@ -245,8 +244,8 @@ def _starts_with(prefix: str, column: DomainColumn, *, is_all: bool) -> OutcomeC
 class Verdicts:
     """Of each file: it holds no row of the result, or it must be looked at by itself."""
 
-    is_never: Flags
-    is_open: Flags
+    is_never: Mask
+    is_open: Mask
 
 
 def match_columns(
@@ -288,8 +287,8 @@ class _Facts:
     rows: Numbers
     domains: Mapping[int, Mapping[int, Domain]]
     schema: Schema
-    is_odd: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _known: dict[int, tuple[DomainColumn, Flags]] = field(default_factory=dict)
+    is_odd: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _known: dict[int, tuple[DomainColumn, Mask]] = field(default_factory=dict)
 
     def of(self, field_id: int, type_: Type) -> DomainColumn:
         """What is known of one column in each file."""
@@ -299,7 +298,7 @@ class _Facts:
         self.is_odd = self.is_odd | is_odd
         return column
 
-    def _column(self, field_id: int, type_: Type) -> tuple[DomainColumn, Flags]:
+    def _column(self, field_id: int, type_: Type) -> tuple[DomainColumn, Mask]:
         if not isinstance(type_, PrimitiveType):
             raise NoColumnError(str(type_))
         column, is_odd = self._by_statistics(field_id, type_)
@@ -307,7 +306,7 @@ class _Facts:
         by_code = [self.domains.get(code, {}).get(field_id) for code in range(len(self.columns.partitions))]
         return (column if not any(by_code) else narrowed(column, by_code, codes)), is_odd
 
-    def _by_statistics(self, field_id: int, type_: PrimitiveType) -> tuple[DomainColumn, Flags]:
+    def _by_statistics(self, field_id: int, type_: PrimitiveType) -> tuple[DomainColumn, Mask]:
         stored = self.schema.field(field_id).type if field_id in self.schema else None
         if not isinstance(stored, PrimitiveType):
             return unknown_column(type_, len(self.rows)), np.zeros(len(self.rows), np.bool_)

@@ -17,13 +17,13 @@ from scan_core.expr.bound import And, BoundExpr, Call, Case, Cast, Failure, Or, 
 from scan_core.expr.evaluate import evaluation_error, judge
 from scan_core.expr.frame import not_false
 from scan_core.expr.nodes import leaf_ids
-from scan_core.expr.vectors import BoolMask, Truth
+from scan_core.expr.vectors import Truth
 from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level
 from scan_core.read.lazy import LazyColumns
 from scan_core.read.predicate import Conjunct, guess_cost
 from scan_core.read.projection import FromFile
-from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, ValueSource, Verdict, values_of
+from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
 from scan_core.rows.selection import All, Mask, RowSelection, refine, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 
@@ -66,7 +66,7 @@ def rows_of_stage_1(stages: Stages, cause: Cause) -> ByPosition:
     """The rows for which everything that stage 1 answers is true."""
 
     def find(row_group: RowGroup) -> RowSelection:
-        found: BoolMask = np.ones(row_group.num_rows, np.bool_)
+        found: npt.NDArray[np.bool_] = np.ones(row_group.num_rows, np.bool_)
         for answer in stages.answered.values():
             found = found & answer.truth(row_group.first_row_position, row_group.num_rows).true
             if not found.any():
@@ -127,7 +127,7 @@ class _MixedConjunct(Conjunct):
         keep[undecided] |= outcome.passed
         if outcome.failed is None:
             return Verdict(keep)
-        failed: Keep = np.zeros(len(keep), np.bool_)
+        failed: npt.NDArray[np.bool_] = np.zeros(len(keep), np.bool_)
         failed[undecided] = outcome.failed
         return Verdict(keep | failed, failed, evaluation_error(self.expr, outcome))
 

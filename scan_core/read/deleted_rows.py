@@ -13,6 +13,7 @@ import pyarrow as pa
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import RowGroup, StatisticsOf
 from scan_core.deletes.filter import DeleteFilter, EqualityFilter, open_delete_filter
+from scan_core.model.arrays import Mask
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import Type
@@ -23,7 +24,7 @@ from scan_core.read.lazy import DeadRows, LazyColumns
 from scan_core.read.metadata_columns import names_delete_files
 from scan_core.read.order import Worth
 from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
-from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, Verdict, values_of
+from scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, values_of
 from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 
@@ -168,7 +169,7 @@ class _DeletesWithin(Restriction):
         if all(isinstance(source, Constant) for source in sources):
             return self.whole.rows(columns, selection)
         probed = intersect(selection, self.touched)
-        stays: Keep = np.ones(selected_count(selection), np.bool_)
+        stays: Mask = np.ones(selected_count(selection), np.bool_)
         if selected_count(probed) == 0:
             return Verdict(stays)
         is_few = selected_count(probed) < _ASIDE_SHARE * selected_count(selection)
@@ -201,7 +202,7 @@ def restrict_by_deletes(
 
 def keep_living(
     deletes: EqualityFilter, sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection
-) -> Keep:
+) -> Mask:
     """Which of the selected rows these deletes leave; keys that are the same in the whole file are looked up once."""
     if all(isinstance(source, Constant) for source in sources):
         keys = [repeat(source.value, 1) for source in sources if isinstance(source, Constant)]
@@ -231,10 +232,10 @@ def find_dead_rows(
     return DeadRows(flags, pa.DictionaryArray.from_arrays(indices, pa.array(paths, pa.string())).cast(pa.string()))
 
 
-def removed_by(deletes: Iterable[Restriction], columns: LazyColumns) -> Keep:
+def removed_by(deletes: Iterable[Restriction], columns: LazyColumns) -> Mask:
     """Which rows of a row group these deletes remove; keys that cannot match are not read."""
     group = columns.row_group
-    dead: Keep = np.zeros(group.num_rows, np.bool_)
+    dead: Mask = np.zeros(group.num_rows, np.bool_)
     for restriction in deletes:
         match restriction.row_group(group, Level.ROW_GROUPS):
             case Match.NEVER:

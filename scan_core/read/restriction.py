@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.conversion import repeat
 from scan_core.columns.file_reader import RowGroup
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import EvaluationError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level, Match
@@ -24,7 +24,6 @@ from scan_core.read.order import Adaptivity
 from scan_core.read.projection import ColumnSource, Constant, FromFile
 from scan_core.rows.selection import All, RowSelection, intersect, refine, selected_count
 
-Keep = npt.NDArray[np.bool_]
 ValueSource = ColumnSource | MetadataSource
 
 
@@ -73,8 +72,8 @@ class Verdict:
         error: the error to raise if such a row survives everything else.
     """
 
-    keep: Keep
-    failed: Keep | None = None
+    keep: Mask
+    failed: Mask | None = None
     error: EvaluationError | None = None
 
 
@@ -199,7 +198,7 @@ def refine_rows(
         EvaluationError: a conjunct fails on a row that every other restriction keeps.
     """
     failures: list[tuple[RowSelection, EvaluationError]] = []
-    alive: Keep = np.ones(selected_count(selection), np.bool_)
+    alive: Mask = np.ones(selected_count(selection), np.bool_)
     rows_in = len(alive)
     collections: set[int | None] = set()
     for index in adaptivity.order(restrictions):

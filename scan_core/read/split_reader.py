@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.columns.memory_budget import MemoryBudget
+from scan_core.model.arrays import Rows
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.schema import NestedField
 from scan_core.native.compiled import may_use_numba
@@ -26,7 +25,6 @@ from scan_core.read.task import TaskReader, open_task
 from scan_core.rows.selection import RowSelection, selected_count, to_indices
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
-Rows = npt.NDArray[np.int64]
 _T = TypeVar("_T")
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from scan_core.columns.file_reader import FileReader, Habits, ReadCounts, ReadsAhead, RowGroup
 from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.deletes.filter import DeleteFilter, open_delete_filter
+from scan_core.model.arrays import Mask
 from scan_core.model.errors import UnsupportedError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.prune.verdicts import Level, Match
@@ -23,7 +24,7 @@ from scan_core.read.metadata_columns import keeps_dead_rows
 from scan_core.read.order import Adaptivity
 from scan_core.read.projection import FileProjection
 from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.restriction import ByPosition, Cause, Keep, Restriction, ValueSource, file_columns_of, refine_rows
+from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, file_columns_of, refine_rows
 from scan_core.rows.selection import All, RowSelection, from_ranges, intersect, selected_count
 from scan_core.split.tasks import FileScanTask, ScanContext
 
@@ -260,7 +261,7 @@ class TaskReader:
         selection = intersect(plan.selection, within)
         return refine_rows(plan.restrictions, columns, selection, self._adaptivity, self._metrics)
 
-    def removed_by(self, deletes: DeleteFilter, columns: LazyColumns) -> Keep:
+    def removed_by(self, deletes: DeleteFilter, columns: LazyColumns) -> Mask:
         """Which rows of a row group `deletes`, not the task's own, remove."""
         return removed_by(self._restrict_by(deletes), columns)
 

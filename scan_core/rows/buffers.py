@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Flags = npt.NDArray[np.bool_]
+from scan_core.model.arrays import Mask
 
 
 def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
@@ -26,13 +26,13 @@ def numbers(array: pa.Array, dtype: Any = None) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], kind, count=len(array), offset=array.offset * kind.itemsize)
 
 
-def validity(array: pa.Array) -> Flags | None:
+def validity(array: pa.Array) -> Mask | None:
     """True for rows that are not NULL; None if no row is NULL."""
     if array.null_count == 0:
         return None
     bitmap = array.buffers()[0]
     if bitmap is None or pa.types.is_null(array.type):  # NULL by its type, or by what it points to
-        flags: Flags = np.asarray(array.is_valid())
+        flags: Mask = np.asarray(array.is_valid())
         return flags
     first = array.offset // 8
     packed = np.frombuffer(bitmap, np.uint8)[first : (array.offset + len(array) + 7) // 8]
@@ -40,7 +40,7 @@ def validity(array: pa.Array) -> Flags | None:
     return np.unpackbits(packed, count=skipped + len(array), bitorder="little")[skipped:].view(np.bool_)
 
 
-def true_flags(array: pa.BooleanArray) -> Flags:
+def true_flags(array: pa.BooleanArray) -> Mask:
     """Where a Boolean array is true, neither false nor NULL."""
     if len(array) == 0:
         return np.empty(0, np.bool_)
@@ -76,7 +76,7 @@ def _plain_dtype(value: Any, kind: pa.DataType) -> Any:
     return np.dtype(f"i{kind.bit_width // 8}") if -limit <= value < limit else None
 
 
-def boolean_array(flags: Flags) -> pa.BooleanArray:
+def boolean_array(flags: Mask) -> pa.BooleanArray:
     """The flags as an Arrow array without NULLs."""
     packed = np.packbits(flags, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(packed)], null_count=0)
