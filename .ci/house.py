@@ -16,7 +16,7 @@ MAX_FILES = 300
 MAX_LINES = 76_000
 MAX_SINGLE_IMPORTERS = 25
 MAX_CIRCLES = 0
-MAX_IMPORTED_FROM_OUTSIDE = 62
+MAX_IMPORTED_FROM_OUTSIDE = 6
 
 _LAZY = "loaded on demand, for the time that a command takes to start"
 _COMPILED = "compiled kernels"

@@ -15,8 +15,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
 from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded
-from scan_core.model.schema import Schema
-from scan_core.scan import open_table
+from scan_core import Schema, open_table
 
 _OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 

@@ -24,7 +24,7 @@ from pipelines.publish.audit import CheckFailedError, Verdict
 from pipelines.publish.query import out_of_range, published_entry, tables_read
 from pipelines.publish.refresh import publish
 from pipelines.publish.refresh_report import PartitionWritten, PublishReport
-from scan_core.scan import open_table
+from scan_core import open_table
 
 DEFAULT_START = "2024-01-01"
 """First day offered where no published table says `start`; earlier partitions still exist in the tables."""

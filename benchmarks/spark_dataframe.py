@@ -35,7 +35,7 @@ def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, C
     import scan_core
     from scan_core.deletes.indexes import DELETE_CACHE
     from scan_core.spark import native as dead_row_bits
-    from scan_core.spark.dataframe import dataframe
+    from scan_core.spark.frames import dataframe
 
     def native(_: str) -> "DataFrame":
         dead_row_bits.forget()

@@ -35,8 +35,8 @@ def ways(
     from benchmarks.peers import raw_files
     from benchmarks.shapes import DATA
     from benchmarks.star_tables import ITEMS, inventory, items
-    from scan_core.spark.dataframe import dataframe
-    from scan_core.spark.join import join
+    from scan_core.spark.frames import dataframe
+    from scan_core.spark.joins import join
 
     last = round(ITEMS * share)
     of_items = {"small build": f"i_item_sk <= {last}", "star": _RARE}.get(shape)

@@ -241,8 +241,7 @@ def verify(
 
 def _verified(name: str, relocate: list[str] | None, config: Path | None, *, all_snapshots: bool) -> "Verification":
     from checks.damage import Registered, Verification, verify_table
-    from scan_core.model.errors import MalformedTableError
-    from scan_core.verification import Damage
+    from scan_core import Damage, MalformedTableError
 
     try:
         table = open_named_table(name, relocate, config)

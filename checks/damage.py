@@ -10,20 +10,39 @@ from typing import Any
 from uuid import UUID
 
 from checks.manifest_facts import FileFacts, read_manifests, summary_faults
-from scan_core.deletes.positions import read_deletion_vector, read_position_deletes
-from scan_core.io.files import exists, file_size, read_bytes
-from scan_core.io.location import relocate
-from scan_core.metadata.avro_container import AvroError, parse_avro_schema, read_blocks, read_header
-from scan_core.metadata.avro_decoders import Wanted, compile_record
-from scan_core.metadata.manifest_list import ManifestFile, snapshot_manifests
-from scan_core.metadata.table_json import decompress, load_document, read_document
-from scan_core.model.errors import MemoryLimitError, ScanError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, Snapshot
-from scan_core.rows.roaring import position_count
-from scan_core.scan import Table
-from scan_core.verification import Damage, VerifiedBytes, verify_bytes
+from scan_core import (
+    Damage,
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileFormat,
+    MemoryLimitError,
+    ScanError,
+    ScanMetrics,
+    ScanOptions,
+    Snapshot,
+    Table,
+    UnsupportedError,
+    VerifiedBytes,
+    position_count,
+    read_deletion_vector,
+    read_position_deletes,
+    verify_bytes,
+)
+from scan_core.io import exists, file_size, read_bytes, relocate
+from scan_core.metadata import (
+    AvroError,
+    ManifestFile,
+    Wanted,
+    compile_record,
+    decompress_document,
+    load_document,
+    parse_avro_schema,
+    read_blocks,
+    read_document,
+    read_header,
+    snapshot_manifests,
+)
 
 METADATA, MANIFEST_LIST, MANIFEST, DATA, DELETES, PUFFIN = (
     "metadata",
@@ -179,7 +198,7 @@ class _Verifier:
         self._found.num_files[METADATA] = 1
         self._found.num_bytes += len(data)
         self._found.unprotected.append(Unprotected(path, METADATA, ("everything (Iceberg metadata has no checksum)",)))
-        document = load_document(decompress(data, path))
+        document = load_document(decompress_document(data, path))
         for place, problem in _metadata_faults(document, self._table, registered):
             self._damaged(path, place, problem)
 

@@ -17,8 +17,7 @@ from checks.reference.expected_rows import AdoptedRows, changed_keys, fold_log
 from checks.reference.sql_columns import open_connection
 from checks.subject import DELETED_FLAG, Subject
 from pipelines.iceberg.positions import LOG_ORDINAL
-from scan_core.model.errors import ScanError
-from scan_core.scan import Scan
+from scan_core import Scan, ScanError
 
 
 def mirror_equals_reference(subject: Subject) -> CheckResult:

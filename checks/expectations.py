@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, canonical, sample
-from scan_core.model.schema import Schema
+from scan_core import Schema
 
 
 @dataclass(frozen=True, slots=True)

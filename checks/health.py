@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import scan_core
 from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
-from scan_core.model.schema import StructType
+from scan_core import StructType
 
 DEFAULT_MOST_DELETE_FILES = 1_000
 """Opening a small delete file costs about 0.1 ms: beyond this, a scan of a small table is mostly that."""

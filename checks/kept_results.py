@@ -14,7 +14,7 @@ from uuid import uuid4
 from checks.comparison import CheckResult
 from checks.subject import Subject
 from pipelines.iceberg.storage import Storage
-from scan_core.model.errors import ScanError
+from scan_core import ScanError
 
 FOLDER = "nevermore-checks"
 """Beside manifests: one file for each snapshot that was checked."""

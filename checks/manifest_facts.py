@@ -16,31 +16,56 @@ import pyarrow.compute as pc
 
 from checks.comparison import CheckResult
 from checks.subject import Subject
-from scan_core.columns.conversion import descended
-from scan_core.columns.file_reader import FileReader, field_id_of
-from scan_core.columns.memory_budget import MemoryBudget
-from scan_core.deletes.positions import FILE_PATH_ID, POSITION_ID, read_deletion_vector
-from scan_core.files.open_file import open_file
-from scan_core.io.files import file_size
-from scan_core.io.location import relocate
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, snapshot_manifests
-from scan_core.metadata.manifests import read_data_manifests, read_delete_manifests
-from scan_core.model.errors import MalformedTableError, MemoryLimitError, ScanError, UnsupportedError
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import UNSUPPORTED_TYPES, NestedField, PrimitiveType, Schema, StructType
-from scan_core.model.snapshot import ContentFile, DataFile, DeleteContent, DeleteFile, PartitionSpec, Snapshot
-from scan_core.model.statistics import ColumnStatistics, decode_bound
-from scan_core.model.table_metadata import TableMetadata
-from scan_core.model.transforms import Transform, normalise_value, parse_transform, partition_value
-from scan_core.plan.explain import partition_text
-from scan_core.read.file_statistics import FileStatistics
-from scan_core.read.projection import Constant, FileProjection, partition_scalar
-from scan_core.read.split_reader import read_split
-from scan_core.rows.selection import All, from_ranges
-from scan_core.scan import Table
-from scan_core.split.tasks import FileScanTask, ScanContext, Split
-from scan_core.verification import Damage, verify_bytes
+from scan_core import (
+    FILE_PATH_ID,
+    POSITION_ID,
+    UNSUPPORTED_TYPES,
+    ColumnStatistics,
+    ContentFile,
+    Damage,
+    DataFile,
+    DeleteContent,
+    DeleteFile,
+    FileProjection,
+    FileScanTask,
+    FileStatistics,
+    MalformedTableError,
+    MemoryLimitError,
+    NestedField,
+    PartitionSpec,
+    PrimitiveType,
+    ScanContext,
+    ScanError,
+    ScanMetrics,
+    ScanOptions,
+    Schema,
+    Snapshot,
+    Split,
+    StructType,
+    Table,
+    TableMetadata,
+    Transform,
+    UnsupportedError,
+    decode_bound,
+    descended,
+    normalise_value,
+    parse_transform,
+    partition_scalar,
+    partition_text,
+    partition_value,
+    read_deletion_vector,
+    read_split,
+    verify_bytes,
+)
+from scan_core.files import decode_column, field_id_of, open_file
+from scan_core.io import file_size, relocate
+from scan_core.metadata import (
+    DATA_MANIFEST,
+    ManifestFile,
+    read_data_manifests,
+    read_delete_manifests,
+    snapshot_manifests,
+)
 
 NAME = "manifests_match_files"
 MOST_TOLD = 20
@@ -325,7 +350,7 @@ class FileFacts:
             for claim in self._claims(file):
                 field = claim.path[-1]
                 is_of_rows = isinstance(file, DataFile) and isinstance(claim, _PartitionValue)
-                if not is_of_rows and _is_absent(projection, field.field_id):
+                if not is_of_rows and projection.is_absent(field.field_id):
                     continue  # what stands in for the column is no matter of this file's
                 for group in reader.row_groups:
                     known = statistics.of(group, {field.field_id: field.type})(field.field_id)
@@ -361,7 +386,7 @@ class FileFacts:
                 claim
                 for claim in self._claims(file)
                 if (isinstance(file, DataFile) and isinstance(claim, _PartitionValue))
-                or not _is_absent(projection, claim.path[-1].field_id)
+                or not projection.is_absent(claim.path[-1].field_id)
             ]
             columns = {path[0].field_id: path[0] for path in self._paths.values()}
             in_file = {i for i in columns if projection.index_of(i) is not None}
@@ -371,7 +396,7 @@ class FileFacts:
             for index in unknown:
                 name = reader.arrow_schema.field(index).name
                 try:
-                    _decode(reader, index)
+                    decode_column(reader, index)
                 except MalformedTableError as error:
                     yield f"column {name!r}", _without_path(error, file.path)
         for field_id, field in columns.items():
@@ -518,24 +543,8 @@ class FileFacts:
                 )
 
 
-def _decode(reader: FileReader, column: int) -> None:
-    """Decode a column of a file that the table does not know, as much at a time as fits."""
-    budget = MemoryBudget(ScanOptions(parallelism=1))
-    for group in reader.row_groups:
-        rows = range(group.num_rows)
-        windows = reader.windows(group, [column], rows, budget.limits)
-        if windows is None:
-            reader.read(group, [column], All(group.num_rows))
-        for window in windows or ():
-            reader.read(group, [column], from_ranges([(window.start, window.stop)], group.num_rows), window)
-
-
 def _without_path(error: ScanError, path: str) -> str:
     return str(error).removeprefix(f"{path}: ")
-
-
-def _is_absent(projection: FileProjection, field_id: int) -> bool:
-    return isinstance(projection.leaf(field_id), Constant)
 
 
 def _steps(path: Sequence[NestedField]) -> list[int]:

@@ -30,8 +30,8 @@ from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
 from pipelines.mirrors.table_shape import KEY
-from scan_core.io.location import parse_location
-from scan_core.model.table_metadata import TableMetadata
+from scan_core import TableMetadata
+from scan_core.io import parse_location
 
 NAME = "nothing_was_rolled_back"
 

@@ -30,15 +30,22 @@ from pipelines.publish.audit import StagedRows, Verdict
 from pipelines.publish.lineage.sql_functions import unrepeatable
 from pipelines.publish.query import arguments, published_entry, published_query
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
-from scan_core.columns.conversion import public_batch
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
-from scan_core.model.transforms import parse_transform
-from scan_core.plan.planner import ScanPlan
-from scan_core.read.read_ahead import FilesAhead
-from scan_core.read.split_reader import count_split, read_split
-from scan_core.scan import Scan, open_table
-from scan_core.split.tasks import Split
+from scan_core import (
+    FilesAhead,
+    PrimitiveType,
+    Scan,
+    ScanMetrics,
+    ScanPlan,
+    Schema,
+    Split,
+    Type,
+    arrow_type,
+    count_split,
+    open_table,
+    parse_transform,
+    public_batch,
+    read_split,
+)
 
 _MOST_DIGITS = 38
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}

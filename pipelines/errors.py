@@ -6,7 +6,7 @@ error: it goes to quarantine.
 
 from typing import ClassVar
 
-from scan_core.model.errors import hidden, hide_in_error
+from scan_core import hide_in_error, hide_secrets
 
 
 class PipelineError(Exception):
@@ -16,7 +16,7 @@ class PipelineError(Exception):
 
     def __str__(self) -> str:
         hide_in_error(self)  # a traceback goes on to what led to it
-        return hidden(Exception.__str__(self))
+        return hide_secrets(Exception.__str__(self))
 
 
 class ConfigError(PipelineError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.joins.column_keys import MOST_RANGES, KeyField, KeyRanges, engine_array, engine_values, merged_ranges
 from scan_core.joins.key_set import KeySet
 from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text

@@ -14,8 +14,7 @@ import numpy as np
 from scan_core.bitmaps.column_index import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_bitmap, decode_directory
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.deletes.positions import check_vector_frame
-from scan_core.files.avro import MAX_BLOCK_BYTES, read_block
-from scan_core.files.avro import read_header as read_avro_header
+from scan_core.files.avro import MAX_BLOCK_BYTES, read_avro_header, read_block
 from scan_core.files.parquet.checksums import BLOOM_FILTER, COLUMN_INDEX, OFFSET_INDEX, check_part, damaged_entry
 from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
 from scan_core.files.parquet.footer import read_footer as read_parquet_footer

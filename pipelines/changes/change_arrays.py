@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.changes.keys import check_key_types, encode_keys, same_rows
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 
 class ChangeArrays:

@@ -30,9 +30,7 @@ from pipelines.iceberg.loaded_table import (
 from pipelines.iceberg.row_shape import without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, write_rows
-from scan_core.expr.nodes import Constantish, Expr, col
-from scan_core.model.schema import Schema, StructType, arrow_type
-from scan_core.scan import Table
+from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, col
 
 ORDINAL = "ordinal"
 FIRST_ROWS = 10_000

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from pipelines.changes.keys import KeySet, same_rows
 from pipelines.errors import PipelineError
-from scan_core.io.private_files import spill_folder, user_folder
-from scan_core.keys.columns import key_column
-from scan_core.keys.hash import hash_rows, hash_seed
+from scan_core import hash_rows, hash_seed, key_column
+from scan_core.io import spill_folder, user_folder
 
 
 class SpilledTables:

@@ -21,7 +21,7 @@ from pipelines.decode.feed import POSITION
 from pipelines.errors import ConfigError, SchemaConflictError
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import member, without_extensions
-from scan_core.expr.nodes import col
+from scan_core import col
 
 
 def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -100,7 +100,7 @@ def changeable_table(name: str, config: Path | None) -> Any:
         return name
     if config is not None or DEFAULT_CONFIG.exists():
         return _catalog_table(name, config or DEFAULT_CONFIG, changes=True)
-    from scan_core.io.catalog import load_table
+    from scan_core.io import load_table
 
     return load_table(name, {})
 
@@ -126,7 +126,7 @@ def is_identifier(name: str) -> bool:
 def _catalog_table(name: str, config: Path, *, changes: bool) -> Any:
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog, open_to_look
-    from scan_core.model.errors import TableNotFoundError
+    from scan_core import TableNotFoundError
 
     settings = load(config)
     opened = open_to_look(settings) if not changes else open_catalog(settings) if has_catalog(settings) else None

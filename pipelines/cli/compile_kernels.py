@@ -7,7 +7,7 @@ import importlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from scan_core.native.machine_code import KEYS, load_kernels, uncompiled
+from scan_core.native import KEYS, load_kernels, uncompiled
 
 MODULES = (
     "pipelines.jsonscan.object_kernels",

@@ -17,7 +17,7 @@ import typer
 
 from pipelines import own_version
 from pipelines.errors import PipelineError
-from scan_core.model.errors import HidingStream, hide_in_error
+from scan_core import HidingStream, hide_in_error
 
 
 def usage_message(error: Any) -> str:
@@ -156,7 +156,7 @@ def _exit_code(error: Exception) -> int | None:
         return error.exit_code
     if isinstance(error, OSError):
         return 1
-    from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateError, ScanError
+    from scan_core import ColumnNotFoundError, OptionError, PredicateError, ScanError
 
     if isinstance(error, ScanError):
         return 2 if isinstance(error, ColumnNotFoundError | OptionError | PredicateError) else 1

@@ -29,8 +29,7 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from pipelines.changes.change_log import KeyLog
     from pipelines.cli.row_output import RowSource
-    from scan_core import ScanMetrics
-    from scan_core.why import KeyReport, RowFate
+    from scan_core import KeyReport, RowFate, ScanMetrics
 
 
 def scan(
@@ -202,7 +201,7 @@ def why(
     Example: `nevermore why warehouse/shop/orders --key id=5`
     """
     from pipelines.cli.arguments import build_scan
-    from scan_core.why import key_report
+    from scan_core import key_report
 
     values = parse_key(",".join(key))
     scan = build_scan(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import ConfigError
-from scan_core.io.private_files import whole_file
+from scan_core.io import whole_file
 
 RENDER_ROWS = 8_192
 """Rows turned into Python objects at a time."""

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
     from pipelines.config.project import Config
     from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
-    from scan_core import Scan, Table
-    from scan_core.model.snapshot import ContentFile, DeleteFile, Snapshot
-    from scan_core.model.table_metadata import TableMetadata
-    from scan_core.split.tasks import FileScanTask
+    from scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 
 
 def tables(
@@ -316,8 +313,7 @@ def _snapshot(snapshot: "Snapshot", metadata: "TableMetadata", history: set[int]
 
 
 def _files(scan: "Scan") -> dict[str, Any]:
-    from scan_core.metadata.manifest_list import DATA_MANIFEST, snapshot_manifests
-    from scan_core.metadata.manifests import read_delete_manifests
+    from scan_core.metadata import DATA_MANIFEST, read_delete_manifests, snapshot_manifests
 
     plan, metadata = scan.plan(), scan.table.metadata
     applying = [_deletes_of(task) for task in plan.tasks]
@@ -361,7 +357,7 @@ def _identity(file: "DeleteFile") -> tuple[str, int | None]:
 
 
 def _facts_of_table(file: "ContentFile", metadata: "TableMetadata") -> dict[str, Any]:
-    from scan_core.plan.explain import partition_text
+    from scan_core import partition_text
 
     spec = metadata.specs[file.spec_id]
     return {

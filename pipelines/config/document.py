@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipelines.errors import ConfigError
-from scan_core.model.errors import remember, remember_passwords
+from scan_core import remember_passwords, remember_secret
 
 WORKSPACE = """\
 load_from:
@@ -169,7 +169,7 @@ class ConfigDocument:
             if found is None:
                 raise ConfigError(f"{self.where(place)}: environment variable {match[1]} is not set")
             if match[1] in os.environ:
-                remember(match[1], found)
+                remember_secret(match[1], found)
             return found
 
         filled = _VARIABLE.sub(replace, value)

@@ -14,8 +14,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
-from scan_core.model.schema import PrimitiveType, Type, arrow_type
-from scan_core.model.transforms import parse_transform
+from scan_core import PrimitiveType, Type, arrow_type, parse_transform
 
 _LIKE_NULL = re.compile("'*null'*")
 """Text that in a key stands between quotes, for `null` is the key of NULL."""

@@ -64,8 +64,7 @@ def _day(value: Any) -> Any:
 
 def _type_name(value: str) -> str:
     """The Iceberg type of a column, in its own words."""
-    from scan_core.model.errors import ScanError
-    from scan_core.model.schema import parse_type
+    from scan_core import ScanError, parse_type
 
     try:
         parse_type(value)

@@ -22,7 +22,7 @@ from pipelines.decode.json_columns import (
 )
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.jsonscan.spans import SpanColumn
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 
 def decode(array: pa.Array, wanted: ValueType) -> Decoded:

@@ -20,7 +20,7 @@ from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import TableFeed
 from pipelines.decode.image import Columns, Image, is_whole, typed
 from pipelines.decode.value_types import ValueType, describe, encodings_of, with_plain_decimals
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 
 class Rejections:

@@ -25,8 +25,8 @@ from fastavro import parse_schema, schemaless_reader
 from pipelines.decode.feed_schemas import decimal_type, logical_type
 from pipelines.decode.value_types import Encoding, ValueType
 from pipelines.errors import ConfigError, SourceError
-from scan_core.files.avro import AvroField, encode_long, parse_record
-from scan_core.model.arrays import Mask
+from scan_core import Mask
+from scan_core.files import AvroField, encode_long, parse_record
 
 _PHYSICAL: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -13,7 +13,7 @@ from pipelines.decode.casting import cast_each
 from pipelines.decode.json_columns import TEXT_KINDS, json_text
 from pipelines.decode.value_types import Encoding, ValueType, describe
 from pipelines.jsonscan.spans import SpanColumn
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 OPS: tuple[str, ...] = ("r", "c", "u", "d", "t")
 """Read (snapshot), create, update, delete, truncate: Debezium's letters."""

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipelines.decode.value_types import DATE_STYLES, Encoding
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 MAX_NUMBER_CHARACTERS = 4_096
 """Longer text is no number: a double's exact digits take 1,100 characters, and a decimal's 40."""

@@ -33,7 +33,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import SpanColumn
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 NOTHING = ValueType(pa.null())
 MAX_INFERRED_MEMBERS = 200

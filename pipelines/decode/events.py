@@ -28,7 +28,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 SQL_SERVER_OPERATION = "__$operation"
 USUAL_OP_COLUMNS = (

@@ -23,7 +23,7 @@ from pipelines.jsonscan import row_kernels, text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Ready, SpanColumn, no_documents
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
 

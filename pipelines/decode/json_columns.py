@@ -21,7 +21,7 @@ from pipelines.jsonscan import binary_kernels, double_kernels, row_kernels, text
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import SpanColumn
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 Decoded = tuple[pa.Array, Mask]
 """A column and the mask of values that are none (NULL in the column)."""

@@ -11,8 +11,7 @@ from enum import Enum
 import pyarrow as pa
 
 from pipelines.errors import ConfigError
-from scan_core.model.errors import ScanError
-from scan_core.model.schema import arrow_type, parse_type
+from scan_core import ScanError, arrow_type, parse_type
 
 
 class Encoding(Enum):

@@ -35,7 +35,7 @@ from pipelines.decode.json_columns import integers, json_text
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 _CANAL_NAMES = (
     "data",

@@ -42,7 +42,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 Ops = NDArray[np.uint8]
 

@@ -43,7 +43,7 @@ from pipelines.errors import ConfigError, SourceError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import Documents, Members, from_binary
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 ORIGIN_PREFIXES = ("__", "__source_")
 """Before `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""

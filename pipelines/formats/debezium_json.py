@@ -39,7 +39,7 @@ from pipelines.jsonscan import text_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_nested, scan_objects
 from pipelines.jsonscan.spans import Documents, Members, Nested, SpanColumn, from_binary, no_documents
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 MAX_COMPARED_SCHEMAS = 64
 """Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""

@@ -49,7 +49,7 @@ from pipelines.formats.wal2json import Wal2JsonOptions, complete_transactions, d
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain_names
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 OTHER_TABLE = -1
 NO_TABLE = -2

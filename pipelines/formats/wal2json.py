@@ -36,7 +36,7 @@ from pipelines.errors import ConfigError
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_arrays, scan_objects
 from pipelines.jsonscan.spans import Documents, Elements, Members, SpanColumn, from_binary
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pipelines.errors import CatalogMismatchError, ConfigError, SourceError
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
-from scan_core.model.schema import NestedField, Schema
+from scan_core import NestedField, Schema
 
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",

@@ -22,8 +22,7 @@ from pipelines.iceberg.manifests import ManifestEntry, Selection, SnapshotManife
 from pipelines.iceberg.metadata_swap import supports, swap_snapshot
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
-from scan_core.model.schema import Schema
-from scan_core.model.snapshot import PartitionSpec
+from scan_core import PartitionSpec, Schema
 
 ATTEMPTS = 5
 PAUSE_SECONDS = 1.0

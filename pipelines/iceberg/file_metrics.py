@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.iceberg.row_shape import member
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 BOUND_LENGTH = 16
 """Characters or bytes of a bound: Iceberg's `truncate(16)`."""

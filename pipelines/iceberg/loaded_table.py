@@ -9,12 +9,9 @@ from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.positions import current_snapshot
 from pipelines.iceberg.sqlite_catalog import StoredTable
 from pipelines.iceberg.storage import Storage
-from scan_core.io.catalog import table_facts
-from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import parse_metadata
-from scan_core.model.schema import Schema, Type, parse_schema
-from scan_core.model.snapshot import PartitionField, PartitionSpec
-from scan_core.scan import Table, places_of
+from scan_core import PartitionField, PartitionSpec, Schema, Table, Type, parse_schema, places_of
+from scan_core.io import FileIOConfig, table_facts
+from scan_core.metadata import parse_metadata
 
 
 def open_current(table: Any) -> Table:

@@ -18,9 +18,8 @@ from pipelines.iceberg.loaded_table import metadata_location, source_types
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.storage import Storage
-from scan_core.metadata.avro_container import BLANK_SYNC, AvroError, malformed_avro, read_header, with_checksum
-from scan_core.model.schema import PrimitiveType, Schema, Type
-from scan_core.model.snapshot import PartitionField, PartitionSpec
+from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type
+from scan_core.metadata import BLANK_SYNC, AvroError, malformed_avro, read_header, with_checksum
 
 Record = dict[str, Any]
 

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipelines.iceberg.storage import Storage
-from scan_core.files.parquet.checksums import (
+from scan_core import NestedField, PrimitiveType
+from scan_core.files import (
     BLOOM_FILTER,
     COLUMN_INDEX,
     HEADER_BYTES,
@@ -22,11 +23,11 @@ from scan_core.files.parquet.checksums import (
     OFFSET_INDEX,
     PAGE_HEADERS,
     blank_entries,
+    page_places,
+    parse_footer,
+    parse_offset_index,
     sealed,
 )
-from scan_core.files.parquet.footer import parse_footer
-from scan_core.files.parquet.pages import page_places, parse_offset_index
-from scan_core.model.schema import NestedField, PrimitiveType
 
 SAMPLE_RUNS = 16
 SAMPLE_RUN_ROWS = 64

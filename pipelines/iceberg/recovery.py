@@ -29,7 +29,7 @@ from pipelines.iceberg.catalog import (
     sqlite_file,
 )
 from pipelines.iceberg.metadata_swap import swap_location
-from scan_core.metadata.avro_container import BLANK_SYNC, with_checksum
+from scan_core.metadata import BLANK_SYNC, with_checksum
 
 _POSITION_DELETES = 1
 _REMOVED = 2

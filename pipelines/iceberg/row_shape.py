@@ -13,9 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import SchemaConflictError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type, arrow_type
-from scan_core.model.snapshot import PartitionSpec
-from scan_core.model.transforms import parse_transform
+from scan_core import (
+    ListType,
+    MapType,
+    NestedField,
+    PartitionSpec,
+    PrimitiveType,
+    Schema,
+    StructType,
+    Type,
+    arrow_type,
+    parse_transform,
+)
 
 
 def parquet_schema(schema: Schema) -> pa.Schema:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.errors import SchemaConflictError
-from scan_core.model.schema import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
+from scan_core import ListType, MapType, NestedField, PrimitiveType, Schema, StructType, Type
 
 
 def schema_document(schema: Schema) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from urllib.parse import quote
 
 import orjson
 
-from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.metadata.table_json import parse_metadata
-from scan_core.model.errors import ScanError
-from scan_core.model.table_metadata import TableMetadata
+from scan_core import ScanError, TableMetadata
+from scan_core.io import FileIOConfig, parse_location
+from scan_core.metadata import parse_metadata
 
 _COLUMNS = frozenset({"catalog_name", "table_namespace", "table_name", "metadata_location"})
 _OWN_SETTINGS = ".pyiceberg.yaml"

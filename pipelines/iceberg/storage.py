@@ -15,9 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from scan_core.io import files
-from scan_core.io.catalog import filesystem
-from scan_core.io.location import FileIOConfig, parse_location
+from scan_core.io import FileIOConfig, filesystem, parse_location, read_bytes
 
 CrashPoint = Literal["after-files", "after-manifests", "after-commit", "before-acknowledgement"]
 VARIABLE = "NEVERMORE_CRASH_AT"
@@ -71,7 +69,7 @@ class Storage:
 
     def read(self, path: str) -> bytes:
         """All bytes of a file."""
-        return files.read_bytes(path, self.io)
+        return read_bytes(path, self.io)
 
     def files_in(self, folder: str) -> list[str]:
         """Paths of the files directly in a folder; none if it does not exist."""

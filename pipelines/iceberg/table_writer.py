@@ -35,8 +35,7 @@ from pipelines.iceberg.row_shape import (
     split_by_partition,
 )
 from pipelines.iceberg.storage import Storage
-from scan_core.model.schema import ListType, MapType, PrimitiveType, Schema, StructType
-from scan_core.model.snapshot import PartitionSpec
+from scan_core import ListType, MapType, PartitionSpec, PrimitiveType, Schema, StructType
 
 _ILLEGAL_KEYS = frozenset({"float", "double"})
 

@@ -27,8 +27,8 @@ from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
 from pipelines.sources.files import FileBatch
-from scan_core.io.private_files import remove_leftovers
-from scan_core.model.errors import ScanError
+from scan_core import ScanError
+from scan_core.io import remove_leftovers
 
 RARELY = 1_000
 """Collections of the middle generation before a full one comes by itself: some millions of new objects."""

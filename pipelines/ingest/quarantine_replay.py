@@ -37,8 +37,7 @@ from pipelines.ingest.table_ingest import TableIngest
 from pipelines.sources.csv_file import LOAD_WITHOUT, Dialect, read_records
 from pipelines.sources.file_documents import split_keys
 from pipelines.sources.file_options import FileOptions, Layout
-from scan_core import col
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows, col
 
 _Schema = tuple[str, tuple[str, ...]]
 

@@ -27,7 +27,7 @@ from pipelines.ingest.table_patterns import SOURCE_TABLE
 from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
-from scan_core.model.schema import arrow_type
+from scan_core import arrow_type
 
 
 class PendingChanges:

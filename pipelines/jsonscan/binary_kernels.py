@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import Bytes, Places, require
-from scan_core.native.machine_code import callee, kernel
+from scan_core.native import callee, kernel
 
 Mask = NDArray[np.bool_]
 

@@ -22,7 +22,7 @@ from pipelines.jsonscan.value_kernels import (
     skip_value,
     status_of_other,
 )
-from scan_core.native.machine_code import kernel
+from scan_core.native import kernel
 
 
 @kernel("u8[] i32[] i32[] i32[]= i32[] i32[]= i32[]= i8[]= i8[]= bool u8[]=")

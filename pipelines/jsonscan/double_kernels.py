@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import ONE, Bytes, high_product, leading_zeros, require
-from scan_core.native.machine_code import callee, kernel
+from scan_core.native import callee, kernel
 
 SMALLEST, LARGEST = -342, 308
 """Powers of ten beyond which every number of 19 digits is zero or infinite."""

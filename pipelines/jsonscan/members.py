@@ -18,7 +18,7 @@ from pipelines.errors import SourceError
 from pipelines.jsonscan import document_kernels, object_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.spans import Bytes, Documents, Elements, Kinds, Members, Nested, Numbers, Places, SpanColumn
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 _PADDING = 8
 """Bytes behind the names: kernels compare eight at a time."""

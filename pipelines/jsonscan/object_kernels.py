@@ -33,7 +33,7 @@ from pipelines.jsonscan.value_kernels import (
     status_of_other,
 )
 from pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
-from scan_core.native.machine_code import callee, inlined, kernel
+from scan_core.native import callee, inlined, kernel
 
 # mypy: disable-error-code="untyped-decorator,no-any-return,assignment,return-value"
 # ruff: noqa: C901, FBT001, PLR0912, PLR0915, PLR0917, PLR1714, SIM109 - one compiled loop per kernel, which takes arrays one by one; Numba inlines no generators

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipelines.jsonscan.double_kernels import double_of
 from pipelines.jsonscan.text_kernels import copy_text, integer_of
 from pipelines.jsonscan.value_kernels import ESCAPED, ONE, STRING, Bytes, Kinds, Places, require
-from scan_core.native.machine_code import kernel
+from scan_core.native import kernel
 
 TEXT, INTEGER, DOUBLE = range(3)
 BLOCK_ROWS = 64

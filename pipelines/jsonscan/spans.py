@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.jsonscan import row_kernels
 from pipelines.jsonscan import value_kernels as kernels
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import EIGHT, ESCAPED, ONE, Bytes, Kinds, Places, put_word, require, word_at
-from scan_core.native.machine_code import callee, inlined, kernel
+from scan_core.native import callee, inlined, kernel
 
 Mask = NDArray[np.bool_]
 

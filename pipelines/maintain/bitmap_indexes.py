@@ -31,29 +31,45 @@ from pipelines.iceberg.metadata_swap import (
     swap_location,
 )
 from pipelines.iceberg.storage import Storage
-from scan_core.bitmaps.column_index import (
+from scan_core import (
+    DataFile,
+    FileScanTask,
+    ListType,
+    MalformedTableError,
+    MissingFileError,
+    NestedField,
+    PrimitiveType,
+    Rows,
+    ScanContext,
+    ScanOptions,
+    Schema,
+    Snapshot,
+    StructType,
+    Table,
+    UnsupportedError,
+    arrow_type,
+    column_batches,
+)
+from scan_core.bitmaps import (
     BLOB_TYPE,
     COLUMN_TYPE,
     DATA_FILE,
     DIRECTORY_BYTES,
     FILE_BYTES,
+    FILE_SUFFIX,
     IS_LIST,
+    MAGIC,
     RECORD_COUNT,
+    PuffinBlob,
+    cached_footer,
+    describes,
     encode_directory,
+    footer_bytes,
     is_indexable,
+    read_footer,
+    statistics_paths,
 )
-from scan_core.bitmaps.find import FILE_SUFFIX, cached_footer, describes, statistics_paths
-from scan_core.bitmaps.puffin import MAGIC, PuffinBlob, footer_bytes, read_footer
-from scan_core.io.files import exists, read_bytes
-from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.model.arrays import Rows
-from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError
-from scan_core.model.options import ScanOptions
-from scan_core.model.schema import ListType, NestedField, PrimitiveType, Schema, StructType, arrow_type
-from scan_core.model.snapshot import DataFile, Snapshot
-from scan_core.read.split_reader import column_batches
-from scan_core.scan import Table
-from scan_core.split.tasks import FileScanTask, ScanContext
+from scan_core.io import FileIOConfig, exists, parse_location, read_bytes
 
 _VERSIONED = re.compile(r"v(\d+)\.metadata\.json")
 _HINT = "version-hint.text"

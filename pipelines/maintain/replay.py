@@ -31,7 +31,7 @@ from pipelines.ingest.report import TableReport
 from pipelines.ingest.table_ingest import TableIngest
 from pipelines.mirrors.mirror import Mirror
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,9 @@ from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.positions import current_snapshot
 from pipelines.iceberg.row_shape import distinct_rows
 from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
-from scan_core.io.cache import BoundedCache
-from scan_core.metadata.manifest_list import DATA_MANIFEST, snapshot_manifests
-from scan_core.metadata.manifests import read_data_manifests
-from scan_core.model.arrays import Mask
-from scan_core.model.schema import PrimitiveType, Schema
-from scan_core.model.snapshot import DataFile, PartitionSpec
-from scan_core.model.statistics import decode_bound
+from scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound
+from scan_core.io import BoundedCache
+from scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
 
 MOST_FILES = 20_000
 """Above this the bounds are not looked at: reading them would cost more than the delete rows."""

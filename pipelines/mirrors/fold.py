@@ -18,7 +18,7 @@ from pipelines.decode.batches import count_ops
 from pipelines.errors import SchemaConflictError
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import without_extensions
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from pipelines.mirrors.fold import (
 from pipelines.mirrors.mirror_lookup import FoundRows, all_rows, complete, find_rows
 from pipelines.mirrors.partial_removals import Removals
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]

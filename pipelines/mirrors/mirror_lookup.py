@@ -18,7 +18,7 @@ from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import conform, member, without_extensions
 from pipelines.mirrors.fold import FoldResult, fold
-from scan_core.model.arrays import Mask, Rows
+from scan_core import Mask, Rows
 
 SPEC_ID = "_spec_id"
 _LISTED_KEYS = 500

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import require
-from scan_core.native.machine_code import kernel
+from scan_core.native import kernel
 
 Ints = NDArray[np.int64]
 

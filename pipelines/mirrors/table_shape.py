@@ -13,9 +13,7 @@ from pipelines.errors import ConfigError
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import check_key
-from scan_core.model.errors import ScanError
-from scan_core.model.schema import NestedField, PrimitiveType, Schema, arrow_type, parse_type
-from scan_core.model.transforms import parse_transform
+from scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type, parse_transform, parse_type
 
 RESERVED_NAMES = frozenset(
     {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}

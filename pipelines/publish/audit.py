@@ -13,7 +13,7 @@ from pipelines.errors import PublishError
 from pipelines.iceberg.file_metrics import FileContent
 from pipelines.publish.abandoned_runs import REFUSED_KEPT_SECONDS
 from pipelines.publish.publish_commit import StagedSnapshot
-from scan_core.scan import Scan
+from scan_core import Scan
 
 CHECKS = "nevermore.checks"
 """Of a summary: the checks that the mirrors read and the rows have passed, as JSON; or `unchecked`."""

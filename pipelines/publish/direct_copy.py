@@ -11,12 +11,9 @@ from sqlglot import exp
 from pipelines.iceberg.table_writer import RollingWriter
 from pipelines.publish.query import PublishedQuery
 from pipelines.publish.task import PublishTask, TaskReport
-from scan_core.model.metrics import ScanMetrics
-from scan_core.native.compiled import is_missed
-from scan_core.read.split_reader import read_split
-from scan_core.spark.types import conform
-from scan_core.spark.worker_archives import keep_archives_of_spark
-from scan_core.split.packing import unpack_split
+from scan_core import ScanMetrics, read_split, unpack_split
+from scan_core.native import is_missed
+from scan_core.spark import conform, keep_archives_of_spark
 
 _SIMPLE = frozenset({"expressions", "from", "from_", "kind", "hint"})
 """Parts of a query that select columns and do nothing else; `kind` and `hint` must be empty."""

@@ -18,15 +18,18 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
 from pipelines.publish.query import PublishedQuery
-from scan_core.diff import Changes, ChangeType, read_changes
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.schema import PrimitiveType
-from scan_core.scan import Scan, open_table
-from scan_core.spark.dataframe import dataframe, parallelism_of, reports_of
-from scan_core.spark.reports import TaskReports
-from scan_core.spark.source import SPLITS_PER_CORE
-from scan_core.spark.types import arrow_schema_of, conform, spark_schema
-from scan_core.spark.worker_archives import keep_archives_of_spark
+from scan_core import Changes, ChangeType, PrimitiveType, Scan, ScanMetrics, open_table, read_changes
+from scan_core.spark import (
+    SPLITS_PER_CORE,
+    TaskReports,
+    arrow_schema_of,
+    conform,
+    dataframe,
+    keep_archives_of_spark,
+    parallelism_of,
+    reports_of,
+    spark_schema,
+)
 
 
 @dataclass(frozen=True, slots=True)

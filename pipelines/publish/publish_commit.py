@@ -46,7 +46,7 @@ from pipelines.iceberg.table_writer import check_key, write_deletes
 from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
 from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
 from pipelines.publish.task import TaskDeletes, task_deletes, written_keys
-from scan_core.model.schema import NestedField
+from scan_core import NestedField
 
 Update = Mapping[str, Any]
 

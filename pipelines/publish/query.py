@@ -22,9 +22,7 @@ from pipelines.publish.lineage.partition_lineage import Reach, ScanCondition, re
 from pipelines.publish.lineage.query_shape import PARTITION, PARTITION_END, PARTITION_START
 from pipelines.publish.lineage.query_tree import DIALECT, qualified, takes_all_columns, traceable
 from pipelines.publish.lineage.sql_functions import unrepeatable
-from scan_core.expr.parse import require_bounded
-from scan_core.model.errors import PredicateError
-from scan_core.model.schema import ListType, MapType, NestedField, Schema, StructType, Type
+from scan_core import ListType, MapType, NestedField, PredicateError, Schema, StructType, Type, require_bounded
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters that every partitioned table has."""

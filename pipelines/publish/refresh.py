@@ -76,9 +76,8 @@ from pipelines.publish.state import (
 from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import CopiedRows, QueryRows, Rows, file_layout, query_result, rows_beyond, rows_of
 from pipelines.spark.session import project_session
-from scan_core.model.metrics import ScanMetrics
-from scan_core.scan import Scan
-from scan_core.spark.types import quoted_name
+from scan_core import Scan, ScanMetrics
+from scan_core.spark import quoted_name
 
 MOST_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""

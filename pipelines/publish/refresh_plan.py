@@ -25,10 +25,7 @@ from pipelines.publish.mirror_reads import TIMES, changed_rows
 from pipelines.publish.query import PublishedQuery, arguments
 from pipelines.publish.state import Base, PublishedState
 from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_field, require_columns, spark_message
-from scan_core.diff import Changes, FileChanges, file_changes
-from scan_core.model.errors import ScanError
-from scan_core.model.schema import NestedField, Type, arrow_type
-from scan_core.scan import Scan, open_table
+from scan_core import Changes, FileChanges, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
 
 
 @dataclass(frozen=True, slots=True)

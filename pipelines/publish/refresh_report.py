@@ -8,7 +8,7 @@ from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.publish.audit import Verdict
 from pipelines.publish.mirror_reads import MirrorRead
 from pipelines.publish.publish_commit import Mode
-from scan_core.model.metrics import ScanMetrics
+from scan_core import ScanMetrics
 
 
 @dataclass(frozen=True, slots=True)

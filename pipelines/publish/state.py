@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.publish.publish_commit import MODE, Mode
-from scan_core.scan import Scan
+from scan_core import Scan
 
 STATE = "nevermore.published-state"
 """Of a summary: what all rows of the table reflect, as JSON."""

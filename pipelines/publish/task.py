@@ -20,9 +20,8 @@ from pipelines.iceberg.row_shape import conform
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import FileLayout, RollingWriter, WriteTarget, check_key, write_deletes
 from pipelines.mirrors.delete_scope import LiveKeys, scope_without_look
-from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import PartitionSpec
-from scan_core.spark.worker_archives import keep_archives_of_spark
+from scan_core import PartitionSpec, ScanMetrics
+from scan_core.spark import keep_archives_of_spark
 
 KEY_BYTES = 64 * 1024**2
 """Of keys in memory."""

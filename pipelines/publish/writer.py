@@ -34,12 +34,8 @@ from pipelines.publish.task import (
     numbers,
     total_report,
 )
-from scan_core.model.schema import NestedField, PrimitiveType, Type
-from scan_core.scan import Scan
-from scan_core.spark.dataframe import parallelism_of
-from scan_core.spark.source import fair_split_bytes
-from scan_core.spark.types import arrow_schema_of, quoted_name, spark_schema
-from scan_core.split.packing import pack_splits
+from scan_core import NestedField, PrimitiveType, Scan, Type, pack_splits
+from scan_core.spark import arrow_schema_of, fair_split_bytes, parallelism_of, quoted_name, spark_schema
 
 SPARK_FAILURES = (PySparkException, Py4JError)
 """PySpark gives only some of Java's exceptions a class of its own; an aborted job is not among them."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import require
-from scan_core.native.machine_code import inlined, kernel
+from scan_core.native import inlined, kernel
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)

@@ -21,7 +21,7 @@ from pipelines.sources.csv_kernels import BAD_QUOTE, BLANK, GOOD, UNCLOSED, spli
 from pipelines.sources.file_documents import Chunks, FilePiece, Piece, behind, end_of
 from pipelines.sources.file_options import SNIFFED_BYTES, FileOptions, Layout
 from pipelines.sources.file_position import ReadFile
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", ";", "\t", "|")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import require
-from scan_core.native.machine_code import kernel
+from scan_core.native import kernel
 
 GOOD, BLANK, BAD_QUOTE, UNCLOSED = range(4)
 """Of a record: as it should be, an empty line, text behind a closing quote, a quote that is never closed."""

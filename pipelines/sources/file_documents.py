@@ -21,7 +21,7 @@ from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
 from pipelines.sources.file_options import SPACE, Layout, leading_document
 from pipelines.sources.file_position import ReadFile
-from scan_core.model.arrays import Mask
+from scan_core import Mask
 
 _LOOKED_AT_BYTES = 64 * 1024
 """The last line is short beside the buffer."""

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipelines.errors import SourceError
-from scan_core.io.catalog import filesystem
-from scan_core.io.location import parse_location
-from scan_core.model.errors import MissingFileError
+from scan_core import MissingFileError
+from scan_core.io import filesystem, parse_location
 
 
 @dataclass(frozen=True, slots=True)

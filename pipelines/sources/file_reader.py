@@ -46,13 +46,10 @@ from pipelines.sources.file_options import (
     sniff_layout,
 )
 from pipelines.sources.file_position import ReadFile
-from scan_core.columns.memory_budget import DecodingLimits
-from scan_core.files.avro import Block, read_block, read_header, record_bytes
-from scan_core.files.parquet.decoded_size import DecodedSizes
-from scan_core.files.parquet.file_layout import read_layout
-from scan_core.io.remote import ByteRanges
-from scan_core.metadata.avro_container import MAX_EXPANSION, BlockTooLargeError, decompress
-from scan_core.model.errors import ScanError
+from scan_core import ScanError
+from scan_core.files import Block, DecodedSizes, DecodingLimits, read_avro_header, read_block, read_layout, record_bytes
+from scan_core.io import ByteRanges
+from scan_core.metadata import MAX_EXPANSION, BlockTooLargeError, decompress
 
 _DECODED_SHARE = 2
 """What the records of a block may take, beside its bytes: half of the memory limit."""
@@ -67,7 +64,7 @@ def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa
     source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
         size = source.size()
-        header = read_header(source, size)
+        header = read_avro_header(source, size)
         if header.codec not in MAX_EXPANSION:
             raise SourceError(f"Avro codec {header.codec!r:.40} is not supported; {', '.join(MAX_EXPANSION)} are")
         document = header.schema.decode()

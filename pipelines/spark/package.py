@@ -21,8 +21,8 @@ from pathlib import Path
 
 from pipelines import DISTRIBUTION, own_version
 from pipelines.errors import ConfigError
-from scan_core.io.private_files import whole_file
-from scan_core.native.machine_code import machine_code_file
+from scan_core.io import whole_file
+from scan_core.native import machine_code_file
 
 PACKAGES = ("pipelines", "scan_core")
 REQUIREMENTS = (

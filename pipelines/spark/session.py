@@ -14,10 +14,8 @@ from pipelines.config.project import LOCAL_MASTER, Config, SparkConfig
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.spark.package import build_package, check_package
-from scan_core.scan import Scan, open_table
-from scan_core.spark.dataframe import choice_of, dataframe
-from scan_core.spark.native import NativeLimits
-from scan_core.spark.reader_choice import Reader, ReaderChoice, require_session
+from scan_core import Scan, open_table
+from scan_core.spark import NativeLimits, Reader, ReaderChoice, choice_of, dataframe, require_session
 
 
 def project_session(spark: SparkConfig) -> Any:
@@ -27,8 +25,8 @@ def project_session(spark: SparkConfig) -> Any:
         ConfigError: an archive that is missing or of other code, or a session of another kind runs.
         MissingRuntimeError: no Java.
     """
-    from scan_core.model.errors import OptionError
-    from scan_core.spark.session import spark_session
+    from scan_core import OptionError
+    from scan_core.spark import spark_session
 
     archives = _archives(spark)
     try:
@@ -40,8 +38,8 @@ def project_session(spark: SparkConfig) -> Any:
 
 
 def _archives(spark: SparkConfig) -> list[str]:
-    from scan_core.io.private_files import temporary_folder
-    from scan_core.spark.session import is_local
+    from scan_core.io import temporary_folder
+    from scan_core.spark import is_local
 
     match spark.package:
         case "installed":

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from scan_core.columns.file_reader import FileReader, field_id_of, refusing_malformed
 from scan_core.deletes.indexes import read_in_parts
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.io.files import read_bytes, refuse_moved
 from scan_core.io.location import FileIOConfig, PathMatch, relocate, same_file
 from scan_core.model.errors import MalformedTableError, MemoryLimitError, UnsupportedError

@@ -413,7 +413,7 @@ class Block:
         return self.offset + self.num_bytes + SYNC_BYTES
 
 
-def read_header(source: pa.NativeFile, size: int) -> Header:
+def read_avro_header(source: pa.NativeFile, size: int) -> Header:
     """The header of a file of `size` bytes, of which no more is read than it takes.
 
     Raises:
@@ -491,7 +491,7 @@ class AvroFileReader(WholeColumns):
         self._most_bytes = MAX_BLOCK_BYTES
         with refusing_malformed(path, "header"):
             self._size = source.size()
-            header = read_header(source, self._size)
+            header = read_avro_header(source, self._size)
             self._codec = header.codec
             if self._codec not in MAX_EXPANSION:
                 raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")

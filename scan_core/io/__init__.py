@@ -1,1 +1,35 @@
 """Paths and bytes: locations, files, object stores, the catalog library, private files, caches of a process."""
+
+from typing import TYPE_CHECKING
+
+from scan_core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from scan_core.io.cache import BoundedCache as BoundedCache
+    from scan_core.io.catalog import filesystem as filesystem
+    from scan_core.io.catalog import load_table as load_table
+    from scan_core.io.catalog import table_facts as table_facts
+    from scan_core.io.files import exists as exists
+    from scan_core.io.files import file_size as file_size
+    from scan_core.io.files import read_bytes as read_bytes
+    from scan_core.io.location import FileIOConfig as FileIOConfig
+    from scan_core.io.location import parse_location as parse_location
+    from scan_core.io.location import relocate as relocate
+    from scan_core.io.private_files import remove_leftovers as remove_leftovers
+    from scan_core.io.private_files import spill_folder as spill_folder
+    from scan_core.io.private_files import temporary_folder as temporary_folder
+    from scan_core.io.private_files import user_folder as user_folder
+    from scan_core.io.private_files import whole_file as whole_file
+    from scan_core.io.remote import ByteRanges as ByteRanges
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "scan_core.io.cache": "BoundedCache",
+            "scan_core.io.catalog": "filesystem load_table table_facts",
+            "scan_core.io.files": "exists file_size read_bytes",
+            "scan_core.io.location": "FileIOConfig parse_location relocate",
+            "scan_core.io.private_files": "remove_leftovers spill_folder temporary_folder user_folder whole_file",
+            "scan_core.io.remote": "ByteRanges",
+        },
+    )

@@ -167,7 +167,7 @@ def find_metadata_file(location: str, io: FileIOConfig) -> str:
     raise TableNotFoundError(f"nothing at {location}: no metadata file, no table folder")
 
 
-def decompress(data: bytes, file: str) -> bytes:
+def decompress_document(data: bytes, file: str) -> bytes:
     """The document in a metadata file, whatever its name says about compression.
 
     Raises:
@@ -300,7 +300,7 @@ def read_document(path: str, io: FileIOConfig) -> Any:
         MalformedTableError: it cannot be decompressed, or is too large.
         ValueError: no JSON document, or one of too many values.
     """
-    return load_document(decompress(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path))
+    return load_document(decompress_document(read_bytes(path, io, most_bytes=MAX_METADATA_BYTES), path))
 
 
 def load_document(text: bytes | str) -> Any:
@@ -319,7 +319,7 @@ def parse_metadata(data: bytes, file: str) -> TableMetadata:
         if data.startswith(magic):
             raise MalformedTableError(f"{file} is {kind} file and no table: name a metadata file or a table's folder")
     try:
-        content = load_document(decompress(data, file))
+        content = load_document(decompress_document(data, file))
     except MalformedTableError:
         raise
     except (ValueError, RecursionError) as error:

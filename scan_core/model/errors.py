@@ -17,7 +17,7 @@ _IN_URL = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/'\"]*@")
 _known: dict[str, str] = {}
 
 
-def remember(variable: str, value: str) -> None:
+def remember_secret(variable: str, value: str) -> None:
     """Never show this value, which an environment variable held."""
     _remember(value, f"${{{variable}}}")
 
@@ -35,7 +35,7 @@ def _remember(value: str, shown: str) -> None:
         _known[value] = shown
 
 
-def hidden(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """The text without secrets: names of variables in place of their values, `***@` in place of a password in a URL."""
     for value in sorted(_known, key=len, reverse=True):
         if value in text:
@@ -53,8 +53,8 @@ def hide_in_error(error: BaseException) -> None:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if any(isinstance(a, str) and hidden(a) != a for a in one.args):
-            one.args = tuple(hidden(a) if isinstance(a, str) else a for a in one.args)
+        if any(isinstance(a, str) and hide_secrets(a) != a for a in one.args):
+            one.args = tuple(hide_secrets(a) if isinstance(a, str) else a for a in one.args)
         pending += [e for e in (one.__cause__, one.__context__) if e is not None]
 
 
@@ -66,7 +66,7 @@ class HidingStream(TextIOBase):
 
     def write(self, text: str) -> int:
         """Write it without secrets."""
-        self._stream.write(hidden(text))
+        self._stream.write(hide_secrets(text))
         return len(text)
 
     def flush(self) -> None:
@@ -94,8 +94,8 @@ def _hide_in_logs() -> None:
             message = record.getMessage()
         except (TypeError, ValueError):  # logging itself tells of a wrong format
             return record
-        if hidden(message) != message:
-            record.msg, record.args = hidden(message), ()
+        if hide_secrets(message) != message:
+            record.msg, record.args = hide_secrets(message), ()
         if record.exc_info and record.exc_info[1] is not None:
             hide_in_error(record.exc_info[1])
         return record
@@ -107,7 +107,7 @@ class ScanError(Exception):
     """Base of every error that scan_core raises on purpose. Its text shows no secrets."""
 
     def __str__(self) -> str:
-        return hidden(Exception.__str__(self))
+        return hide_secrets(Exception.__str__(self))
 
 
 class TableNotFoundError(ScanError, FileNotFoundError):

@@ -177,6 +177,10 @@ class FileProjection:
             return Constant(self.missing(field))
         return FromFile(index, compile_conversion(self.schema.field(index), field, self._context))
 
+    def is_absent(self, field_id: int) -> bool:
+        """Whether a constant stands in for a field that the file does not have."""
+        return isinstance(self.leaf(field_id), Constant)
+
     def leaf(self, field_id: int, value_type: Type | None = None) -> ColumnSource:
         """Where the values of a field come from, inside structs too; a NULL parent makes the leaf NULL.
 

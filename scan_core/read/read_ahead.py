@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Self
 
 from scan_core.columns.file_reader import FileReader, Habits, ReadsAhead, RowGroup
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.io.location import relocate
 from scan_core.model.options import ScanOptions
 from scan_core.split.tasks import FileScanTask, ScanContext, Split

@@ -1,1 +1,44 @@
 """Scans in Spark: DataFrames, a data source, joins, and the reports of tasks."""
+
+from typing import TYPE_CHECKING
+
+from scan_core.exports import lazy_exports
+
+if TYPE_CHECKING:
+    from scan_core.spark.frames import choice_of as choice_of
+    from scan_core.spark.frames import dataframe as dataframe
+    from scan_core.spark.frames import parallelism_of as parallelism_of
+    from scan_core.spark.frames import reports_of as reports_of
+    from scan_core.spark.frames import why_not_native as why_not_native
+    from scan_core.spark.joins import BuildLimits as BuildLimits
+    from scan_core.spark.joins import explain_join as explain_join
+    from scan_core.spark.joins import join as join
+    from scan_core.spark.native import NativeLimits as NativeLimits
+    from scan_core.spark.reader_choice import Reader as Reader
+    from scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
+    from scan_core.spark.reader_choice import require_session as require_session
+    from scan_core.spark.reports import TaskReports as TaskReports
+    from scan_core.spark.session import is_local as is_local
+    from scan_core.spark.session import spark_session as spark_session
+    from scan_core.spark.source import SPLITS_PER_CORE as SPLITS_PER_CORE
+    from scan_core.spark.source import fair_split_bytes as fair_split_bytes
+    from scan_core.spark.types import arrow_schema_of as arrow_schema_of
+    from scan_core.spark.types import conform as conform
+    from scan_core.spark.types import quoted_name as quoted_name
+    from scan_core.spark.types import spark_schema as spark_schema
+    from scan_core.spark.worker_archives import keep_archives_of_spark as keep_archives_of_spark
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "scan_core.spark.frames": "choice_of dataframe parallelism_of reports_of why_not_native",
+            "scan_core.spark.joins": "BuildLimits explain_join join",
+            "scan_core.spark.native": "NativeLimits",
+            "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
+            "scan_core.spark.reports": "TaskReports",
+            "scan_core.spark.session": "is_local spark_session",
+            "scan_core.spark.source": "SPLITS_PER_CORE fair_split_bytes",
+            "scan_core.spark.types": "arrow_schema_of conform quoted_name spark_schema",
+            "scan_core.spark.worker_archives": "keep_archives_of_spark",
+        },
+    )

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 from scan_core.columns.file_reader import field_id_of
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.io.cache import BoundedCache
 from scan_core.io.files import file_size, locate
 from scan_core.io.location import FileIOConfig, Location, relocate

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.io.private_files import temporary_folder
 from scan_core.model.errors import MissingRuntimeError, OptionError
-from scan_core.spark.dataframe import register
+from scan_core.spark.frames import register
 
 MINIMUM_JAVA = 17
 _HINT = (

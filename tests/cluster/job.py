@@ -15,7 +15,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.publish.refresh import publish
 from pipelines.spark.session import project_session
 from scan_core import open_table
-from scan_core.spark.dataframe import dataframe, reports_of
+from scan_core.spark.frames import dataframe, reports_of
 
 
 def main() -> None:

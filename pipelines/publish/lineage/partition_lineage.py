@@ -26,7 +26,7 @@ from pipelines.publish.lineage.query_shape import (
 )
 from pipelines.publish.lineage.query_tree import DIALECT
 from pipelines.publish.lineage.sql_functions import is_row_wise
-from scan_core.model.schema import NestedField, PrimitiveType, Schema
+from scan_core import NestedField, PrimitiveType, Schema
 
 OF_CHANGED = "_changed"
 """Ends the name under which the queries here read changed rows, after the name of their table."""

@@ -13,7 +13,7 @@ from sqlglot.schema import MappingSchema
 from sqlglot.tokens import Token, TokenType
 
 from pipelines.publish.lineage.sql_functions import join_kind, why_not_understood
-from scan_core.model.schema import PrimitiveType, Schema, Type
+from scan_core import PrimitiveType, Schema, Type
 
 DIALECT = "spark"
 RESERVED = frozenset({"_keys", "_out"})

@@ -18,7 +18,7 @@ from pipelines.config.project import _SECTIONS, CatalogConfig, load
 from pipelines.errors import ConfigError, PipelineError, SourceError
 from pipelines.iceberg.catalog import open_catalog
 from scan_core.model import errors
-from scan_core.model.errors import hidden, remember
+from scan_core.model.errors import hide_secrets, remember_secret
 from tests.pipelines.project import Project, event, product
 
 CANARY = "c4nary-Vog3l"
@@ -123,14 +123,14 @@ def test_passwords_in_urls_are_left_out() -> None:
 
 
 def test_logs_show_names_of_variables(caplog: pytest.LogCaptureFixture) -> None:
-    remember("SECRET", CANARY)
+    remember_secret("SECRET", CANARY)
     logging.getLogger("some.library").warning("asked %s with %s", f"http://h/{CANARY}", CANARY)
     assert [r.getMessage() for r in caplog.records] == ["asked http://h/${SECRET} with ${SECRET}"]
-    assert hidden(repr(f"a\n{CANARY}")) == r"'a\n${SECRET}'"
+    assert hide_secrets(repr(f"a\n{CANARY}")) == r"'a\n${SECRET}'"
 
 
 def test_traces_of_errors_that_led_to_ours_show_nothing() -> None:
-    remember("SECRET", CANARY)
+    remember_secret("SECRET", CANARY)
     try:
         try:
             raise ValueError(f"cannot log in with {CANARY}")  # noqa: TRY301

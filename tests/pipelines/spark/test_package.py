@@ -30,7 +30,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_code_runs_from_the_zip_alone(archive: Path) -> None:
     script = (
-        "import scan_core.read.split_reader, scan_core.spark.dataframe, pipelines.publish.task, pipelines.iceberg.table_writer\n"
+        "import scan_core.read.split_reader, scan_core.spark.frames, pipelines.publish.task, pipelines.iceberg.table_writer\n"
         "from scan_core.native import compiled, machine_code\n"
         "from importlib.metadata import version\n"
         "machine_code._folders = lambda: iter([])\n"

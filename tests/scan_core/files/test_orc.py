@@ -10,7 +10,7 @@ from pyarrow import orc
 
 import scan_core
 from scan_core.columns.file_reader import field_id_of
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.files.orc import OrcFileReader, open_orc
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MalformedTableError, MissingFileError, UnsupportedError

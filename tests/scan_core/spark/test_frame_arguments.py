@@ -9,8 +9,8 @@ import pytest
 import scan_core
 from scan_core.model.errors import OptionError
 from scan_core.scan import Table
-from scan_core.spark.dataframe import dataframe
-from scan_core.spark.join import join, pairs_of
+from scan_core.spark.frames import dataframe
+from scan_core.spark.joins import join, pairs_of
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import scan_core
 from scan_core.model.errors import OptionError
-from scan_core.spark.dataframe import dataframe
+from scan_core.spark.frames import dataframe
 from scan_core.spark.native import FileReading, agreed, how_to_read
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST

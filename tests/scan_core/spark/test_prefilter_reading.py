@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.scan import Scan
 from scan_core.spark import reader_choice
-from scan_core.spark.dataframe import choice_of, dataframe, reports_of
-from scan_core.spark.join import explain_join, join
+from scan_core.spark.frames import choice_of, dataframe, reports_of
+from scan_core.spark.joins import explain_join, join
 from scan_core.spark.reader_choice import may_cover, within_keys
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST

@@ -6,7 +6,7 @@ import pytest
 
 import scan_core
 from scan_core import PredicateError, Scan
-from scan_core.spark.dataframe import push_filters
+from scan_core.spark.frames import push_filters
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import scan_core
 from scan_core import Scan, ScanOptions, Table
 from scan_core.model.errors import OptionError, UnsupportedError
-from scan_core.spark.dataframe import dataframe, reports_of
+from scan_core.spark.frames import dataframe, reports_of
 from tests.support.fixture_tables import fixture_tables
 from tests.support.iceberg_json import Column
 from tests.support.rendering import rendered

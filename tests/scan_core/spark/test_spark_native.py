@@ -13,7 +13,7 @@ from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
 from scan_core.spark import native
 from scan_core.spark import native as native_files
-from scan_core.spark.dataframe import choice_of, dataframe, reports_of, why_not_native
+from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.iceberg_json import Column, Partition
 from tests.support.spark_session import SPARK_TEST

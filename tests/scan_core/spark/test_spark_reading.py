@@ -13,7 +13,7 @@ import scan_core
 from scan_core import ScanOptions
 from scan_core.io.private_files import user_folder
 from scan_core.spark import source
-from scan_core.spark.dataframe import dataframe, reports_of
+from scan_core.spark.frames import dataframe, reports_of
 from scan_core.spark.source import NevermoreReader, SourceOptions
 from scan_core.spark.types import spark_schema
 from tests.support.iceberg_json import Column

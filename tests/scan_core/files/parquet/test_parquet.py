@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scan_core.columns.file_reader import FileReader
-from scan_core.files.open_file import open_file
+from scan_core.files.formats import open_file
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MalformedTableError, MissingFileError, ScanError, UnsupportedError
 from scan_core.model.snapshot import FileFormat

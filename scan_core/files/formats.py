@@ -3,9 +3,12 @@
 from typing import assert_never
 
 from scan_core.columns.file_reader import FileReader
+from scan_core.columns.memory_budget import MemoryBudget
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MalformedTableError
+from scan_core.model.options import ScanOptions
 from scan_core.model.snapshot import FileFormat
+from scan_core.rows.selection import All, from_ranges
 
 
 def open_file(
@@ -55,3 +58,18 @@ def open_file(
             raise MalformedTableError(f"{path}: a Puffin file holds no rows of a table (size {size})")
         case _:
             assert_never(file_format)
+
+
+def decode_column(reader: FileReader, column: int) -> None:
+    """Decode one column of a file, as much at a time as fits into memory, and keep nothing of it.
+
+    Raises:
+        MalformedTableError: it cannot be decoded.
+    """
+    limits = MemoryBudget(ScanOptions(parallelism=1)).limits
+    for group in reader.row_groups:
+        windows = reader.windows(group, [column], range(group.num_rows), limits)
+        if windows is None:
+            reader.read(group, [column], All(group.num_rows))
+        for window in windows or ():
+            reader.read(group, [column], from_ranges([(window.start, window.stop)], group.num_rows), window)

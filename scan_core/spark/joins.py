@@ -17,7 +17,7 @@ from scan_core.joins.late_keys import distinct_keys
 from scan_core.model.errors import OptionError
 from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
-from scan_core.spark.dataframe import choice_of, dataframe, register, reports_of
+from scan_core.spark.frames import choice_of, dataframe, register, reports_of
 from scan_core.spark.reader_choice import may_cover, require_side, within_keys
 from scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
 

@@ -1,0 +1,24 @@
+"""What scan_core and its packages export: one list for type checkers, one for the interpreter."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("", ".bitmaps", ".files", ".io", ".metadata", ".native", ".spark")
+
+
+@pytest.mark.parametrize("package", [f"scan_core{name}" for name in PACKAGES])
+def test_names_for_type_checkers_are_the_names_that_load(package: str) -> None:
+    module = import_module(package)
+    (block,) = [node for node in ast.parse(Path(str(module.__file__)).read_text()).body if isinstance(node, ast.If)]
+    typed = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert sorted(typed) == module.__all__ == dir(module)
+    for name, home in typed.items():
+        assert getattr(module, name) is getattr(import_module(str(home)), name)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_the_package() -> None:
+    with pytest.raises(AttributeError, match="module 'scan_core' has no attribute 'open_tabel'"):
+        _ = import_module("scan_core").open_tabel
