@@ -163,12 +163,12 @@ class FilePruner:
                 else:
                     domains[code] = found
         if self._options.prune_files:
-            from scan_core.prune.file_verdicts import match_columns
+            from scan_core.prune.facts import match_columns
 
             left = np.flatnonzero(reasons == 0)
             verdicts = match_columns(self._predicate, columns, rows[left], domains, self._schema)
-            reasons[left[verdicts.is_never]] = 2
-            for index in left[verdicts.is_open].tolist():
+            reasons[left[verdicts.never]] = 2
+            for index in left[verdicts.undecidable].tolist():
                 if self.reason_to_skip(part.file(index)) is not None:
                     reasons[index] = 2
         _trace_pruned(reasons, part, trace)

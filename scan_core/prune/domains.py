@@ -4,11 +4,12 @@ Columns by their statistics, functions where they are monotone; everything else 
 
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, TypeGuard
 
 from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Column, Failure, Literal, Member
 from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
@@ -18,7 +19,14 @@ from scan_core.model.statistics import ColumnStatistics
 
 MIN_TRUNCATED_LENGTH = 16
 """Writers cut bounds of strings off at 16 characters or more; some forget to round the upper one up (rule 20)."""
+MAX_MEMBERS_TESTED = 2_000
+"""Of a longer IN list within the bounds, members are not tested one by one against buckets or Bloom filters."""
 _TEXT = frozenset({"string", "binary", "fixed"})
+
+Flags = Any
+"""A bool of one file, row group, page or partition, or a `Mask` with a flag for each of many files."""
+Values = Any
+"""What is known of an operand: a `Domain`, or the domains of many files in a `facts.DomainColumn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,58 @@ class Domain:
     def may_be_anything_but_null(self) -> bool:
         """Can a row have a value or NaN?"""
         return self.may_be_value or self.may_be_nan
+
+    def relations_to(self, other: "Domain") -> tuple[bool, bool, bool]:
+        """Can it be less than, equal to, greater than the other? NaN is equal to itself and largest."""
+        less = equal = greater = False
+        if self.may_be_value and other.may_be_value:
+            less = self.lower is None or other.upper is None or self.lower < other.upper
+            greater = self.upper is None or other.lower is None or self.upper > other.lower
+            equal = not _is_below(self, other) and not _is_below(other, self)
+            if other.excludes is not None and self.only_value is not None:
+                equal = other.without_excluded(equal, self.only_value)
+            if other.only_value is not None:
+                equal = self.without_excluded(equal, other.only_value)
+        less |= self.may_be_value and other.may_be_nan
+        greater |= self.may_be_nan and other.may_be_value
+        equal |= self.may_be_nan and other.may_be_nan
+        return less, equal, greater
+
+    def without_excluded(self, possible: bool, value: Any) -> bool:  # noqa: FBT001
+        """Whether it can be the value, which is possible by its bounds; a test is asked only if so: it may cost a read."""
+        return possible and not (self.excludes is not None and self.excludes(value))
+
+    def membership(self, values: frozenset[Any]) -> tuple[bool, bool]:
+        """Can a value that is neither NULL nor NaN be among these, and can one be none of them?"""
+        members = sorted_values(values)
+        start = 0 if self.lower is None else bisect_left(members, self.lower)
+        end = len(members) if self.upper is None else bisect_right(members, self.upper)
+        hit = self.may_be_value and start < end
+        if hit and self.excludes is not None and end - start <= MAX_MEMBERS_TESTED:
+            hit = not all(map(self.excludes, members[start:end]))
+        only = self.only_value
+        return hit, self.may_be_value and (only is None or only not in values)
+
+    def prefixed(self, prefix: str) -> tuple[bool, bool]:
+        """Can a text start with the prefix, and can one not?"""
+        end = prefix_end(prefix) if prefix else None
+        below = self.upper is not None and self.upper < prefix
+        above = self.lower is not None and end is not None and self.lower >= end
+        is_inside = (self.lower is not None and self.upper is not None) and (
+            self.lower.startswith(prefix) and self.upper.startswith(prefix)
+        )
+        hit = self.may_be_value and not below and not above
+        return hit, self.may_be_value and bool(prefix) and not is_inside
+
+
+def _is_below(low: Domain, high: Domain) -> bool:
+    return low.upper is not None and high.lower is not None and low.upper < high.lower
+
+
+@lru_cache(maxsize=256)
+def sorted_values(values: frozenset[Any]) -> list[Any]:
+    """The values in ascending order."""
+    return sorted(values)
 
 
 def unknown(type_: Type, *, may_fail: bool = False) -> Domain:
@@ -153,7 +213,7 @@ def prefix_end(prefix: Any) -> Any:
     return trimmed_text[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
 
 
-Facts = Callable[[int, Type], Domain]
+Facts = Callable[[int, Type], Values]
 """Field id of a column or struct member, and its type -> what is known of it."""
 
 _NUMBERS = INTEGRAL | FLOATING | {"decimal"}
@@ -214,13 +274,14 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
         condition: of a boolean expression, whether it can be true and whether it can be something else.
     """
     match node:
-        case Column(field_id, _, type_):
-            return facts(field_id, type_)
-        case Member(_, field_id, _, _, type_):
-            return facts(field_id, type_) if is_path(node) else unknown(type_)
+        case Column() | Member() if is_path(node):
+            known: Domain = facts(node.field_id, node.type)
+            return known
+        case Member():
+            return unknown(node.type)
         case Literal(value):
             return constant(value)
-        case Failure(_, type_):
+        case Failure():
             return Domain(may_be_value=False, may_be_null=False, may_be_nan=False, may_fail=True)
         case Cast():
             return _cast(node, domain_of(node.operand, facts, condition))
@@ -237,11 +298,12 @@ def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tu
             return Domain(lower=not can_be_other, upper=can_be_true, may_be_nan=False, may_fail=True)
 
 
-def is_path(node: BoundExpr) -> bool:
+def is_path(node: BoundExpr) -> TypeGuard[Column | Member]:
     """Is it a column, or a member of nothing but structs?"""
-    while isinstance(node, Member):
-        node = node.operand
-    return isinstance(node, Column)
+    root = node
+    while isinstance(root, Member):
+        root = root.operand
+    return isinstance(root, Column)
 
 
 def _case(

@@ -1,7 +1,11 @@
-"""Statistics of one column in many files as Arrow arrays, and the domains they give."""
+"""Statistics of one column in many files as Arrow arrays, the domains they give, and the verdicts of many files at once.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+The rules are those of `verdicts.py`; here is how columns of bounds compare themselves with constants.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,12 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scan_core.expr.nodes import BoundPredicate
 from scan_core.metadata.bulk_manifests import LOWER, NANS, NULLS, UPPER, VALUES, EntryColumns, Numbers, Spans
 from scan_core.model.arrays import Mask
-from scan_core.model.schema import PrimitiveType
+from scan_core.model.schema import PrimitiveType, Schema, Type
 from scan_core.model.statistics import NARROW, TICKS_PER_DAY, unscaled_value
 from scan_core.native.compiled import load
-from scan_core.prune.domains import MIN_TRUNCATED_LENGTH, Domain
+from scan_core.prune.domains import MAX_MEMBERS_TESTED, MIN_TRUNCATED_LENGTH, Domain, prefix_end, sorted_values
+from scan_core.prune.verdicts import outcomes, takes_only_columns
 from scan_core.rows.buffers import boolean_array, index_array, numbers, true_flags, validity
 
 TEXT_LIKE = frozenset({"string", "binary", "fixed", "uuid"})
@@ -24,6 +30,8 @@ _MOST_DECIMAL_BYTES = 32
 _INT64 = np.iinfo(np.int64)
 _MOST_ROWS = 1 << 60
 """Sums of counts up to it fit into 64 bits."""
+_MOST_TESTS = 64
+"""A longer IN list on a bucketed column is tested file by file."""
 
 
 class NoColumnError(ValueError):
@@ -258,9 +266,71 @@ class DomainColumn:
     excludes: Callable[[Any], Mask] | None = None
 
     @property
-    def has_one_value(self) -> Mask:
-        """Where all values are equal."""
-        return true_flags(pc.equal(self.lower, self.upper))
+    def may_fail(self) -> bool:
+        """Reading a column does not fail."""
+        return False
+
+    @property
+    def may_be_anything_but_null(self) -> Mask:
+        """Where a row can have a value or NaN."""
+        return self.may_be_value | self.may_be_nan
+
+    def relations_to(self, other: Domain) -> tuple[Mask, Mask, Mask]:
+        """As `Domain.relations_to`; the other is a constant."""
+        nowhere = np.zeros(len(self.may_be_null), np.bool_)
+        if other.may_be_nan:
+            return self.may_be_value, self.may_be_nan, nowhere
+        if not other.may_be_value:
+            return nowhere, nowhere, nowhere
+        scalar = as_scalar(other.lower, self.type)
+        below, above = true_flags(pc.less(self.upper, scalar)), true_flags(pc.greater(self.lower, scalar))
+        less = self.may_be_value & ~true_flags(pc.greater_equal(self.lower, scalar))
+        greater = self.may_be_value & ~true_flags(pc.less_equal(self.upper, scalar))
+        equal = self.without_excluded(self.may_be_value & ~below & ~above, other.lower)
+        return less, equal, greater | self.may_be_nan
+
+    def without_excluded(self, possible: Mask, value: Any) -> Mask:
+        """As `Domain.without_excluded`."""
+        return possible if self.excludes is None else possible & ~self.excludes(value)
+
+    def membership(self, values: frozenset[Any]) -> tuple[Mask, Mask]:
+        """As `Domain.membership`.
+
+        Raises:
+            NoColumnError: too many values to test each, or one that fits no column.
+        """
+        members = sorted_values(values)
+        stored = [as_scalar(v, self.type).as_py() for v in members]
+        lowers, uppers = self.lower.to_pylist(), self.upper.to_pylist()
+        starts = np.fromiter((0 if v is None else bisect_left(stored, v) for v in lowers), np.int64, len(lowers))
+        all_ends = (len(stored) if v is None else bisect_right(stored, v) for v in uppers)
+        ends = np.fromiter(all_ends, np.int64, len(uppers))
+        hit = self.may_be_value & (starts < ends)
+        if self.excludes is not None:
+            if len(members) > _MOST_TESTS:
+                raise NoColumnError("a long list on a bucketed column")
+            possible = ends - starts > MAX_MEMBERS_TESTED
+            for index, value in enumerate(members):
+                possible |= (starts <= index) & (index < ends) & ~self.excludes(value)
+            hit &= possible
+        listed = set(stored)
+        is_listed = np.fromiter((v in listed for v in lowers), np.bool_, len(lowers))
+        return hit, self.may_be_value & ~(true_flags(pc.equal(self.lower, self.upper)) & is_listed)
+
+    def prefixed(self, prefix: str) -> tuple[Mask, Mask]:
+        """As `Domain.prefixed`.
+
+        Raises:
+            NoColumnError: not a column of text.
+        """
+        if self.type.name != "string":
+            raise NoColumnError(str(self.type))
+        stored, end = prefix.encode(), prefix_end(prefix) if prefix else None
+        hit = self.may_be_value & ~true_flags(pc.less(self.upper, as_scalar(prefix, self.type)))
+        if end is not None:
+            hit &= ~true_flags(pc.greater_equal(self.lower, as_scalar(end, self.type)))
+        inside = true_flags(pc.starts_with(self.lower, stored)) & true_flags(pc.starts_with(self.upper, stored))
+        return hit, self.may_be_value & ~inside & bool(prefix)
 
 
 def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
@@ -360,3 +430,77 @@ def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Mask]:
     data[lasts[data[lasts] <= most]] += 1
     buffers = [upper.buffers()[0], upper.buffers()[1], pa.py_buffer(data)]
     return pa.Array.from_buffers(upper.type, len(upper), buffers, offset=upper.offset), is_odd
+
+
+class FileVerdicts(NamedTuple):
+    """Which files hold no row of the result, and which the columns cannot decide: they are matched one by one."""
+
+    never: Mask
+    undecidable: Mask
+
+
+def match_columns(
+    predicate: BoundPredicate,
+    columns: EntryColumns,
+    rows: Numbers,
+    domains: Mapping[int, Mapping[int, Domain]],
+    schema: Schema,
+) -> FileVerdicts:
+    """As `partitions.match_file` for some files.
+
+    Args:
+        predicate: bound to the schema in force.
+        columns: of a manifest.
+        rows: which of its files.
+        domains: by partition code, what the partition says about columns, by field id.
+        schema: for the types of columns.
+    """
+    facts = _Facts(columns, rows, domains, schema)
+    nowhere = np.zeros(len(rows), np.bool_)
+    never = undecidable = nowhere
+    for conjunct in predicate.conjuncts:
+        facts.is_odd = nowhere
+        if not takes_only_columns(conjunct):
+            undecidable = ~nowhere
+            continue
+        try:
+            never = never | ~(outcomes(conjunct, facts.of).true | facts.is_odd)
+            undecidable = undecidable | facts.is_odd
+        except NoColumnError:
+            undecidable = ~nowhere
+    return FileVerdicts(never, undecidable & ~never)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What is known of columns; `is_odd` collects the files for which some column asked for tells too little."""
+
+    columns: EntryColumns
+    rows: Numbers
+    domains: Mapping[int, Mapping[int, Domain]]
+    schema: Schema
+    is_odd: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _known: dict[int, tuple[DomainColumn, Mask]] = field(default_factory=dict)
+
+    def of(self, field_id: int, type_: Type) -> DomainColumn:
+        """What is known of one column in each file."""
+        if field_id not in self._known:
+            self._known[field_id] = self._column(field_id, type_)
+        column, is_odd = self._known[field_id]
+        self.is_odd = self.is_odd | is_odd
+        return column
+
+    def _column(self, field_id: int, type_: Type) -> tuple[DomainColumn, Mask]:
+        if not isinstance(type_, PrimitiveType):
+            raise NoColumnError(str(type_))
+        column, is_odd = self._by_statistics(field_id, type_)
+        codes = self.columns.partition_codes[self.rows]
+        by_code = [self.domains.get(code, {}).get(field_id) for code in range(len(self.columns.partitions))]
+        return (column if not any(by_code) else narrowed(column, by_code, codes)), is_odd
+
+    def _by_statistics(self, field_id: int, type_: PrimitiveType) -> tuple[DomainColumn, Mask]:
+        stored = self.schema.field(field_id).type if field_id in self.schema else None
+        if not isinstance(stored, PrimitiveType):
+            return unknown_column(type_, len(self.rows)), np.zeros(len(self.rows), np.bool_)
+        bounds = bounds_of(self.columns, self.rows, field_id, stored)
+        return of_counts_and_bounds(type_, bounds, counts_of(self.columns, self.rows, field_id))

@@ -20,7 +20,7 @@ from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from scan_core.model.transforms import Transform, parse_transform, partition_value
 from scan_core.prune.domains import Domain, constant, intersection, of_statistics, prefix_end, unknown
-from scan_core.prune.verdicts import Match, combined, match_facts
+from scan_core.prune.verdicts import Match, match_all
 
 _MICROS_PER_HOUR = 3_600_000_000
 _STEPS = {"year": ("Y", 280_000), "month": ("M", 3_400_000), "day": ("D", 106_000_000), "hour": ("h", 2_500_000_000)}
@@ -105,7 +105,7 @@ def match_file(
         by_partition = domains.get(field_id)
         return by_bounds if by_partition is None else intersection(by_partition, by_bounds)
 
-    return combined(tuple(match_facts(c, facts) for c in predicate.conjuncts))
+    return match_all(predicate, facts)
 
 
 def partition_domains(spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> dict[int, Domain]:
@@ -140,10 +140,7 @@ def _has_one_source(field: PartitionField) -> bool:
 
 
 def _verdict(predicate: BoundPredicate, known: Mapping[int, Domain]) -> Match:
-    def facts(field_id: int, type_: Type) -> Domain:
-        return known.get(field_id) or unknown(type_)
-
-    return combined(tuple(match_facts(c, facts) for c in predicate.conjuncts))
+    return match_all(predicate, lambda field_id, type_: known.get(field_id) or unknown(type_))
 
 
 def _of_value(transform: Transform, source: Type, value: Any) -> Domain:

@@ -1,10 +1,12 @@
-"""Verdicts of a predicate from statistics of its columns: NEVER, MAYBE or ALWAYS true for the rows described."""
+"""Verdicts of a predicate from statistics of its columns: NEVER, MAYBE or ALWAYS true for the rows described.
 
-from bisect import bisect_left, bisect_right
+The rules of three-valued logic stand here once. What is known of a column is either a `Domain`, of one file, row group,
+page or partition, or a `DomainColumn` of `facts.py`, of all files of a manifest: both compare themselves with constants.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
 from scan_core.expr.bound import And, Between, BoundExpr, Call, Comparison, InSet, IsNull, Like, Literal, Not, Or
@@ -12,7 +14,7 @@ from scan_core.expr.nodes import BoundPredicate
 from scan_core.expr.strings import is_like_exact, like_parts, like_prefix
 from scan_core.model.schema import Type
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.domains import Domain, Facts, constant, domain_of, of_statistics, prefix_end
+from scan_core.prune.domains import Domain, Facts, Flags, Values, constant, domain_of, is_path, of_statistics
 
 
 class Match(Enum):
@@ -35,22 +37,21 @@ class Level(Enum):
     ROWS = "rows"
 
 
-MAX_MEMBERS_TESTED = 2_000
-"""Of a longer IN list within the bounds, members are not tested one by one against buckets or Bloom filters."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What a boolean expression can be for some row."""
+    """What a boolean expression can be for some row: one flag, or one flag for each of many files.
 
-    true: bool = True
-    false: bool = True
-    null: bool = True
-    fail: bool = True
+    All rules below combine flags with `&`, `|` and `^ True`, which hold for a bool as for an array of them.
+    """
+
+    true: Flags = True
+    false: Flags = True
+    null: Flags = True
+    fail: Flags = True
 
     @property
     def match(self) -> Match:
-        """The verdict of a filter that is this expression."""
+        """The verdict of a filter that is this expression, for a single file, row group or page."""
         if self.fail:
             return Match.MAYBE
         if not self.true:
@@ -78,7 +79,7 @@ def match_conjuncts(
         domain = of_statistics(statistics_of(field_id), type_)
         return domain if excludes_of is None else replace(domain, excludes=_on_demand(excludes_of, field_id))
 
-    return tuple(match_facts(c, facts) for c in predicate.conjuncts)
+    return tuple(outcomes(c, facts).match for c in predicate.conjuncts)
 
 
 def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
@@ -94,16 +95,16 @@ def _on_demand(excludes_of: ExcludesOf, field_id: int) -> Callable[[Any], bool]:
     return excludes
 
 
+def match_all(predicate: BoundPredicate, facts: Facts) -> Match:
+    """Do all conjuncts together hold for no row, all rows or perhaps some?"""
+    return combined(tuple(outcomes(c, facts).match for c in predicate.conjuncts))
+
+
 def combined(verdicts: tuple[Match, ...]) -> Match:
     """The verdict of all conjuncts together."""
     if Match.NEVER in verdicts:
         return Match.NEVER
     return Match.MAYBE if Match.MAYBE in verdicts else Match.ALWAYS
-
-
-def match_facts(conjunct: BoundExpr, facts: Facts) -> Match:
-    """The verdict of one conjunct from what is known of each column."""
-    return outcomes(conjunct, facts).match
 
 
 def outcomes(node: BoundExpr, facts: Facts) -> Outcomes:  # noqa: C901  # one flat case per node
@@ -132,11 +133,28 @@ def outcomes(node: BoundExpr, facts: Facts) -> Outcomes:  # noqa: C901  # one fl
             domain = _domain(operand, facts)
             return Outcomes(domain.may_be_value, domain.may_be_value, domain.may_be_null, domain.may_fail)
         case _:  # a boolean value
-            domain = _domain(node, facts)
-            return _comparison("=", domain, constant(True))
+            return _comparison("=", _domain(node, facts), constant(True))
 
 
-def _domain(node: BoundExpr, facts: Facts) -> Domain:
+def takes_only_columns(node: BoundExpr) -> bool:
+    """Are all operands columns or constants? Only such conditions are decided for many files at once."""
+    match node:
+        case And(operands) | Or(operands):
+            return all(map(takes_only_columns, operands))
+        case Not(operand):
+            return takes_only_columns(operand)
+        case Comparison(_, operand, Literal()) | Call("startswith", (operand, Literal(str()))):
+            return is_path(operand)
+        case Between(operand) | InSet(operand) | IsNull(operand) | Like(operand):
+            return is_path(operand)
+        case _:
+            return is_path(node)
+
+
+def _domain(node: BoundExpr, facts: Facts) -> Values:
+    if is_path(node):  # the only operands that may stand for many files
+        return facts(node.field_id, node.type)
+
     def condition(test: BoundExpr) -> tuple[bool, bool]:
         found = outcomes(test, facts)
         return found.true or found.fail, found.false or found.null or found.fail
@@ -159,103 +177,73 @@ def _negated(found: Outcomes) -> Outcomes:
 
 
 def _all(parts: list[Outcomes]) -> Outcomes:
-    if any(p.false and not (p.true or p.null or p.fail) for p in parts):
-        return Outcomes(true=False, false=True, null=False, fail=False)  # false wins over NULL and failure
-    return Outcomes(
-        all(p.true for p in parts),
-        any(p.false for p in parts),
-        any(p.null for p in parts) and all(p.true or p.null for p in parts),
-        any(p.fail for p in parts),
-    )
+    can_be_true, surely_false = parts[0].true, False
+    can_be_false = can_be_null = can_fail = False
+    can_stay_null = True
+    for part in parts:
+        surely_false |= part.false & ((part.true | part.null | part.fail) ^ True)
+        can_be_true = can_be_true & part.true
+        can_be_false |= part.false
+        can_be_null |= part.null
+        can_stay_null &= part.true | part.null
+        can_fail |= part.fail
+    possible = surely_false ^ True  # an operand that is always false wins over NULL and failure
+    return Outcomes(can_be_true & possible, can_be_false, can_be_null & can_stay_null & possible, can_fail & possible)
 
 
-def _comparison(sign: str, left: Domain, right: Domain) -> Outcomes:
-    less, equal, greater = _relations(left, right)
-    fail = left.may_fail or right.may_fail
-    null = left.may_be_null or right.may_be_null
+def _comparison(sign: str, left: Values, right: Domain) -> Outcomes:
+    less, equal, greater = left.relations_to(right)
+    fail = left.may_fail | right.may_fail
+    null = left.may_be_null | right.may_be_null
     match sign:
         case "=":
-            return Outcomes(equal, less or greater, null, fail)
+            return Outcomes(equal, less | greater, null, fail)
         case "<>":
-            return Outcomes(less or greater, equal, null, fail)
+            return Outcomes(less | greater, equal, null, fail)
         case "<":
-            return Outcomes(less, equal or greater, null, fail)
+            return Outcomes(less, equal | greater, null, fail)
         case "<=":
-            return Outcomes(less or equal, greater, null, fail)
+            return Outcomes(less | equal, greater, null, fail)
         case ">":
-            return Outcomes(greater, less or equal, null, fail)
+            return Outcomes(greater, less | equal, null, fail)
         case ">=":
-            return Outcomes(greater or equal, less, null, fail)
+            return Outcomes(greater | equal, less, null, fail)
         case _:  # <=>
-            one_null = (left.may_be_null and right.may_be_anything_but_null) or (
-                right.may_be_null and left.may_be_anything_but_null
+            one_null = (left.may_be_null & right.may_be_anything_but_null) | (
+                right.may_be_null & left.may_be_anything_but_null
             )
-            both_null = left.may_be_null and right.may_be_null
-            return Outcomes(equal or both_null, less or greater or one_null, null=False, fail=fail)
+            both_null = left.may_be_null & right.may_be_null
+            return Outcomes(equal | both_null, less | greater | one_null, null=False, fail=fail)
 
 
-def _relations(left: Domain, right: Domain) -> tuple[bool, bool, bool]:
-    """Can the left side be less than, equal to, greater than the right one? NaN is equal to itself and largest."""
-    less = equal = greater = False
-    if left.may_be_value and right.may_be_value:
-        less = left.lower is None or right.upper is None or left.lower < right.upper
-        greater = left.upper is None or right.lower is None or left.upper > right.lower
-        equal = not _apart(left, right) and not _apart(right, left)
-        equal = equal and not _excluded(left, right) and not _excluded(right, left)
-    less |= left.may_be_value and right.may_be_nan
-    greater |= left.may_be_nan and right.may_be_value
-    equal |= left.may_be_nan and right.may_be_nan
-    return less, equal, greater
-
-
-def _apart(low: Domain, high: Domain) -> bool:
-    return low.upper is not None and high.lower is not None and low.upper < high.lower
-
-
-def _excluded(domain: Domain, other: Domain) -> bool:
-    return domain.excludes is not None and other.only_value is not None and domain.excludes(other.only_value)
-
-
-def _between(node: Between, domain: Domain) -> Outcomes:
+def _between(node: Between, domain: Values) -> Outcomes:
     below = above = False
     inside = domain.may_be_value
     if node.lower is not None:
-        sign = ">=" if node.lower_inclusive else ">"
-        found = _comparison(sign, domain, constant(node.lower))
-        inside, below = inside and (found.true), found.false
+        found = _comparison(">=" if node.lower_inclusive else ">", domain, constant(node.lower))
+        inside, below = inside & found.true, found.false
     if node.upper is not None:
-        sign = "<=" if node.upper_inclusive else "<"
-        found = _comparison(sign, domain, constant(node.upper))
-        inside, above = inside and found.true, found.false
-    elif domain.may_be_nan:
-        inside = True  # NaN is above every lower bound
+        found = _comparison("<=" if node.upper_inclusive else "<", domain, constant(node.upper))
+        inside, above = inside & found.true, found.false
+    else:
+        inside = inside | domain.may_be_nan  # NaN is above every lower bound
     if node.lower is not None and node.lower == node.upper:
-        inside = inside and not (domain.excludes is not None and domain.excludes(node.lower))
-    return Outcomes(inside, below or above, domain.may_be_null, domain.may_fail)
+        inside = domain.without_excluded(inside, node.lower)
+    return Outcomes(inside, below | above, domain.may_be_null, domain.may_fail)
 
 
-@lru_cache(maxsize=256)
-def _sorted_values(values: frozenset[Any]) -> list[Any]:
-    return sorted(values)
-
-
-def _in_set(node: InSet, domain: Domain) -> Outcomes:
-    values = _sorted_values(node.values)
-    start = 0 if domain.lower is None else bisect_left(values, domain.lower)
-    end = len(values) if domain.upper is None else bisect_right(values, domain.upper)
-    hit = domain.may_be_value and start < end
-    if hit and domain.excludes is not None and end - start <= MAX_MEMBERS_TESTED:
-        hit = any(not domain.excludes(v) for v in values[start:end])
-    only = domain.only_value
-    miss = domain.may_be_value and (only is None or only not in node.values)
-    if domain.may_be_nan:
-        hit, miss = hit or node.has_nan, miss or not node.has_nan
+def _in_set(node: InSet, domain: Values) -> Outcomes:
+    hit, miss = domain.membership(node.values)
+    if node.has_nan:
+        hit = hit | domain.may_be_nan
+    else:
+        miss = miss | domain.may_be_nan
     if node.has_null:  # a miss is unknown
-        return Outcomes(hit, false=False, null=domain.may_be_null or miss, fail=domain.may_fail)
+        return Outcomes(hit, false=False, null=domain.may_be_null | miss, fail=domain.may_fail)
     return Outcomes(hit, miss, domain.may_be_null, domain.may_fail)
 
 
-def _like(pattern: str, escape: str | None, domain: Domain) -> Outcomes:
+def _like(pattern: str, escape: str | None, domain: Values) -> Outcomes:
     if is_like_exact(pattern, escape):
         text = "".join(p for p in like_parts(pattern, escape) if isinstance(p, str))
         return _comparison("=", domain, constant(text))
@@ -263,14 +251,7 @@ def _like(pattern: str, escape: str | None, domain: Domain) -> Outcomes:
     return _starts_with(prefix, domain, is_all=is_all)
 
 
-def _starts_with(prefix: str, domain: Domain, *, is_all: bool) -> Outcomes:
+def _starts_with(prefix: str, domain: Values, *, is_all: bool) -> Outcomes:
     """`is_all`: everything with the prefix matches, otherwise only some of it does."""
-    below = domain.upper is not None and domain.upper < prefix
-    end = prefix_end(prefix) if prefix else None
-    above = domain.lower is not None and end is not None and domain.lower >= end
-    inside = (domain.lower is not None and domain.upper is not None) and (
-        domain.lower.startswith(prefix) and domain.upper.startswith(prefix)
-    )
-    hit = domain.may_be_value and not below and not above
-    miss = domain.may_be_value and not (is_all and (inside or not prefix))
-    return Outcomes(hit, miss, domain.may_be_null, domain.may_fail)
+    hit, miss = domain.prefixed(prefix)
+    return Outcomes(hit, miss if is_all else domain.may_be_value, domain.may_be_null, domain.may_fail)
