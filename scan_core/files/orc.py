@@ -1,14 +1,12 @@
 """ORC files as a FileReader: stripes as row groups, only the columns asked for.
 
-pyarrow decodes; this module also reads what pyarrow does not expose: stripe statistics, and timestamps outside of the
-range of nanoseconds.
-
+pyarrow decodes; this module adds field ids, bounds of what a stripe becomes, and timestamps outside of the range of
+nanoseconds. A stripe is decoded as a whole, as pyarrow offers nothing smaller.
 """
 
 import math
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
@@ -20,393 +18,46 @@ import pyarrow as pa
 import pyarrow.orc as po
 
 from scan_core.columns.file_reader import FIELD_ID_KEY, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.memory_budget import DecodingLimits
+from scan_core.files.orc_streams import (
+    DATA,
+    LENGTH,
+    PRESENT,
+    SECONDARY,
+    OrcTail,
+    Stripe,
+    StripeFooter,
+    bound_sum,
+    decode_booleans,
+    decode_integers,
+    decompress,
+    exact_sum,
+    first_of_each,
+    message_of,
+    parse_stripe_footer,
+    parse_stripe_statistics,
+    parse_tail,
+    require_small_footer,
+    sum_of_codes,
+    zigzag,
+)
 from scan_core.files.whole_columns import WholeColumns
 from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
+from scan_core.model.errors import MemoryLimitError
+from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES
 from scan_core.model.schema import MAX_TYPE_DEPTH
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.rows.selection import RowSelection, select_rows, selected_count
-
-Integers = npt.NDArray[np.int64]
-_WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
-"""Bits a value, by their five-bit code."""
-
-
-def decode_booleans(data: bytes, count: int) -> npt.NDArray[np.bool_]:
-    """The first `count` booleans of a stream, most significant bit first.
-
-    Raises:
-        ValueError: the stream ends before.
-    """
-    parts: list[bytes] = []
-    position, left = 0, -(-count // 8)
-    while left > 0 and position < len(data):
-        control = data[position]
-        if control < 0x80:
-            part = data[position + 1 : position + 2] * (control + 3)
-            position += 2
-        else:
-            part = data[position + 1 : position + 257 - control]
-            position += 257 - control
-        parts.append(part)
-        left -= len(part)
-    bits = np.unpackbits(np.frombuffer(b"".join(parts), np.uint8))
-    if len(bits) < count:
-        raise ValueError(f"a stream of booleans ends after {len(bits)} of {count}")
-    return bits[:count].astype(np.bool_)
-
-
-def decode_integers(data: bytes, count: int, *, version: int, signed: bool) -> Integers:
-    """The first `count` integers of a stream in run-length encoding 1 or 2; unsigned ones are below 2**63.
-
-    Raises:
-        ValueError: the stream ends before, or a run contradicts itself.
-    """
-    runs: list[Integers] = []
-    cursor, left = _Cursor(data), count
-    try:
-        while left > 0:
-            run = _run_v1(cursor, signed) if version == 1 else _run_v2(cursor, signed)
-            runs.append(run)
-            left -= len(run)
-    except IndexError as error:
-        raise ValueError(f"a stream of integers ends after {count - left} of {count}") from error
-    return np.concatenate([np.zeros(0, np.int64), *runs])[:count]
-
-
-class _Cursor:
-    """Bytes, and how many of them were read."""
-
-    __slots__ = ("_data", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-
-    def byte(self) -> int:
-        self._position += 1
-        return self._data[self._position - 1]
-
-    def take(self, count: int) -> bytes:
-        taken = self._data[self._position : self._position + count]
-        if len(taken) < count:
-            raise IndexError
-        self._position += count
-        return taken
-
-    def varint(self, *, signed: bool) -> int:
-        value = 0
-        for index in range(10):
-            byte = self.byte()
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1) if signed else value
-        raise ValueError("an integer of more than ten bytes")
-
-    def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
-        """`count` values of `width` bits each, padded to whole bytes."""
-        if width == 0:
-            return np.zeros(count, np.uint64)
-        bits = np.unpackbits(np.frombuffer(self.take((count * width + 7) // 8), np.uint8))
-        values = np.zeros(count, np.uint64)
-        for column in bits[: count * width].reshape(count, width).T:
-            values = (values << np.uint64(1)) | column
-        return values
-
-
-def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
-    control = cursor.byte()
-    if control >= 0x80:
-        return _array([cursor.varint(signed=signed) for _ in range(256 - control)])
-    step = int.from_bytes(cursor.take(1), signed=True)
-    return _array([cursor.varint(signed=signed)]) + step * np.arange(control + 3, dtype=np.int64)
-
-
-def _run_v2(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
-    first = cursor.byte()
-    if first >> 6 == 0:
-        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
-        return np.repeat(_array([(value >> 1) ^ -(value & 1) if signed else value]), (first & 7) + 3)
-    code = (first >> 1) & 31
-    length = ((first & 1) << 8 | cursor.byte()) + 1
-    match first >> 6:
-        case 1:
-            values = cursor.packed(length, _WIDTHS[code])
-            return _unzigzag(values) if signed else values.astype(np.int64)
-        case 2:
-            return _patched_base(cursor, length, _WIDTHS[code])
-        case _:
-            return _delta(cursor, length, _WIDTHS[code] if code else 0, signed=signed)
-
-
-def _patched_base(cursor: _Cursor, length: int, width: int) -> Integers:
-    third, fourth = cursor.byte(), cursor.byte()
-    base_bytes, patch_width = (third >> 5) + 1, _WIDTHS[third & 31]
-    gap_width, num_patches = (fourth >> 5) + 1, fourth & 31
-    base = int.from_bytes(cursor.take(base_bytes), "big")
-    sign = 1 << (8 * base_bytes - 1)
-    base = -(base & ~sign) if base & sign else base
-    values = cursor.packed(length, width)
-    entry_width = next(w for w in _WIDTHS if w >= min(gap_width + patch_width, 64))
-    patches = cursor.packed(num_patches, entry_width)
-    at = 0
-    for patch in patches.tolist():
-        at += patch >> patch_width
-        if at >= length or width >= 64:
-            raise ValueError("a patch lies outside of its run")
-        values[at] |= np.uint64(((patch & ((1 << patch_width) - 1)) << width) & (2**64 - 1))
-    return values.astype(np.int64) + _array([base])
-
-
-def _delta(cursor: _Cursor, length: int, width: int, *, signed: bool) -> Integers:
-    base, step = cursor.varint(signed=signed), cursor.varint(signed=True)
-    steps = np.full(max(length - 1, 0), _array([step])[0])
-    if width and length > 2:
-        packed = cursor.packed(length - 2, width).astype(np.int64)
-        steps[1:] = packed if step >= 0 else -packed
-    values: Integers = _array([base]) + np.concatenate([np.zeros(1, np.int64), np.cumsum(steps)])
-    return values
-
-
-def _unzigzag(values: npt.NDArray[np.uint64]) -> Integers:
-    halves: Integers = (values >> np.uint64(1)).astype(np.int64)
-    return halves ^ -(values & np.uint64(1)).astype(np.int64)
-
-
-def _array(values: list[int]) -> Integers:
-    try:
-        return np.array(values, np.int64)
-    except OverflowError as error:
-        raise ValueError("an integer of more than 64 bits") from error
-
-
-_MAX_SECTION_BYTES = 64 * 1024**2
-_VARINT_BYTES = 10
-_COMPRESSION_NONE, _COMPRESSION_ZLIB, _COMPRESSION_SNAPPY, _COMPRESSION_ZSTD = 0, 1, 2, 5
-
-
-@dataclass(frozen=True, slots=True)
-class Stripe:
-    """Where a stripe lies and how many rows it has; its footer are the last of its bytes."""
-
-    offset: int
-    num_bytes: int
-    num_rows: int
-    footer_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OrcTail:
-    """Stripes, and where the metadata section with their statistics lies."""
-
-    stripes: tuple[Stripe, ...]
-    num_rows: int
-    compression: int
-    metadata_offset: int
-    metadata_length: int
-
-
-def parse_tail(tail: bytes, file_size: int) -> OrcTail:
-    """From the message `FileTail`.
-
-    Raises:
-        ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
-    """
-    message = first_of_each(tail)
-    postscript, footer = _message(message, 1), bytes(message.get(2, b""))
-    stripes = []
-    num_rows = 0
-    for number, value in fields_of(footer):
-        if number == 3:
-            stripes.append(_stripe(first_of_each(value), file_size))
-        elif number == 6:
-            num_rows = int(value)
-    if sum(s.num_rows for s in stripes) != num_rows:
-        raise ValueError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
-    metadata_length = int(postscript.get(5, 0))
-    end = file_size - 1 - int(message.get(4, 0)) - int(postscript.get(1, 0))
-    return OrcTail(tuple(stripes), num_rows, int(postscript.get(2, 0)), max(end - metadata_length, 0), metadata_length)
-
-
-def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[list[bytes]] | None:
-    """For each stripe the serialised statistics of every column; None if they cannot be decompressed here."""
-    plain = decompress_section(section, tail.compression)
-    if plain is None:
-        return None
-    return [[bytes(v) for n, v in fields_of(stripe) if n == 1] for number, stripe in fields_of(plain) if number == 1]
-
-
-def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> ColumnStatistics:
-    """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or odd."""
-    fields = first_of_each(message)
-    values = int(fields.get(1, -1))
-    null_count = num_rows - values if 0 <= values <= num_rows else None
-    if null_count == 0 and fields.get(10, 0):
-        null_count = None
-    lower, upper = _bounds(fields, kind)
-    if lower is None or upper is None:
-        lower = upper = None
-    return ColumnStatistics(lower, upper, null_count, None, num_rows)
-
-
-def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
-    """Field numbers and raw values: int for varints, bytes for everything else."""
-    view = memoryview(message)
-    position = 0
-    try:
-        while position < len(view):
-            tag, position = _varint(view, position)
-            match tag & 7:
-                case 0:
-                    value, position = _varint(view, position)
-                    yield tag >> 3, value
-                case 1 | 5 as wire:
-                    width = 8 if wire == 1 else 4
-                    yield tag >> 3, view[position : position + width]
-                    position += width
-                case 2:
-                    length, position = _varint(view, position)
-                    if position + length > len(view):
-                        raise ValueError(f"protobuf field of {length} bytes in {len(view)}")
-                    yield tag >> 3, view[position : position + length]
-                    position += length
-                case wire:
-                    raise ValueError(f"protobuf wire type {wire}")
-    except IndexError as error:
-        raise ValueError("protobuf message ends early") from error
-
-
-def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
-    """The first value of every field number."""
-    found: dict[int, Any] = {}
-    for number, value in fields_of(message):
-        found.setdefault(number, value)
-    return found
-
-
-def decompress_section(section: bytes, compression: int) -> bytes | None:
-    """The bytes of a section or stream, which is stored in chunks; None for a codec that is not supported here."""
-    if compression == _COMPRESSION_NONE:
-        return section
-    parts: list[bytes] = []
-    for is_original, chunk in _chunks(section):
-        if is_original:
-            parts.append(chunk)
-        elif compression == _COMPRESSION_ZLIB:
-            parts.append(_inflate(chunk))
-        elif compression in {_COMPRESSION_SNAPPY, _COMPRESSION_ZSTD}:
-            codec = "snappy" if compression == _COMPRESSION_SNAPPY else "zstd"
-            if codec == "snappy":
-                length, _ = _varint(memoryview(chunk), 0)
-                if length > _MAX_SECTION_BYTES:
-                    return None
-                parts.append(pa.Codec(codec).decompress(chunk, length).to_pybytes())
-            else:
-                with pa.CompressedInputStream(pa.BufferReader(chunk), codec) as stream:
-                    parts.append(stream.read(_MAX_SECTION_BYTES))
-        else:
-            return None
-        if sum(map(len, parts)) > _MAX_SECTION_BYTES:
-            return None
-    return b"".join(parts)
-
-
-def _bounds(fields: dict[int, Any], kind: pa.DataType) -> tuple[Any, Any]:
-    if pa.types.is_boolean(kind):
-        return None, None
-    if pa.types.is_integer(kind) or pa.types.is_time(kind):
-        inner = _message(fields, 2)
-        return _zigzag(inner.get(1)), _zigzag(inner.get(2))
-    if pa.types.is_floating(kind):
-        inner = _message(fields, 3)
-        return _double(inner.get(1), -0.0), _double(inner.get(2), 0.0)
-    if pa.types.is_string(kind):
-        inner = _message(fields, 4)
-        return _text(inner.get(1, inner.get(4))), _text(inner.get(2, inner.get(5)))
-    if pa.types.is_decimal(kind):
-        inner = _message(fields, 6)
-        return _decimal(inner.get(1)), _decimal(inner.get(2))
-    if pa.types.is_date(kind):
-        inner = _message(fields, 7)
-        return _zigzag(inner.get(1)), _zigzag(inner.get(2))
-    return None, None
-
-
-def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:
-    offset, num_rows = int(fields.get(1, 0)), int(fields.get(5, 0))
-    num_bytes = sum(int(fields.get(n, 0)) for n in (2, 3, 4))
-    if offset + num_bytes > file_size:
-        raise ValueError(f"stripe at {offset}, {num_bytes} bytes, lies outside of the file of {file_size} bytes")
-    return Stripe(offset, num_bytes, num_rows, int(fields.get(4, 0)))
-
-
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    result = 0
-    for index in range(_VARINT_BYTES):
-        byte = view[position + index]
-        result |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return result & 0xFFFFFFFFFFFFFFFF, position + index + 1
-    raise ValueError("protobuf varint of more than ten bytes")
-
-
-def _message(fields: dict[int, Any], number: int) -> dict[int, Any]:
-    value = fields.get(number, b"")
-    if isinstance(value, int):
-        raise TypeError(f"protobuf field {number} is a number, not a message")
-    return first_of_each(value)
-
-
-def _zigzag(value: Any) -> int | None:
-    return (value >> 1) ^ -(value & 1) if isinstance(value, int) else None
-
-
-def _double(value: Any, zero: float) -> float | None:
-    if not isinstance(value, memoryview) or len(value) != 8:
-        return None
-    number: float = struct.unpack("<d", value)[0]
-    if math.isnan(number):
-        return None
-    return zero if number == 0 else number
-
-
-def _text(value: Any) -> str | None:
-    try:
-        return bytes(value).decode() if isinstance(value, memoryview) else None
-    except UnicodeDecodeError:
-        return None
-
-
-def _decimal(value: Any) -> Decimal | None:
-    try:
-        return Decimal(_text(value) or "")
-    except InvalidOperation:
-        return None
-
-
-def _inflate(chunk: bytes) -> bytes:
-    try:
-        return zlib.decompressobj(-15).decompress(chunk, _MAX_SECTION_BYTES)
-    except zlib.error as error:
-        raise ValueError(f"a compressed section is broken: {error}") from error
-
-
-def _chunks(section: bytes) -> Sequence[tuple[bool, bytes]]:
-    """Compression chunks: three bytes of length and a flag for stored as is, then the bytes."""
-    found = []
-    position = 0
-    while position + 3 <= len(section):
-        header = int.from_bytes(section[position : position + 3], "little")
-        length = header >> 1
-        found.append((bool(header & 1), section[position + 3 : position + 3 + length]))
-        position += 3 + length
-    return found
-
 
 MAX_STRIPE_ROWS = 1 << 27
 _MAX_ROWS_PER_BYTE = 1 << 17
 """A constant column compresses to about 25,000 rows a byte; more is a lie that would only cost memory."""
 _MAX_METADATA_BYTES = 64 * 1024**2
+_DECODED_SHARE = 2
+"""What the columns of a stripe may take: half of the memory limit."""
+_DEFAULT_MOST_BYTES = DEFAULT_MEMORY_LIMIT_BYTES // 2
+"""Where nobody has stated a limit."""
 _TOO_FAR = "nanosecond resolution"
 """What the decoder says of timestamps before 1678 or after 2261: it knows no other unit."""
 
@@ -428,7 +79,10 @@ class OrcFileReader(WholeColumns):
         self.path = path
         self.counts = ReadCounts()
         self._source = source
+        self._most_bytes = _DEFAULT_MOST_BYTES
+        self._fitting: dict[int, set[int]] = {}
         with refusing_malformed(path, "file tail"):
+            require_small_footer(source)
             self._file = po.ORCFile(source)
             size = source.size()
             self._tail = parse_tail(self._file.reader.serialized_file_tail(), size)
@@ -453,6 +107,7 @@ class OrcFileReader(WholeColumns):
             MalformedTableError: a stripe that cannot be decoded; names file and columns.
         """
         del window
+        self._require_fit(row_group, column_indices)
         fields = [self.arrow_schema.field(i) for i in column_indices]
         if not fields or selected_count(selection) == 0:
             return [pa.array([], type=f.type) for f in fields]
@@ -477,6 +132,20 @@ class OrcFileReader(WholeColumns):
             return None
         with refusing_malformed(self.path, f"statistics of stripe {row_group.index}"):
             return column_statistics(message, row_group.num_rows, kind)
+
+    def windows(
+        self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
+    ) -> list[range] | None:
+        """None: a stripe is decoded as a whole.
+
+        Raises:
+            MemoryLimitError: these columns of the stripe become too large.
+            MalformedTableError: streams that contradict themselves.
+        """
+        del rows
+        self._most_bytes = _DECODED_SHARE * limits.most_bytes
+        self._require_fit(row_group, column_indices)
+        return None
 
     def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
         """Stored size of the stripe's part for these columns, as if all were equally wide."""
@@ -514,6 +183,39 @@ class OrcFileReader(WholeColumns):
             position += stripe.num_rows
         return tuple(groups)
 
+    def _require_fit(self, row_group: RowGroup, column_indices: Sequence[int]) -> None:
+        """Refuse a stripe before it is decoded: a few bytes may stand for one long text in each of millions of rows."""
+        columns = set(column_indices if self._can_select else range(len(self._stored_schema)))
+        if columns <= self._fitting.get(row_group.index, set()):
+            return
+        names = ", ".join(repr(self._stored_schema.names[i]) for i in sorted(columns)[:5])
+        names += f" and {len(columns) - 5} more" if len(columns) > 5 else ""
+        types = [(self._stored_schema.field(i).type, self._column_ids[i]) for i in columns]
+        with refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"):
+            content = self._content(row_group.index)
+            # headers of runs tell enough for most stripes; to decode the lengths of all values costs ten times as much
+            num_bytes = _bound_decoded_bytes(types, content, self._most_bytes)
+            if num_bytes > self._most_bytes:
+                num_bytes = _bound_decoded_bytes(types, content, self._most_bytes, exact_sum)
+        if num_bytes > self._most_bytes:
+            raise MemoryLimitError(
+                f"{self.path}: stripe {row_group.index} decodes to more than {self._most_bytes} bytes (columns {names}), and "
+                "a stripe is decoded at once; raise memory_limit_bytes or select fewer columns"
+            )
+        self._fitting.setdefault(row_group.index, set()).update(columns)
+
+    def _content(self, stripe: int) -> "StripeContent":
+        found = self._tail.stripes[stripe]
+        footer_at = found.offset + found.num_bytes - found.footer_bytes
+        footer = decompress(self._source.read_at(found.footer_bytes, footer_at), self._tail)
+        return StripeContent(self._source, self._tail, found, parse_stripe_footer(footer, found))
+
+    @cached_property
+    def _can_select(self) -> bool:
+        """Whether names are paths to one column each: pyarrow selects columns by name."""
+        names = self._stored_schema.names
+        return not any("." in name for name in names) and len(set(names)) == len(names)
+
     def _decode(self, stripe: int, column_indices: Sequence[int]) -> list[pa.Array]:
         columns = sorted(set(column_indices))
         try:
@@ -525,9 +227,8 @@ class OrcFileReader(WholeColumns):
         return [arrays[i] for i in column_indices]
 
     def _decode_together(self, stripe: int, columns: Sequence[int]) -> dict[int, pa.Array]:
-        """Columns are selected by name; where names are not paths to one column each, all are read."""
         names = self._stored_schema.names
-        if any("." in name for name in names) or len(set(names)) < len(names):
+        if not self._can_select:
             batch = self._file.reader.read_stripe(stripe)
             return {i: batch.column(i) for i in columns}
         batch = self._file.reader.read_stripe(stripe, [names[i] for i in columns])
@@ -543,8 +244,8 @@ class OrcFileReader(WholeColumns):
             field = self._stored_schema.field(column)
             if not pa.types.is_timestamp(field.type):
                 raise pa.ArrowNotImplementedError(f"column {field.name!r}: {error}") from error
-
-            return read_timestamps(self._source, self._tail, stripe, self._column_ids[column])
+            content = self._content(stripe)
+            return read_timestamps(content, self._column_ids[column])
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -553,13 +254,15 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.view(kind)
 
 
-def _type_count(kind: pa.DataType) -> int:
-    """ORC types of a column: a map has no type of its own for its entries."""
+def _children(kind: pa.DataType) -> list[pa.DataType]:
+    """The types below one as ORC has them: a map has no type of its own for its entries."""
     if pa.types.is_map(kind):
-        return 1 + _type_count(kind.key_type) + _type_count(kind.item_type)
-    if pa.types.is_nested(kind):
-        return 1 + sum(_type_count(kind.field(i).type) for i in range(kind.num_fields))
-    return 1
+        return [kind.key_type, kind.item_type]
+    return [kind.field(i).type for i in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+
+
+def _type_count(kind: pa.DataType) -> int:
+    return 1 + sum(map(_type_count, _children(kind)))
 
 
 def _with_ids(field: pa.Field, depth: int) -> pa.Field:
@@ -587,68 +290,181 @@ def _with_ids_below(kind: pa.DataType, depth: int) -> pa.DataType:
     return kind
 
 
+def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> ColumnStatistics:
+    """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or odd."""
+    fields = first_of_each(message)
+    values = int(fields.get(1, -1))
+    null_count = num_rows - values if 0 <= values <= num_rows else None
+    if null_count == 0 and fields.get(10, 0):
+        null_count = None
+    lower, upper = _bounds(fields, kind)
+    if lower is None or upper is None:
+        lower = upper = None
+    return ColumnStatistics(lower, upper, null_count, None, num_rows)
+
+
+def _bounds(fields: dict[int, Any], kind: pa.DataType) -> tuple[Any, Any]:
+    if pa.types.is_boolean(kind):
+        return None, None
+    if pa.types.is_integer(kind) or pa.types.is_time(kind):
+        inner = message_of(fields, 2)
+        return zigzag(inner.get(1)), zigzag(inner.get(2))
+    if pa.types.is_floating(kind):
+        inner = message_of(fields, 3)
+        return _double(inner.get(1), -0.0), _double(inner.get(2), 0.0)
+    if pa.types.is_string(kind):
+        inner = message_of(fields, 4)
+        return _text(inner.get(1, inner.get(4))), _text(inner.get(2, inner.get(5)))
+    if pa.types.is_decimal(kind):
+        inner = message_of(fields, 6)
+        return _decimal(inner.get(1)), _decimal(inner.get(2))
+    if pa.types.is_date(kind):
+        inner = message_of(fields, 7)
+        return zigzag(inner.get(1)), zigzag(inner.get(2))
+    return None, None
+
+
+def _double(value: Any, zero: float) -> float | None:
+    if not isinstance(value, memoryview) or len(value) != 8:
+        return None
+    number: float = struct.unpack("<d", value)[0]
+    if math.isnan(number):
+        return None
+    return zero if number == 0 else number
+
+
+def _text(value: Any) -> str | None:
+    try:
+        return bytes(value).decode() if isinstance(value, memoryview) else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _decimal(value: Any) -> Decimal | None:
+    try:
+        return Decimal(_text(value) or "")
+    except InvalidOperation:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StripeContent:
+    """The streams of a stripe, read one by one."""
+
+    source: pa.NativeFile
+    tail: OrcTail
+    stripe: Stripe
+    footer: StripeFooter
+
+    def stream(self, column: int, kind: int) -> bytes:
+        """A stream out of compression; empty if there is none."""
+        place = self.footer.streams.get((column, kind))
+        return b"" if place is None else decompress(self.source.read_at(place[1], place[0]), self.tail)
+
+
+_OFFSET_BYTES = 4
+_DICTIONARY_OFFSET_BYTES = 8
+"""Of each value in the decoder's dictionary."""
+
+
+def _bound_decoded_bytes(
+    columns: Sequence[tuple[pa.DataType, int]],
+    content: StripeContent,
+    most_bytes: int,
+    sum_lengths: Callable[[bytes, int, int], float] = bound_sum,
+) -> float:
+    """At least the bytes that columns of a stripe become, or some number above `most_bytes` if they are more.
+
+    Streams are looked at, not statistics, which may lie. What is asked of them is bounded by what was counted before.
+
+    Args:
+        columns: types, and the numbers that ORC gives them.
+        content: of the stripe.
+        most_bytes: beyond which counting ends.
+        sum_lengths: (stream, number of values, version) -> their sum, or a bound of it.
+    """
+    total = 0.0
+    waiting = [(kind, column, content.stripe.num_rows) for kind, column in columns]
+    while waiting:
+        kind, column, count = waiting.pop()
+        is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        is_repeated = pa.types.is_list(kind) or pa.types.is_map(kind)
+        if is_text or is_repeated:
+            total += _OFFSET_BYTES * count
+        elif not pa.types.is_nested(kind):
+            total += count * max(kind.bit_width // 8, 1)
+        if total > most_bytes:
+            return total
+        if is_text:
+            total += _bound_text(content, column, count, most_bytes - total, sum_lengths)
+        elif is_repeated:
+            version = content.footer.encoding(column).version
+            elements = sum_lengths(content.stream(column, LENGTH), count, version)
+            if elements > most_bytes * 8:  # a flag takes a bit at least
+                return elements
+            count = int(elements)
+        below = column + 1
+        for child in _children(kind):
+            waiting.append((child, below, count))
+            below += _type_count(child)
+    return total
+
+
+def _bound_text(
+    content: StripeContent,
+    column: int,
+    count: int,
+    most_bytes: float,
+    sum_lengths: Callable[[bytes, int, int], float],
+) -> float:
+    """The bytes of texts, without offsets."""
+    encoding = content.footer.encoding(column)
+    if encoding.dictionary_size is None:
+        return sum_lengths(content.stream(column, LENGTH), count, encoding.version)
+    total = float(_DICTIONARY_OFFSET_BYTES * encoding.dictionary_size)
+    if total > most_bytes or not encoding.dictionary_size:
+        return total
+    lengths = decode_integers(
+        content.stream(column, LENGTH), encoding.dictionary_size, version=encoding.version, signed=False
+    )
+    if (lengths < 0).any():
+        raise ValueError("a length of more than 63 bits")
+    total += float(lengths.sum(dtype=np.float64))
+    if sum_lengths is bound_sum:
+        return total + float(lengths.max()) * count
+    if total > most_bytes:
+        return total
+    return total + sum_of_codes(content.stream(column, DATA), count, encoding.version, lengths)
+
+
 _EPOCH_SECONDS = 1_420_070_400
 """2015-01-01, from which ORC counts."""
-_PRESENT, _DATA, _SECONDARY = 0, 1, 5
-_VERSION_OF_ENCODING = {0: 1, 2: 2}
 _MOST_SECONDS = 2**63 // 10**6 - 1
 _UTC = frozenset({"", "UTC", "GMT", "Etc/UTC", "Etc/GMT", "Z"})
 
 
-def read_timestamps(source: pa.NativeFile, tail: OrcTail, stripe_index: int, column_id: int) -> pa.Array:
-    """One top-level timestamp column of a stripe, as `timestamp[us]` without zone.
-
-    Args:
-        source: the file.
-        tail: of the file.
-        stripe_index: which stripe.
-        column_id: as ORC numbers the types of the schema.
+def read_timestamps(content: StripeContent, column: int) -> pa.Array:
+    """One top-level timestamp column of a stripe, as `timestamp[us]` without zone; `column` as ORC numbers types.
 
     Raises:
         ValueError: streams that end early or contradict each other.
         pa.ArrowNotImplementedError: a codec, encoding or time zone that is not supported.
     """
-    stripe = tail.stripes[stripe_index]
-    footer_at = stripe.offset + stripe.num_bytes - stripe.footer_bytes
-    footer = _plain(source.read_at(stripe.footer_bytes, footer_at), tail)
-    zone = bytes(first_of_each(footer).get(3, b"")).decode("ascii", "replace")
+    num_rows, zone = content.stripe.num_rows, content.footer.zone
     if zone not in _UTC:
         raise pa.ArrowNotImplementedError(f"timestamps beyond 1678 to 2261 written in the time zone {zone!r:.40}")
-    encodings = [first_of_each(value).get(1, 0) for number, value in fields_of(footer) if number == 2]
-    version = _VERSION_OF_ENCODING.get(encodings[column_id]) if column_id < len(encodings) else None
-    if version is None:
-        raise pa.ArrowNotImplementedError("an encoding of timestamps that is not known")
-    streams = _streams(footer, stripe, column_id)
-    data = {kind: _plain(source.read_at(length, at), tail) for kind, (at, length) in streams.items()}
-    present = decode_booleans(data[_PRESENT], stripe.num_rows) if _PRESENT in data else None
-    num_values = stripe.num_rows if present is None else int(present.sum())
-    seconds = decode_integers(data.get(_DATA, b""), num_values, version=version, signed=True)
-    nanos = _nanoseconds(decode_integers(data.get(_SECONDARY, b""), num_values, version=version, signed=False))
-    return _with_nulls(_microseconds(seconds, nanos), present)
-
-
-def _streams(footer: bytes, stripe: Stripe, column_id: int) -> dict[int, tuple[int, int]]:
-    """Where the streams of a column lie, by kind."""
-    found: dict[int, tuple[int, int]] = {}
-    offset, end = stripe.offset, stripe.offset + stripe.num_bytes
-    for number, value in fields_of(footer):
-        if number != 1:
-            continue
-        stream = first_of_each(value)
-        kind, column, length = (int(stream.get(i, 0)) for i in (1, 2, 3))
-        if offset + length > end:
-            raise ValueError(f"a stream of {length} bytes at {offset} ends outside of its stripe")
-        if column == column_id and kind in {_PRESENT, _DATA, _SECONDARY}:
-            found[kind] = (offset, length)
-        offset += length
-    return found
-
-
-def _plain(data: bytes, tail: OrcTail) -> bytes:
-    plain = decompress_section(data, tail.compression)
-    if plain is None:
-        raise pa.ArrowNotImplementedError(f"compression {tail.compression} of timestamps beyond 1678 to 2261")
-    return plain
+    version = content.footer.encoding(column).version
+    present = decode_booleans(bits, num_rows) if (bits := content.stream(column, PRESENT)) else None
+    num_values = num_rows if present is None else int(present.sum())
+    seconds = decode_integers(content.stream(column, DATA), num_values, version=version, signed=True)
+    encoded = decode_integers(content.stream(column, SECONDARY), num_values, version=version, signed=False)
+    micros = _microseconds(seconds, _nanoseconds(encoded))
+    kind: Any = pa.timestamp("us")
+    if present is None:
+        return pa.array(micros).view(kind)
+    all_rows = np.zeros(num_rows, np.int64)
+    all_rows[present] = micros
+    return pa.array(all_rows, mask=~present).view(kind)
 
 
 def _nanoseconds(encoded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -665,12 +481,3 @@ def _microseconds(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) 
     seconds -= (seconds < 0) & (nanos > 999_999)
     micros: npt.NDArray[np.int64] = seconds * 1_000_000 + nanos // 1000
     return micros
-
-
-def _with_nulls(values: npt.NDArray[np.int64], present: npt.NDArray[np.bool_] | None) -> pa.Array:
-    kind: Any = pa.timestamp("us")
-    if present is None:
-        return pa.array(values).view(kind)
-    all_rows = np.zeros(len(present), np.int64)
-    all_rows[present] = values
-    return pa.array(all_rows, mask=~present).view(kind)

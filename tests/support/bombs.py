@@ -111,6 +111,30 @@ PARQUET_BOMBS: Mapping[str, Callable[[], tuple[pa.Array, dict[str, Any]]]] = {
 """Columns by what makes them large, with the options of their writer."""
 
 
+ORC_BOMBS: Mapping[str, Callable[[], tuple[pa.Array, dict[str, Any]]]] = {
+    "text": lambda: (pa.chunked_array([pa.array(["x" * MIB])] * 600), {"dictionary_key_size_threshold": 1.0}),
+    "plain text": lambda: (pa.chunked_array([pa.array(["x" * MIB])] * 600), {}),
+    "list": lambda: (
+        pa.chunked_array([_lists(pa.array(["x" * MIB] * 4), 4)] * 500),
+        {"dictionary_key_size_threshold": 1.0},
+    ),
+    "equal numbers": lambda: (pa.array(np.full(20_000_000, 7)), {}),
+    "list of equal numbers": lambda: (
+        pa.ListArray.from_arrays(pa.array([0, 40_000_000], pa.int32()), pa.array(np.zeros(40_000_000, np.int8))),
+        {},
+    ),
+}
+"""As `PARQUET_BOMBS`, in one stripe."""
+
+
+def write_orc_bomb(path: Path, name: str) -> int:
+    """An ORC file of a column `id` and a column `v` from `ORC_BOMBS`; how many rows it has."""
+    column, options = ORC_BOMBS[name]()
+    ids = pa.array(np.arange(len(column)) // 1_000_000)
+    po.write_table(pa.table({"id": ids, "v": column}), path, compression="zstd", stripe_size=1 << 40, **options)
+    return len(column)
+
+
 def write_parquet(path: Path, column: pa.Array, options: Mapping[str, Any]) -> int:
     """A Parquet file of rows with a number in `id` and a column `v`, without field ids; how many rows it has."""
     settings: dict[str, Any] = {
@@ -123,14 +147,6 @@ def write_parquet(path: Path, column: pa.Array, options: Mapping[str, Any]) -> i
     }
     pq.write_table(pa.table({"id": np.arange(len(column)) // 1_000_000, "v": column}), path, **{**settings, **options})
     return len(column)
-
-
-def write_orc(path: Path, count: int) -> int:
-    """An ORC file of numbered rows and a column `v` of one long text; how many rows it has."""
-    column = pa.chunked_array([pa.array(["x" * MIB])] * count)
-    table = pa.table({"id": np.arange(count), "v": column})
-    po.write_table(table, path, compression="zstd", dictionary_key_size_threshold=1.0, stripe_size=1 << 30)
-    return count
 
 
 def write_avro(path: Path, count: int, codec: str, *, text: str = "") -> None:

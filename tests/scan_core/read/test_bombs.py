@@ -1,25 +1,28 @@
 """Small files that become very large when decoded: read in pieces within the memory limit, or refused by name."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc as po
 import pyarrow.parquet as pq
 import pytest
 
 from scan_core import ScanOptions
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.deletes.positions import read_position_deletes
+from scan_core.files.orc import open_orc
 from scan_core.files.parquet.reader import open_parquet
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MemoryLimitError
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteContent, FileFormat
-from scan_core.rows.selection import from_ranges
+from scan_core.rows.selection import All, from_ranges
 from tests.scan_core.deletes.files import delete_file
-from tests.support.bombs import MIB, PARQUET_BOMBS, run_limited, write_avro, write_parquet
+from tests.support.bombs import MIB, ORC_BOMBS, PARQUET_BOMBS, run_limited, write_avro, write_orc_bomb, write_parquet
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -214,6 +217,93 @@ def test_an_avro_block_that_does_not_fit_is_refused(tmp_path: Path, codec: str, 
     assert "raise memory_limit_bytes" in found
     assert grown < 2 * LIMIT
     assert seconds < 20
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "list" else pytest.mark.slow) for n in ORC_BOMBS if "list of" not in n]
+)
+def test_an_orc_stripe_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
+    kind = {"equal numbers": "long", "list": _TYPES["list"]}.get(name, "string")
+    builder = TableBuilder(tmp_path, (Column(1, "id", "long"), Column(2, "v", kind)))
+    file = builder.data({"id": [1]}, file_format="orc")
+    num_rows = write_orc_bomb(file.local, name)
+    file.record["record_count"], file.record["file_size_in_bytes"] = num_rows, file.local.stat().st_size
+    for bounds in ("lower_bounds", "upper_bounds", "value_counts", "null_value_counts"):
+        file.record[bounds] = []
+    builder.commit(file)
+    mapping: list[dict[str, Any]] = [{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["v"]}]
+    if name == "list":
+        mapping[1]["fields"] = [{"field-id": 3, "names": ["element"]}]
+    properties = {"schema.name-mapping.default": json.dumps(mapping)}
+    builder.edit(lambda document: document.setdefault("properties", {}).update(properties))
+    scan = SCAN.format(path=str(builder.metadata_path), limit=LIMIT)
+    found, grown, seconds = run_limited(IMPORTS, f"sum(b.num_rows for b in {scan}.to_batches())", ALLOWANCE)
+    assert found.startswith("MemoryLimitError: ")
+    assert "raise memory_limit_bytes" in found
+    assert grown < LIMIT
+    assert seconds < 20
+
+
+@pytest.mark.parametrize("is_dictionary", [True, False])
+def test_lengths_in_an_orc_file_that_lie_are_counted_before_they_are_believed(
+    tmp_path: Path,
+    is_dictionary: bool,  # noqa: FBT001
+) -> None:
+    file, limits = tmp_path / "a.orc", DecodingLimits(MIB, 8 * MIB)
+    texts = [f"{i}" + "x" * (2 * MIB - 1) for i in range(4)]
+    table = pa.table({"v": texts * (100 if is_dictionary else 1)})
+    po.write_table(
+        table, file, compression="uncompressed", dictionary_key_size_threshold=float(is_dictionary), stripe_size=1 << 40
+    )
+    if is_dictionary:
+        with closing(open_orc(str(file), FileIOConfig())) as reader, pytest.raises(MemoryLimitError, match=r"'v'"):
+            reader.windows(reader.row_groups[0], [0], range(400), limits)
+        return
+    with closing(open_orc(str(file), FileIOConfig())) as reader:
+        assert reader.windows(reader.row_groups[0], [0], range(4), limits) is None
+    data, lengths = file.read_bytes(), b"\x11\x20\x00\x00"  # four times 2 MiB
+    assert data.count(lengths) == 1
+    file.write_bytes(data.replace(lengths, b"\x11\xff\xff\xff"))
+    with (
+        closing(open_orc(str(file), FileIOConfig())) as reader,
+        pytest.raises(MemoryLimitError, match=r"a\.orc: stripe"),
+    ):
+        reader.windows(reader.row_groups[0], [0], range(4), limits)
+
+
+@pytest.mark.parametrize("version", ["0.11", "0.12"])
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+def test_the_bound_of_an_orc_stripe_is_near_to_what_it_becomes(tmp_path: Path, codec: str, version: str) -> None:
+    rows, file = 20_000, tmp_path / "a.orc"
+    draw = np.random.default_rng(5)
+    texts = ["" if n == 3 else None if n == 5 else "y" * int(n) for n in draw.integers(0, 40, rows)]
+    table = pa.table(
+        {
+            "few": [f"value {n}" for n in draw.integers(0, 50, rows)],
+            "texts": texts,
+            "lists": [[t, "z"] if t else None for t in texts],
+            "maps": pa.array([[(str(i), 1.5)] * (i % 3) for i in range(rows)], pa.map_(pa.string(), pa.float64())),
+            "structs": [None if i % 7 == 0 else {"a": i, "b": texts[i]} for i in range(rows)],
+            "lengths": ["x" * (i // 100) for i in range(rows)],
+        }
+    )
+    po.write_table(table, file, compression=codec, file_version=version, dictionary_key_size_threshold=0.5)
+    with closing(open_orc(str(file), FileIOConfig())) as reader:
+        (group,) = reader.row_groups
+        for column in range(table.num_columns):
+            (found,) = reader.read(group, [column], All(rows))
+            assert found.equals(table.column(column).combine_chunks())
+            size = table.column(column).combine_chunks().nbytes
+            with pytest.raises(MemoryLimitError):
+                open_orc(str(file), FileIOConfig()).windows(
+                    group, [column], range(rows), DecodingLimits(1, size * 9 // 20)
+                )
+            assert (
+                open_orc(str(file), FileIOConfig()).windows(
+                    group, [column], range(rows), DecodingLimits(1, size * 6 // 10)
+                )
+                is None
+            )
 
 
 @pytest.mark.parametrize("stated", [True, False])

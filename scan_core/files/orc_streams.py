@@ -1,0 +1,514 @@
+"""What pyarrow does not expose of ORC files: the tail, statistics and footers of stripes, run-length encoded streams.
+
+Everything here is bytes and NumPy arrays; Arrow types and the reader are in `orc.py`.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Integers = npt.NDArray[np.int64]
+_WIDTHS = (*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64)
+"""Bits a value, by their five-bit code."""
+PRESENT, DATA, LENGTH, SECONDARY = 0, 1, 2, 5
+"""Kinds of streams."""
+_MAX_SECTION_BYTES = 64 * 1024**2
+"""Of a section or stream that is decompressed here: statistics, lengths, codes."""
+_MAX_BLOCK_BYTES = 64 * 1024**2
+"""Of a block out of compression; writers use 256 kB, and three bytes state its size when compressed."""
+_BOUNDED_CODECS = frozenset({1, 2, 4, 5})
+"""Zlib, Snappy, LZ4, zstd."""
+_MAX_VARINT_BYTES = 10
+
+
+def decode_booleans(data: bytes, count: int) -> npt.NDArray[np.bool_]:
+    """The first `count` booleans of a stream, most significant bit first.
+
+    Raises:
+        ValueError: the stream ends before.
+    """
+    parts: list[bytes] = []
+    position, left = 0, -(-count // 8)
+    while left > 0 and position < len(data):
+        control = data[position]
+        if control < 0x80:
+            part = data[position + 1 : position + 2] * (control + 3)
+            position += 2
+        else:
+            part = data[position + 1 : position + 257 - control]
+            position += 257 - control
+        parts.append(part)
+        left -= len(part)
+    bits = np.unpackbits(np.frombuffer(b"".join(parts), np.uint8))
+    if len(bits) < count:
+        raise ValueError(f"a stream of booleans ends after {len(bits)} of {count}")
+    return bits[:count].astype(np.bool_)
+
+
+def decode_integers(data: bytes, count: int, *, version: int, signed: bool) -> Integers:
+    """The first `count` integers of a stream in run-length encoding 1 or 2; unsigned ones are below 2**63.
+
+    Raises:
+        ValueError: the stream ends before, or a run contradicts itself.
+    """
+    runs: list[Integers] = []
+    left = count
+    for run in _runs(data, count, version=version, signed=signed):
+        runs.append(run)
+        left -= len(run)
+    if left > 0:
+        raise ValueError(f"a stream of integers ends after {count - left} of {count}")
+    return np.concatenate([np.zeros(0, np.int64), *runs])
+
+
+def _runs(data: bytes, count: int, *, version: int, signed: bool) -> Iterator[Integers]:
+    """The runs of a stream, `count` integers in all, or fewer where it ends before."""
+    cursor = _Cursor(data)
+    while count > 0:
+        try:
+            run = _run_v1(cursor, signed) if version == 1 else _run_v2(cursor, signed)
+        except IndexError:
+            return
+        yield run[:count]
+        count -= len(run)
+
+
+def bound_sum(data: bytes, count: int, version: int) -> float:
+    """At least the sum of the first `count` unsigned integers of a stream, most of it by the headers of the runs alone.
+
+    A stream may end before: values that are NULL are not in it.
+    """
+    if version == 1:
+        return exact_sum(data, count, version)
+    cursor, total = _Cursor(data), 0.0
+    while count > 0:
+        try:
+            length, largest = _bound_run(cursor)
+        except IndexError:
+            break
+        total += float(min(length, count) * largest)
+        count -= length
+    return total
+
+
+def exact_sum(data: bytes, count: int, version: int) -> float:
+    """The sum of the first `count` unsigned integers of a stream, or of all where it ends before.
+
+    Raises:
+        ValueError: an integer of 64 bits.
+    """
+    total = 0.0
+    for run in _runs(data, count, version=version, signed=False):
+        if (run < 0).any():
+            raise ValueError("a length of more than 63 bits")
+        total += float(run.sum(dtype=np.float64))
+    return total
+
+
+def sum_of_codes(data: bytes, count: int, version: int, values: Integers) -> float:
+    """The sum of the values that the first `count` codes of a stream stand for, or all where it ends before.
+
+    Raises:
+        ValueError: a code without a value.
+    """
+    total = 0.0
+    for run in _runs(data, count, version=version, signed=False):
+        if len(run) and not 0 <= int(run.min()) <= int(run.max()) < len(values):
+            raise ValueError(f"a code outside of a dictionary of {len(values)} values")
+        total += float(values[run].sum(dtype=np.float64))
+    return total
+
+
+class _Cursor:
+    """Bytes, and how many of them were read."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def byte(self) -> int:
+        self._position += 1
+        return self._data[self._position - 1]
+
+    def take(self, count: int) -> bytes:
+        taken = self._data[self._position : self._position + count]
+        if len(taken) < count:
+            raise IndexError
+        self._position += count
+        return taken
+
+    def skip(self, num_bits: int) -> None:
+        """Pass by values that are padded to whole bytes."""
+        self._position += (num_bits + 7) // 8
+        if self._position > len(self._data):
+            raise IndexError
+
+    def varint(self, *, signed: bool) -> int:
+        value = 0
+        for index in range(10):
+            byte = self.byte()
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1) if signed else value
+        raise ValueError("an integer of more than ten bytes")
+
+    def packed(self, count: int, width: int) -> npt.NDArray[np.uint64]:
+        """`count` values of `width` bits each, padded to whole bytes."""
+        if width == 0:
+            return np.zeros(count, np.uint64)
+        bits = np.unpackbits(np.frombuffer(self.take((count * width + 7) // 8), np.uint8))
+        values = np.zeros(count, np.uint64)
+        for column in bits[: count * width].reshape(count, width).T:
+            values = (values << np.uint64(1)) | column
+        return values
+
+
+def _run_v1(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+    control = cursor.byte()
+    if control >= 0x80:
+        return _array([cursor.varint(signed=signed) for _ in range(256 - control)])
+    step = int.from_bytes(cursor.take(1), signed=True)
+    return _array([cursor.varint(signed=signed)]) + step * np.arange(control + 3, dtype=np.int64)
+
+
+def _run_v2(cursor: _Cursor, signed: bool) -> Integers:  # noqa: FBT001  private
+    first = cursor.byte()
+    if first >> 6 == 0:
+        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
+        return np.repeat(_array([(value >> 1) ^ -(value & 1) if signed else value]), (first & 7) + 3)
+    code = (first >> 1) & 31
+    length = ((first & 1) << 8 | cursor.byte()) + 1
+    match first >> 6:
+        case 1:
+            values = cursor.packed(length, _WIDTHS[code])
+            return _unzigzag(values) if signed else values.astype(np.int64)
+        case 2:
+            return _patched_base(cursor, length, _WIDTHS[code])
+        case _:
+            return _delta(cursor, length, _WIDTHS[code] if code else 0, signed=signed)
+
+
+def _patched_base(cursor: _Cursor, length: int, width: int) -> Integers:
+    third, fourth = cursor.byte(), cursor.byte()
+    base_bytes, patch_width = (third >> 5) + 1, _WIDTHS[third & 31]
+    num_patches = fourth & 31
+    base = int.from_bytes(cursor.take(base_bytes), "big")
+    sign = 1 << (8 * base_bytes - 1)
+    base = -(base & ~sign) if base & sign else base
+    values = cursor.packed(length, width)
+    patches = cursor.packed(num_patches, _patch_bits(patch_width, fourth))
+    at = 0
+    for patch in patches.tolist():
+        at += patch >> patch_width
+        if at >= length or width >= 64:
+            raise ValueError("a patch lies outside of its run")
+        values[at] |= np.uint64(((patch & ((1 << patch_width) - 1)) << width) & (2**64 - 1))
+    return values.astype(np.int64) + _array([base])
+
+
+def _patch_bits(patch_width: int, fourth: int) -> int:
+    """Bits of a patch and the gap in front of it, by the fourth byte of the header of its run."""
+    width: int = next(w for w in _WIDTHS if w >= min((fourth >> 5) + 1 + patch_width, 64))
+    return width
+
+
+def _delta(cursor: _Cursor, length: int, width: int, *, signed: bool) -> Integers:
+    base, step = cursor.varint(signed=signed), cursor.varint(signed=True)
+    steps = np.full(max(length - 1, 0), _array([step])[0])
+    if width and length > 2:
+        packed = cursor.packed(length - 2, width).astype(np.int64)
+        steps[1:] = packed if step >= 0 else -packed
+    values: Integers = _array([base]) + np.concatenate([np.zeros(1, np.int64), np.cumsum(steps)])
+    return values
+
+
+def _unzigzag(values: npt.NDArray[np.uint64]) -> Integers:
+    halves: Integers = (values >> np.uint64(1)).astype(np.int64)
+    return halves ^ -(values & np.uint64(1)).astype(np.int64)
+
+
+def _array(values: list[int]) -> Integers:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError as error:
+        raise ValueError("an integer of more than 64 bits") from error
+
+
+def _bound_run(cursor: _Cursor) -> tuple[int, int]:
+    """How many unsigned integers a run of encoding 2 holds, and a bound of the largest; the cursor is behind the run."""
+    first = cursor.byte()
+    if first >> 6 == 0:
+        value = int.from_bytes(cursor.take(((first >> 3) & 7) + 1), "big")
+        return (first & 7) + 3, value
+    code, length = (first >> 1) & 31, ((first & 1) << 8 | cursor.byte()) + 1
+    width = _WIDTHS[code]
+    match first >> 6:
+        case 1:
+            cursor.skip(length * width)
+            return length, (1 << width) - 1
+        case 2:
+            third, fourth = cursor.byte(), cursor.byte()
+            patch_width, num_patches = _WIDTHS[third & 31], fourth & 31
+            base = int.from_bytes(cursor.take((third >> 5) + 1), "big")
+            cursor.skip(length * width)
+            cursor.skip(num_patches * _patch_bits(patch_width, fourth))
+            return length, base + (1 << (width + patch_width))
+        case _:
+            base, step = cursor.varint(signed=False), cursor.varint(signed=True)
+            if code == 0:  # every step is the same
+                return length, base + max(step, 0) * length
+            cursor.skip(max(length - 2, 0) * width)
+            return length, base + max(step, 0) + (length << width if step >= 0 else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Where a stripe lies and how many rows it has; its footer are the last of its bytes."""
+
+    offset: int
+    num_bytes: int
+    num_rows: int
+    footer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Of a column: the version of its run-length encoding, and the values of its dictionary, if it has one."""
+
+    version: int
+    dictionary_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StripeFooter:
+    """Offset and length of each stream by column and kind, encodings by column, and the writer's time zone."""
+
+    streams: Mapping[tuple[int, int], tuple[int, int]]
+    encodings: Sequence[dict[int, Any]]
+    zone: str
+
+    def encoding(self, column: int) -> Encoding:
+        """The encoding of a column.
+
+        Raises:
+            ValueError: there is none, or one that ORC does not have.
+        """
+        stated = self.encodings[column] if column < len(self.encodings) else {1: -1}
+        if (kind := stated.get(1, 0)) not in {0, 1, 2, 3}:
+            raise ValueError(f"encoding {kind} of type {column}")
+        return Encoding(1 + kind // 2, stated.get(2, 0) if kind % 2 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class OrcTail:
+    """Stripes, and where the metadata section with their statistics lies."""
+
+    stripes: tuple[Stripe, ...]
+    num_rows: int
+    compression: int
+    block_bytes: int
+    metadata_offset: int
+    metadata_length: int
+
+
+def parse_tail(tail: bytes, file_size: int) -> OrcTail:
+    """From the message `FileTail`.
+
+    Raises:
+        ValueError: broken protobuf, stripes outside of the file, row counts that contradict each other.
+    """
+    message = first_of_each(tail)
+    postscript, footer = message_of(message, 1), bytes(message.get(2, b""))
+    stripes = []
+    num_rows = 0
+    for number, value in fields_of(footer):
+        if number == 3:
+            stripes.append(_stripe(first_of_each(value), file_size))
+        elif number == 6:
+            num_rows = int(value)
+    if sum(s.num_rows for s in stripes) != num_rows:
+        raise ValueError(f"footer states {num_rows} rows, its stripes {sum(s.num_rows for s in stripes)}")
+    metadata_length = int(postscript.get(5, 0))
+    end = file_size - 1 - int(message.get(4, 0)) - int(postscript.get(1, 0))
+    block_bytes = min(int(postscript.get(3, 0)), _MAX_BLOCK_BYTES)
+    return OrcTail(
+        tuple(stripes), num_rows, int(postscript.get(2, 0)), block_bytes, max(end - metadata_length, 0), metadata_length
+    )
+
+
+def require_small_footer(source: pa.NativeFile) -> None:
+    """Decompress the footer within bounds, as pyarrow would do without.
+
+    Raises:
+        pa.ArrowNotImplementedError: a very large footer.
+        ValueError: a postscript or footer that is broken.
+    """
+    size = source.size()
+    end = source.read_at(min(size, 256), max(size - 256, 0))
+    postscript = first_of_each(end[-1 - end[-1] : -1]) if end else {}
+    length, compression = int(postscript.get(1, 0)), int(postscript.get(2, 0))
+    if not 0 < length < size or compression not in _BOUNDED_CODECS:
+        return
+    block_bytes = min(int(postscript.get(3, 0)), _MAX_BLOCK_BYTES)
+    footer = source.read_at(length, max(size - 1 - end[-1] - length, 0))
+    decompress(footer, OrcTail((), 0, compression, block_bytes, 0, 0))
+
+
+def parse_stripe_statistics(section: bytes, tail: OrcTail) -> list[list[bytes]] | None:
+    """For each stripe the serialised statistics of every column; None if they cannot be decompressed here."""
+    try:
+        plain = decompress(section, tail)
+    except pa.ArrowNotImplementedError:
+        return None
+    return [[bytes(v) for n, v in fields_of(stripe) if n == 1] for number, stripe in fields_of(plain) if number == 1]
+
+
+def parse_stripe_footer(footer: bytes, stripe: Stripe) -> StripeFooter:
+    """From the message `StripeFooter`.
+
+    Raises:
+        ValueError: broken protobuf, or a stream outside of the stripe.
+    """
+    streams: dict[tuple[int, int], tuple[int, int]] = {}
+    encodings, zone = [], ""
+    offset, end = stripe.offset, stripe.offset + stripe.num_bytes
+    for number, value in fields_of(footer):
+        if number == 1:
+            stream = first_of_each(value)
+            kind, column, length = (int(stream.get(i, 0)) for i in (1, 2, 3))
+            if offset + length > end:
+                raise ValueError(f"a stream of {length} bytes at {offset} ends outside of its stripe")
+            streams.setdefault((column, kind), (offset, length))  # as the decoder takes them
+            offset += length
+        elif number == 2:
+            encodings.append(first_of_each(value))
+        elif number == 3:
+            zone = bytes(value).decode("ascii", "replace")
+    return StripeFooter(streams, encodings, zone)
+
+
+def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, Any]]:
+    """Field numbers and raw values: int for varints, bytes for everything else."""
+    view = memoryview(message)
+    position = 0
+    try:
+        while position < len(view):
+            tag, position = _varint(view, position)
+            match tag & 7:
+                case 0:
+                    value, position = _varint(view, position)
+                    yield tag >> 3, value
+                case 1 | 5 as wire:
+                    width = 8 if wire == 1 else 4
+                    yield tag >> 3, view[position : position + width]
+                    position += width
+                case 2:
+                    length, position = _varint(view, position)
+                    if position + length > len(view):
+                        raise ValueError(f"protobuf field of {length} bytes in {len(view)}")
+                    yield tag >> 3, view[position : position + length]
+                    position += length
+                case wire:
+                    raise ValueError(f"protobuf wire type {wire}")
+    except IndexError as error:
+        raise ValueError("protobuf message ends early") from error
+
+
+def first_of_each(message: bytes | memoryview) -> dict[int, Any]:
+    """The first value of every field number."""
+    found: dict[int, Any] = {}
+    for number, value in fields_of(message):
+        found.setdefault(number, value)
+    return found
+
+
+def decompress(section: bytes, tail: OrcTail) -> bytes:
+    """The bytes of a section or stream, which is stored in blocks.
+
+    Raises:
+        pa.ArrowNotImplementedError: a codec that is not supported here (LZO, Brotli), or a very large section.
+        ValueError: a block that is broken.
+    """
+    if tail.compression == 0:
+        return section
+    parts: list[bytes] = []
+    position = size = 0
+    while position + 3 <= len(section):
+        header = int.from_bytes(section[position : position + 3], "little")
+        position += 3
+        block = section[position : position + (header >> 1)]
+        position += header >> 1
+        parts.append(block if header & 1 else _decompress_block(block, tail.compression, tail.block_bytes))
+        if (size := size + len(parts[-1])) > _MAX_SECTION_BYTES:
+            raise pa.ArrowNotImplementedError(f"a section or stream of more than {_MAX_SECTION_BYTES} bytes")
+    return b"".join(parts)
+
+
+def _decompress_block(block: bytes, compression: int, most_bytes: int) -> bytes:
+    """The codec is numbered as in the postscript: zlib, Snappy, LZO, LZ4, zstd, Brotli from 1 on."""
+    try:
+        match compression:
+            case 1:
+                return zlib.decompressobj(-15).decompress(block, most_bytes)
+            case 2:
+                length, _ = _varint(memoryview(block), 0)
+                return bytes(pa.Codec("snappy").decompress(block, min(length, most_bytes), asbytes=True))
+            case 4:
+                return _decompress_lz4(block, most_bytes)
+            case 5:
+                with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
+                    return bytes(stream.read(most_bytes))
+            case 3 | 6:
+                raise pa.ArrowNotImplementedError("what columns compressed by LZO or Brotli become cannot be bounded")
+            case _:
+                raise ValueError(f"it is compressed by codec {compression}")
+    except (zlib.error, OSError, RuntimeError) as error:
+        raise ValueError(f"a compressed block is broken: {error}") from error
+
+
+def _decompress_lz4(block: bytes, most_bytes: int) -> bytes:
+    import cramjam
+
+    found = bytearray(most_bytes)
+    try:
+        return bytes(memoryview(found)[: cramjam.lz4.decompress_block_into(block, found, most_bytes)])
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"a compressed block is broken: {error}") from error
+
+
+def _stripe(fields: dict[int, Any], file_size: int) -> Stripe:
+    offset, num_rows = int(fields.get(1, 0)), int(fields.get(5, 0))
+    num_bytes = sum(int(fields.get(n, 0)) for n in (2, 3, 4))
+    if offset + num_bytes > file_size:
+        raise ValueError(f"stripe at {offset}, {num_bytes} bytes, lies outside of the file of {file_size} bytes")
+    return Stripe(offset, num_bytes, num_rows, int(fields.get(4, 0)))
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    result = 0
+    for index in range(_MAX_VARINT_BYTES):
+        byte = view[position + index]
+        result |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return result & 0xFFFFFFFFFFFFFFFF, position + index + 1
+    raise ValueError("protobuf varint of more than ten bytes")
+
+
+def message_of(fields: dict[int, Any], number: int) -> dict[int, Any]:
+    """The message in a field; empty if there is none."""
+    value = fields.get(number, b"")
+    if isinstance(value, int):
+        raise TypeError(f"protobuf field {number} is a number, not a message")
+    return first_of_each(value)
+
+
+def zigzag(value: Any) -> int | None:
+    """A signed integer as protobuf stores it; None for what is no integer."""
+    return (value >> 1) ^ -(value & 1) if isinstance(value, int) else None
