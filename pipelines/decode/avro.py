@@ -46,6 +46,19 @@ AVRO_SCHEMA = b"avro.schema"
 """Metadata of tables that were read from Avro: the writer's schema, whose names tell what columns mean."""
 
 
+def load_schema(document: str) -> Any:
+    """The schema in a JSON text.
+
+    Raises:
+        SourceError: it nests too deeply.
+        ValueError: no JSON.
+    """
+    try:
+        return json.loads(document)
+    except RecursionError as error:
+        raise SourceError(f"an Avro schema that is nested too deeply: more than {_MAX_DEPTH} levels") from error
+
+
 def physical(schema: Any) -> Any:
     """The schema without logical types: what the bytes are, not what they mean."""
     if isinstance(schema, list):
@@ -191,7 +204,7 @@ def reader_of(document: str) -> AvroReader:
         SourceError: no schema of a record, or one that cannot be read.
     """
     try:
-        schema = json.loads(document)
+        schema = load_schema(document)
         fields, plain, _ = parse_record(physical(schema))
         types = field_types(schema)
         marked = {
@@ -204,7 +217,7 @@ def reader_of(document: str) -> AvroReader:
         }
         parsed = parse_schema({"type": "array", "items": marked})
         array = parse_schema({"type": "array", "items": plain})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SourceError(f"an Avro schema that cannot be read: {error}; it begins {document[:120]!r}") from error
     for field in fields:
         if _holds_union(field.type.meant):
@@ -404,7 +417,7 @@ class SchemaRegistry:
             raise SourceError(f"schema {schema_id} of {self._config.url} is {kind}; only Avro is supported")
         document = found["schema"]
         if found.get("references"):
-            document = json.dumps(self._complete(json.loads(document), self._referenced(found["references"])))
+            document = json.dumps(self._complete(load_schema(document), self._referenced(found["references"])))
         self._kept[schema_id] = document
         if len(self._kept) > MAX_KEPT_SCHEMAS:
             self._kept.popitem(last=False)
@@ -423,7 +436,7 @@ class SchemaRegistry:
             subject, version = (quote(str(reference[name]), safe="") for name in ("subject", "version"))
             place = f"/subjects/{subject}/versions/{version}"
             answer = self._get(place, f"schema {reference['name']}")
-            found[reference["name"]] = json.loads(answer["schema"])
+            found[reference["name"]] = load_schema(answer["schema"])
             pending += answer.get("references") or []
         return found
 

@@ -568,6 +568,7 @@ _STATUS_REASONS: Mapping[int, str] = {
     kernels.NOT_CONTAINER: "JSON, but no object",
     kernels.TOO_MANY: "too many distinct member names",
     kernels.REPEATED: TWICE,
+    kernels.TOO_DEEP: f"nested too deeply: more than {kernels.MAX_DEPTH} levels of objects and arrays",
 }
 
 

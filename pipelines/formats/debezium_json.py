@@ -43,6 +43,8 @@ from scan_core import Mask
 
 MAX_COMPARED_SCHEMAS = 64
 """Events of still other schemas are scanned one by one, which costs more per event but less than 65 comparisons."""
+_MAX_DEPTH = kernels.MAX_DEPTH + 1
+"""The limit is one of the payload: where an envelope is recognised by its bytes, its own level is not counted."""
 NO_SCHEMA = -1
 
 
@@ -88,7 +90,7 @@ def cut_envelopes(documents: Documents) -> Payloads:
 
 def _envelope_at(documents: Documents, row: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bytes] | None:
     """(bytes before the payload, bytes after it, schema) of one event; None if it has no envelope."""
-    one = scan_objects(documents.take(np.array([row])), ("schema", "payload"), learn=False)
+    one = scan_objects(documents.take(np.array([row])), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
     schema, payload = one.column("schema"), one.column("payload")
     is_schema = schema.kind[0] in (kernels.OBJECT, kernels.NULL)
     if not one.is_object[0] or payload.kind[0] != kernels.OBJECT or not is_schema:
@@ -108,7 +110,7 @@ def _cut_one_by_one(
     schema_of: NDArray[np.int32],
     schemas: dict[bytes, int],
 ) -> None:
-    members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False)
+    members = scan_objects(documents.where(pending), ("schema", "payload"), learn=False, max_depth=_MAX_DEPTH)
     schema, payload = members.column("schema"), members.column("payload")
     has_payload = members.is_object & ((payload.kind == kernels.OBJECT) | (payload.kind == kernels.NULL))
     # Some writers leave the schema out. Beside other members a payload is a column of a row.

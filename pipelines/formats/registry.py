@@ -249,6 +249,8 @@ def sniff(raw: RawEvents) -> str:
         return "debezium-json"  # tombstones alone, which it leaves out
     shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
     looks = f"look like {' and '.join(found)}" if found else "look like no known format"
+    if not found and (too_deep := int((events.status == kernels.TOO_DEEP).sum())):
+        looks += f" ({too_deep} of them nested too deeply: more than {kernels.MAX_DEPTH} levels)"
     raise SourceError(f"the events {looks}; state the format (format: ...). The first is {shown[:120]!r}")
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.jsonscan.value_kernels import (
-    ABSENT,
     BROKEN,
     ESCAPED,
     MAX_DEPTH,
@@ -17,10 +16,12 @@ from pipelines.jsonscan.value_kernels import (
     Bytes,
     Kinds,
     Places,
+    begin_container,
     require,
+    skip_document,
     skip_space,
     skip_value,
-    status_of_other,
+    status_at,
 )
 from scan_core.native import kernel
 
@@ -48,16 +49,12 @@ def scan_elements(
     require(len(ends) >= count and len(lengths) >= count and len(status) >= count and len(stack) >= MAX_DEPTH)
     require(not fill or len(offsets) >= count)
     capacity = min(len(out_start), len(out_end), len(out_kind))
+    inside = stack[1:]
     for row in range(count):
         lengths[row] = 0
-        if starts[row] < 0:
-            status[row] = ABSENT
-            continue
-        end = np.uint64(ends[row])
-        require(end <= np.uint64(len(data)))
-        p = skip_space(data, np.uint64(starts[row]), end)
-        if p >= end or data[p] != 0x5B:
-            status[row] = status_of_other(data, p, end, stack)
+        p, end, found_status = begin_container(data, starts[row], ends[row], 0x5B, stack)
+        status[row] = found_status
+        if found_status != OK:
             continue
         status[row] = BROKEN
         found = 0
@@ -68,8 +65,9 @@ def scan_elements(
             continue
         while p < end:
             value = p
-            p, kind = skip_value(data, p, end, stack)
+            p, kind = skip_value(data, p, end, inside)
             if p > end:
+                status[row] = status_at(data, p, end)
                 break
             if fill:
                 quote = ONE if kind == STRING or kind == ESCAPED else np.uint64(0)
@@ -109,7 +107,7 @@ def split_documents(
     end = np.uint64(stop)
     p = skip_space(data, np.uint64(start), end)
     while p < end and found < len(out):
-        q, _ = skip_value(data, p, end, stack)
+        q = skip_document(data, p, end, stack)
         if q > end:
             return found, np.int64(p)
         out[found, 0] = p
@@ -121,6 +119,36 @@ def split_documents(
                 return found, np.int64(p)
             p = skip_space(data, p + ONE, end)
     return found, np.int64(p)
+
+
+@kernel("u8[] i64 i64 u8[]=")
+def find_document_line(data: Bytes, start: int, stop: int, stack: Bytes) -> int:
+    """Where the next line in data[start:stop] begins that a whole object begins, behind a document that is broken.
+
+    Behind a colon, a bracket or a comma that object may be a part of the broken document; but inside one, no other
+    object follows without a comma. `stop` if there is none. An object that nests too deeply counts as broken, which
+    bounds what is looked at twice.
+
+    Raises:
+        IndexError: `start` or `stop` lies outside of the data.
+    """
+    require(start >= 0 and stop >= 0 and stop <= len(data) and len(stack) >= MAX_DEPTH)
+    first, end = np.uint64(start), np.uint64(stop)
+    before = np.uint8(0)  # the last byte that is no white space
+    for k in range(first, end):
+        c = data[k]
+        if c != 0x0A or k + ONE >= end or data[k + ONE] != 0x7B:
+            if c != 0x20 and c != 0x0A and c != 0x0D and c != 0x09:
+                before = c
+            continue
+        p, _ = skip_value(data, k + ONE, end, stack)
+        if p > end:
+            continue
+        p = skip_space(data, p, end)
+        is_inside = before == 0x3A or before == 0x5B or before == 0x2C
+        if not is_inside or (p < end and data[p] == 0x7B):
+            return np.int64(k) + 1
+    return np.int64(stop)
 
 
 @kernel("u8[] i32[] u8[] u8[]= i64[]= i64[]=")
@@ -151,7 +179,7 @@ def find_separators(
             continue
         last = end
         if data[p] == 0x7B or data[p] == 0x5B or data[p] == 0x22:
-            p, _ = skip_value(data, p, end, stack)
+            p = skip_document(data, p, end, stack)
             if p > end:
                 continue
             last = p + length

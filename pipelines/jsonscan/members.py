@@ -145,13 +145,16 @@ LEAST_CELLS = 2**22
 """Columns x rows that are always granted; beyond, a batch may have as many as bytes (a member takes at least 5)."""
 
 
-def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool = True) -> Members:
+def scan_objects(
+    documents: Documents, names: Sequence[str] = (), *, learn: bool = True, max_depth: int = kernels.MAX_DEPTH
+) -> Members:
     """The members of each document that is an object.
 
     Args:
         documents: one per row.
         names: members to look for, in their usual order.
         learn: also find members with other names; their columns follow those of `names`.
+        max_depth: levels of objects and arrays that a document may have.
     """
     count = len(documents)
     known = MemberNames(names, _column_limit(documents, len(names)))
@@ -176,7 +179,7 @@ def scan_objects(documents: Documents, names: Sequence[str] = (), *, learn: bool
             numbers.bits,
             numbers.odd,
             status,
-            _scratch(),
+            np.empty(max_depth, np.uint8),
         )
         if row < count:
             if known.learn(documents.data[name_start:name_end].tobytes()):

@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from pipelines.jsonscan.double_kernels import LARGEST, MOST_DIGITS, SIGN, SMALLEST, nearest
 from pipelines.jsonscan.value_kernels import (
-    ABSENT,
     BAD,
     BROKEN,
     ESCAPED,
@@ -21,6 +20,7 @@ from pipelines.jsonscan.value_kernels import (
     Bytes,
     Kinds,
     Places,
+    begin_container,
     end_of_plain_run,
     expected_name,
     next_member,
@@ -30,7 +30,7 @@ from pipelines.jsonscan.value_kernels import (
     run_of_digits,
     skip_space,
     skip_value,
-    status_of_other,
+    status_at,
 )
 from pipelines.jsonscan.value_kernels import skip_string as skip_rest_of_string
 from scan_core.native import callee, inlined, kernel
@@ -164,7 +164,7 @@ def scan_object(
     """Find the members of the object at p, to columns from `base` on.
 
     Returns (position after it, 0, 0), or (BAD, begin, end) of an unknown name, or (BAD, 0, 0) if it is broken, or
-    (BAD, 0, 1) if a member is repeated.
+    (DEEP, 0, 0) if it nests too deeply, or (BAD, 0, 1) if a member is repeated. `stack` is that of `skip_value`.
     """
     expected = 0
     nothing = np.uint64(0)
@@ -180,7 +180,7 @@ def scan_object(
         value = p
         p, kind, bits, certain = value_at(data, p, end, stack)
         if p > end:
-            break
+            return p, nothing, nothing
         if found >= 0:
             expected = found + 1 if found + 1 < len(slots) else 0
             column = base + slots[found]
@@ -276,18 +276,14 @@ def scan_members(
     require_spans(starts, ends, first_row, out_start, out_end, out_kind, out_bits, out_odd, status, stack)
     require_names(names, name_offsets)
     require_columns(name_offsets, slots, 0, out_kind.shape[0])
+    inside = stack[1:]
     for row in range(first_row, count):
         if row == first_row:  # which an earlier call may have begun
             for column in range(out_kind.shape[0]):
                 out_kind[column, row] = MISSING
-        if starts[row] < 0:
-            status[row] = ABSENT
-            continue
-        end = np.uint64(ends[row])
-        require(end <= np.uint64(len(data)))
-        p = skip_space(data, np.uint64(starts[row]), end)
-        if p >= end or data[p] != 0x7B:
-            status[row] = status_of_other(data, p, end, stack)
+        p, end, found_status = begin_container(data, starts[row], ends[row], 0x7B, stack)
+        status[row] = found_status
+        if found_status != OK:
             continue
         p, first, last = scan_object(
             data,
@@ -304,7 +300,7 @@ def scan_members(
             out_kind,
             out_bits,
             out_odd,
-            stack,
+            inside,
         )
         if first:
             return row, first, last
@@ -313,7 +309,7 @@ def scan_members(
             for column in range(out_kind.shape[0]):
                 out_kind[column, row] = MISSING
             continue
-        status[row] = OK if p <= end and skip_space(data, p, end) == end else BROKEN
+        status[row] = status_at(data, p, end)
     return count, np.uint64(0), np.uint64(0)
 
 
@@ -386,18 +382,14 @@ def scan_nested(
             require_columns(origin_offsets, origin_slots, base, out_kind.shape[0])
         elif base != 0:
             require_columns(row_offsets, row_slots, base, out_kind.shape[0])
+    inside, inside_images = stack[1:], stack[2:]
     for row in range(first_row, count):
         if row == first_row:  # which an earlier call may have begun
             for column in range(out_kind.shape[0]):
                 out_kind[column, row] = MISSING
-        if starts[row] < 0:
-            status[row] = ABSENT
-            continue
-        end = np.uint64(ends[row])
-        require(end <= np.uint64(len(data)))
-        p = skip_space(data, np.uint64(starts[row]), end)
-        if p >= end or data[p] != 0x7B:
-            status[row] = status_of_other(data, p, end, stack)
+        p, end, found_status = begin_container(data, starts[row], ends[row], 0x7B, stack)
+        status[row] = found_status
+        if found_status != OK:
             continue
         status[row] = BROKEN
         expected = 0
@@ -418,22 +410,21 @@ def scan_nested(
             last = nothing
             base = bases[slots[found]] if found >= 0 and data[p] == 0x7B else 0
             if base == 0:
-                p, kind = skip_value(data, p, end, stack)
+                p, kind = skip_value(data, p, end, inside)
             elif base == origin_base:
                 p, _, last = scan_object(
                     data, p, end, row, origin_names, origin_offsets, origin_slots, base, False,
-                    out_start, out_end, out_kind, out_bits, out_odd, stack,
+                    out_start, out_end, out_kind, out_bits, out_odd, inside_images,
                 )  # fmt: skip
             else:
                 p, first, last = scan_object(
                     data, p, end, row, row_names, row_offsets, row_slots, base, True,
-                    out_start, out_end, out_kind, out_bits, out_odd, stack,
+                    out_start, out_end, out_kind, out_bits, out_odd, inside_images,
                 )  # fmt: skip
                 if first:
                     return row, first, last
             if p > end:
-                if last:
-                    status[row] = REPEATED
+                status[row] = REPEATED if last else status_at(data, p, end)
                 break
             if found >= 0:
                 expected = found + 1 if found + 1 < len(slots) else 0

@@ -19,11 +19,11 @@ from scan_core.native import callee, inlined, intrinsic
 MISSING, NULL, FALSE, TRUE, INT, FLOAT, STRING, ESCAPED, OBJECT, ARRAY = range(10)
 """Kinds of a value. ESCAPED is a string with a backslash in it; INT has neither fraction nor exponent."""
 
-OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY, REPEATED = range(8)
+OK, ABSENT, IS_NULL, EMPTY, NOT_CONTAINER, BROKEN, TOO_MANY, REPEATED, TOO_DEEP = range(9)
 """Status of a document: ABSENT has no span, EMPTY holds only white space, BROKEN is no JSON, REPEATED gives a member twice."""
 
 MAX_DEPTH = 256
-"""Deeper nesting is refused: no feed has it, and hostile input must end."""
+"""Levels of objects and arrays in one document. Deeper ones are refused: no feed has them, and hostile input must end."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32]
@@ -38,7 +38,9 @@ _ENDS_RUN[[0x22, 0x5C]] = True
 ONE = np.uint64(1)
 _3, _4, _5, _8 = np.uint64(3), np.uint64(4), np.uint64(5), np.uint64(8)
 BAD = np.uint64(2**64 - 1)
-"""In place of a position: the value there is broken."""
+"""In place of a position: the value there is broken. Greater than every end, as DEEP is."""
+DEEP = np.uint64(2**64 - 2)
+"""In place of a position: the value there nests too deeply."""
 
 
 @inlined
@@ -188,7 +190,11 @@ def _skip_key(data: Bytes, p: int, end: int) -> int:
 
 @callee
 def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
-    """(position after the value at p, its kind). `stack` has MAX_DEPTH bytes."""
+    """(position after the value at p, its kind); DEEP if it has more levels than `stack` has bytes.
+
+    Kernels that look into a document hand on a stack without the levels above the value, so that the limit is one of
+    the whole document, whichever kernel scans it.
+    """
     if p >= end:
         return BAD, MISSING
     c = data[p]
@@ -206,8 +212,8 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
         c = data[p]
         if c == 0x7B or c == 0x5B:
             depth += 1
-            if depth >= MAX_DEPTH:
-                return BAD, kind
+            if depth >= len(stack):
+                return DEEP, kind
             stack[depth] = c + 2  # the bracket that closes it
             p = skip_space(data, p + ONE, end)
             if p >= end:
@@ -241,14 +247,64 @@ def skip_value(data: Bytes, p: int, end: int, stack: Bytes) -> tuple[int, int]:
 
 
 @callee
-def status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
-    """Status of a document that does not begin as an object."""
+def skip_document(data: Bytes, p: int, end: int, stack: Bytes) -> int:
+    """Position after the value at p; a value that nests too deeply ends where its brackets are balanced.
+
+    Files are split into documents by this: one that is too deep is still one document, which decoding refuses.
+    """
+    q, _ = skip_value(data, p, end, stack)
+    if q != DEEP:
+        return q
+    depth = 0
+    while p < end:
+        c = data[p]
+        p += ONE
+        if c == 0x22:
+            p, _ = skip_string(data, p, end)
+        elif c == 0x7B or c == 0x5B:
+            depth += 1
+        elif c == 0x7D or c == 0x5D:
+            depth -= 1
+            if depth == 0:
+                return p
+    return BAD
+
+
+@inlined
+def status_at(data: Bytes, p: int, end: int) -> int:
+    """Status of a document whose value ends at p: nothing but white space may follow."""
+    if p == DEEP:
+        return TOO_DEEP
+    return OK if p <= end and skip_space(data, p, end) == end else BROKEN
+
+
+@callee
+def _status_of_other(data: Bytes, p: int, end: int, stack: Bytes) -> int:
+    """Status of a document that does not begin with the bracket that is asked for."""
     if p >= end:
         return EMPTY
-    q, kind = skip_value(data, p, end, stack)
-    if q > end or skip_space(data, q, end) != end:
-        return BROKEN
+    p, kind = skip_value(data, p, end, stack)
+    status = status_at(data, p, end)
+    if status != OK:
+        return status
     return IS_NULL if kind == NULL else NOT_CONTAINER
+
+
+@inlined
+def begin_container(data: Bytes, start: int, stop: int, bracket: int, stack: Bytes) -> tuple[int, int, int]:
+    """(position of the opening bracket, end of the document, status): OK, or why data[start:stop] does not begin with it.
+
+    Raises:
+        IndexError: the document lies outside of the data.
+    """
+    if start < 0:
+        return BAD, BAD, ABSENT
+    end = np.uint64(stop)
+    require(end <= np.uint64(len(data)))
+    p = skip_space(data, np.uint64(start), end)
+    if p < end and data[p] == bracket:
+        return p, end, OK
+    return p, end, _status_of_other(data, p, end, stack)
 
 
 _u = np.uint64

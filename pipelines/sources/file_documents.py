@@ -19,7 +19,7 @@ from pipelines.jsonscan import document_kernels
 from pipelines.jsonscan import value_kernels as kernels
 from pipelines.jsonscan.members import scan_objects
 from pipelines.jsonscan.spans import from_binary
-from pipelines.sources.file_options import SPACE, Layout, leading_document
+from pipelines.sources.file_options import SPACE, Layout
 from pipelines.sources.file_position import ReadFile
 from scan_core import Mask
 
@@ -364,7 +364,7 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
             continue
         if position < end and num_whole is None:
             num_whole = sum(map(len, parts))
-        after = end if separated or position >= end else _next_line_with_document(view, position, end)
+        after = end if separated or position >= end else document_kernels.find_document_line(view, position, end, stack)
         if after == end:
             break
         parts.append(np.array([[position, after]], np.int64))
@@ -373,20 +373,6 @@ def _document_spans(view: Bytes, start: int, end: int, *, separated: bool) -> tu
         parts.append(np.array([[position, end]], np.int64))
     spans = np.concatenate(parts)
     return spans, len(spans) if num_whole is None else num_whole
-
-
-def _next_line_with_document(view: Bytes, start: int, end: int) -> int:
-    """Where the next line begins that a document fills or begins, behind one that is broken; `end` if there is none."""
-    text = view[start:end].tobytes()
-    at = text.find(b"\n{")
-    while at >= 0:
-        length = leading_document(text[at + 1 :])
-        # Behind these it may be a part of the document; in none does another object follow it without a comma.
-        is_inside = text[:at].rstrip(SPACE).endswith((b":", b"[", b","))
-        if length and (not is_inside or text[at + 1 + length :].lstrip(SPACE).startswith(b"{")):
-            return start + at + 1
-        at = text.find(b"\n{", at + 1)
-    return end
 
 
 def _first_characters(view: Bytes, offsets: NDArray[np.int32]) -> Bytes:

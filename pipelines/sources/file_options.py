@@ -136,6 +136,8 @@ def _role(document: bytes) -> _Role:
     whole = Documents(view, np.zeros(1, np.int32), np.full(1, len(view), np.int32))
     names = ("op", "schema", "payload", *_PARTS_OF_EVENT, *_ADDED_TO_ROWS)
     parts = scan_objects(whole, names, learn=False)
+    if parts.status[0] == kernels.TOO_DEEP:
+        return _Role.EVENT  # which decoding refuses; as a key it would be lost without a word
     if not parts.is_object[0]:
         return _Role.EITHER
     schema = parts.column("schema").documents(kernels.OBJECT)

@@ -168,6 +168,12 @@ def find_separators(random: Random) -> Arguments:
     return [fixed(b"".join(lines)), offsets, fixed(bytes(separator)), stack(), *places]
 
 
+def find_document_line(random: Random) -> Arguments:
+    parts = [text(random, value(random)) for _ in range(random.integers(0, 6))]
+    data = fixed(b"\n".join([b'{"a": [', *parts]) + b"\n{" * int(random.integers(0, 300)))
+    return [data, int(random.integers(0, len(data) + 1)), len(data), stack()]
+
+
 def find_newlines(random: Random) -> Arguments:
     data = noise(random) + b"\n" * int(random.integers(0, 9))
     words = np.frombuffer(data, np.uint64, len(data) // 8)
@@ -343,6 +349,7 @@ def walk_removals(random: Random) -> Arguments:
 CASES: dict[str, Callable[[Random], Arguments]] = {
     **{f"pipelines.jsonscan.binary_kernels.{n}": binary for n in ("decode_base64", "decode_hex", "encode_latin1")},
     "pipelines.jsonscan.binary_kernels.widen_integers": lambda random: binary(random, widened=True),
+    "pipelines.jsonscan.document_kernels.find_document_line": find_document_line,
     "pipelines.jsonscan.document_kernels.find_newlines": find_newlines,
     "pipelines.jsonscan.document_kernels.find_separators": find_separators,
     "pipelines.jsonscan.document_kernels.scan_elements": scan_elements,
