@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from scan_core.files.formats import open_file
-from scan_core.joins.column_keys import MOST_RANGES, KeyField, KeyRanges, engine_array, engine_values, merged_ranges
+from scan_core.joins.column_keys import MOST_RANGES, KeyField, KeyRanges, engine_array, engine_values, merge_ranges
 from scan_core.joins.key_set import KeySet
 from scan_core.joins.late_keys import LateKeys, distinct_keys, from_text, key_table, to_text
 from scan_core.joins.request import FilterKeys, RuntimeFilter
@@ -22,7 +22,7 @@ from scan_core.model.statistics import ColumnStatistics
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.plan.file_pruner import file_statistics
 from scan_core.plan.planner import ScanPlan
-from scan_core.prune.domains import of_statistics
+from scan_core.prune.domains import domain_from_statistics
 from scan_core.prune.verdicts import Match
 from scan_core.read.file_statistics import FileStatistics
 from scan_core.read.projection import FileProjection
@@ -167,12 +167,12 @@ def key_ranges(scan: KeyScan, column: str, most_ranges: int = MOST_RANGES) -> Ke
         if found is None:
             return KeyRanges(key, None)
         bounds += found
-    return KeyRanges(key, merged_ranges(bounds, most_ranges))
+    return KeyRanges(key, merge_ranges(bounds, most_ranges))
 
 
 def _range(known: ColumnStatistics | None, key: KeyField) -> list[tuple[Any, Any]] | None:
     """No range for NULLs alone; None if the values are unknown."""
-    domain = of_statistics(known, key.type)
+    domain = domain_from_statistics(known, key.type)
     if domain.may_be_nan:
         return None
     if not domain.may_be_value:

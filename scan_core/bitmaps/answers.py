@@ -59,7 +59,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """A choice whose bitmaps are read. `unknown` is None where nobody needs to tell NULL from false."""
+    """A choice whose bitmaps are read. `unknown` is None where NULL need not be distinguished from false."""
 
     choice: Choice
     true: tuple[RowPositions, ...]
@@ -94,7 +94,7 @@ Answer = Leaf | Combined
 
 
 def choose_entries(node: BoundExpr, index: ColumnIndex, column_type: Type) -> Choice | None:
-    """The entries for which an expression over this column alone is true or unknown; None if they do not tell.
+    """The entries for which an expression over this column alone is true or unknown; None if the entries do not determine it.
 
     Args:
         node: reads no other column.

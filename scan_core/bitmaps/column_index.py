@@ -121,7 +121,7 @@ def decode_directory(data: bytes, column_type: PrimitiveType, blob_bytes: int, s
         MalformedTableError: lengths, checksum or values that contradict each other or the number of bytes.
     """
     if len(data) < _HEADER.size:
-        raise MalformedTableError(f"{source}: {len(data)} bytes hold no bitmap index")
+        raise MalformedTableError(f"{source}: {len(data)} bytes are too few for a bitmap index")
     magic, count, value_bytes, num_rows, checksum = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise MalformedTableError(f"{source}: magic is {magic!r}, not {_MAGIC!r}")
@@ -167,7 +167,7 @@ def _values(
     if ends is not None:
         offsets = np.concatenate([[0], ends.astype(np.int64)])
         if (np.diff(offsets) < 0).any() or offsets[-1] != len(raw) or len(raw) >= 1 << 31:
-            raise MalformedTableError(f"{source}: values that do not lie in their {len(raw)} bytes")
+            raise MalformedTableError(f"{source}: values exceed their {len(raw)} bytes")
         buffers = [None, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(raw)]
     elif column_type.name == "boolean":
         if len(raw) != count:
@@ -319,10 +319,10 @@ def open_column_index(blob: BitmapIndexBlob, record_count: int, io: FileIOConfig
     directory = cached((*_key(blob, io), "directory"), load)
     if directory.num_rows != record_count:
         raise MalformedTableError(
-            f"{_source(blob)}: is of a file of {directory.num_rows} rows, but this one has {record_count}"
+            f"{_source(blob)}: indexes a file of {directory.num_rows} rows, but this file has {record_count}"
         )
     if not blob.is_list and int(directory.cardinalities[:-1].sum()) != record_count:
-        raise MalformedTableError(f"{_source(blob)}: the rows of all values are not those of the file")
+        raise MalformedTableError(f"{_source(blob)}: the row counts of all values do not add up to those of the file")
     return ColumnIndex(blob, directory, io)
 
 

@@ -44,7 +44,7 @@ def with_bitmap_indexes(
 ) -> Sequence[FileScanTask]:
     """The tasks, each with the indexes of the columns that predicate and runtime filters read, if its file has any.
 
-    Statistics files that are damaged or gone are counted in `metrics` and left aside.
+    Statistics files that are damaged or gone are counted in `metrics` and ignored.
     """
     field_ids = _field_ids(context)
     if not field_ids or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
@@ -77,7 +77,7 @@ def with_bitmap_indexes(
 
 
 def _field_ids(context: ScanContext) -> frozenset[int]:
-    """Columns of which rows are asked by value."""
+    """Columns that conditions on single columns read."""
     of_filters = {f.fields[0].field_id for f in context.runtime_filters if len(f.fields) == 1}
     return frozenset(of_filters if context.predicate is None else of_filters | {*context.predicate.leaf_ids})
 
@@ -113,7 +113,7 @@ def cached_footer(path: str, io: FileIOConfig) -> PuffinFooter:
 
 
 def describes(blob: PuffinBlob, data_file: DataFile) -> bool:
-    """Whether an index was made of this very file, and tells all that is needed to read it."""
+    """Was the index built from this file, and has it all properties needed to read it?"""
     properties = blob.properties
     return (
         properties.get(DATA_FILE) == data_file.path

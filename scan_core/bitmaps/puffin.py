@@ -1,6 +1,6 @@
 """Puffin files: the blobs that a footer lists (https://iceberg.apache.org/puffin-spec).
 
-What is inside a blob is the business of whoever knows its type. Every length is checked against the file before
+The content of a blob is decoded by the module that knows its type. Every length is checked against the file before
 anything is read.
 """
 
@@ -67,10 +67,10 @@ def read_footer(path: str, io: FileIOConfig) -> PuffinFooter:
     size = file_size(path, io)
     smallest = 2 * len(MAGIC) + _TAIL.size
     if size < smallest:
-        raise MalformedTableError(f"{path}: {size} bytes are no Puffin file")
+        raise MalformedTableError(f"{path}: {size} bytes are too few for a Puffin file")
     payload_size, flags, magic = _TAIL.unpack(read_bytes(path, io, size - _TAIL.size, _TAIL.size))
     if magic != MAGIC or read_bytes(path, io, 0, len(MAGIC)) != MAGIC:
-        raise MalformedTableError(f"{path}: no Puffin file, for it does not begin and end with {MAGIC!r}")
+        raise MalformedTableError(f"{path}: not a Puffin file: it does not begin and end with {MAGIC!r}")
     if not 0 <= payload_size <= size - smallest:
         raise MalformedTableError(f"{path}: a footer of {payload_size} bytes in a file of {size}")
     if flags & ~_COMPRESSED:

@@ -21,7 +21,7 @@ from scan_core.model.schema import Type
 from scan_core.split.tasks import FileScanTask, ScanContext
 
 READ_COST, DECODE_COST, MOST_VALUE_COST = 50_000.0, 3.0, 5.0
-"""Nanoseconds to read a column chunk, to decode a value, and at most to evaluate one: dear expressions are evaluated
+"""Nanoseconds to read a column chunk, to decode a value, and at most to evaluate one: costly expressions are evaluated
 once per distinct value, and a column with an index has few of them."""
 MOST_ROWS = 1 << 25
 """Of bitmaps for one expression: sparse ones are decoded to eight bytes a row."""
@@ -29,7 +29,7 @@ MOST_OF_STAGE_1 = 0.1
 """A conjunct that keeps a larger part of the rows competes with those on values, by row position: a more selective one
 may have to run first, and does so faster on whole columns."""
 _FAR_APART = 5_000
-"""Survivors so many rows apart are in pages of their own: the others' pages are not decoded."""
+"""Surviving rows at least this far apart are in different pages; the pages between them are not decoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +60,7 @@ def split_stages(
 ) -> Stages:
     """Decide for one data file, and read the bitmaps that stage 1 and stage 2 need.
 
-    Indexes that are damaged or gone are counted in `metrics` and left aside: they never make a scan fail.
+    Indexes that are damaged or gone are counted in `metrics` and ignored: they never make a scan fail.
     """
     if not task.bitmap_indexes or not context.options.use_bitmap_indexes:
         return Stages()
@@ -99,7 +99,7 @@ class _Chooser:
         self.declined: dict[BoundExpr, Choice] = {}
 
     def guess(self, conjunct: BoundExpr) -> float:
-        """Bytes of bitmaps, so that cheap conjuncts go first and tell how many rows are left for dear ones."""
+        """Estimated cost of the bitmaps: cheap conjuncts go first and show how many rows are left for costly ones."""
         return sum(choice.true.cost for node in _candidates(conjunct) if (choice := self._choice(node)) is not None)
 
     def narrowed_by(self, answer: Answer) -> None:
@@ -108,7 +108,7 @@ class _Chooser:
             self._share_left *= answer.choice.true.num_rows / self.num_rows
 
     def answer(self, node: BoundExpr, *, nulls: bool) -> Answer | None:
-        """What bitmaps say of an expression; None if they do not tell all of it, or cost more than its values."""
+        """The answer of bitmaps to an expression; None if they cannot answer all of it, or cost more than its values."""
         if (leaf := self._leaf(node, nulls=nulls)) is not None:
             return leaf
         if not isinstance(node, And | Or | Not):

@@ -37,7 +37,7 @@ from scan_core.expr.nodes import BoundPredicate, CastTo, Constant, Expr, Name, O
 from scan_core.expr.normalize import Normalization, conjuncts_of
 from scan_core.expr.parse import point_at
 from scan_core.expr.rules import DATE_PARTS, FUNCTIONS, ArgumentError, condition_of, plus_interval, same_type, subscript
-from scan_core.expr.strings import check_like_pattern, check_regex
+from scan_core.expr.strings import like_parts, regex_matcher
 from scan_core.model.errors import ColumnNotFoundError, PredicateError
 from scan_core.model.schema import MapType, PrimitiveType, Schema, StructType, Type, parse_type
 
@@ -193,7 +193,7 @@ class _Binder:
             case Operation():
                 return self._bind_operation(expression)
             case _:
-                raise PredicateError(f"{expression!r} is no expression of the filter language")
+                raise PredicateError(f"{expression!r} is not an expression of the filter language")
 
     def _bind_constant(self, constant: Constant) -> BoundExpr:
         if constant.type is not None:
@@ -276,7 +276,7 @@ class _Binder:
             raise self.refuse(operation, str(error)) from error
 
     def _refuse_quoted_columns(self, operation: Operation) -> None:
-        """`"name" = 'x'` compares two strings in Spark, and was hardly meant."""
+        """`"name" = 'x'` compares two strings in Spark, which is hardly ever intended."""
         constants = [a for a in operation.arguments if isinstance(a, Constant)]
         if operation.name not in _TESTS or len(constants) < len(operation.arguments):
             return
@@ -348,7 +348,7 @@ class _Binder:
             return Literal(None, BOOLEAN)
         escape_text = None if escape.value is None else str(escape.value)
         try:
-            check_like_pattern(pattern, escape_text)
+            like_parts(pattern, escape_text)
         except ValueError as error:
             raise self.refuse(operation.arguments[1], str(error)) from error
         return Like(operand, pattern, escape_text, operation.name == "ilike")
@@ -358,7 +358,7 @@ class _Binder:
         if pattern is None:
             return Literal(None, BOOLEAN)
         try:
-            check_regex(pattern)
+            regex_matcher(pattern)
         except ValueError as error:
             raise self.refuse(operation.arguments[1], str(error)) from error
         return Call("rlike", (operand, Literal(pattern, STRING)), BOOLEAN)

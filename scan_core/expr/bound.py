@@ -5,8 +5,8 @@ come about is in `bind.py` and `normalize.py`, what they yield in `kernels.py`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from scan_core.model.schema import PrimitiveType, Type
 
@@ -57,11 +57,7 @@ class Comparison:
     operator: str
     left: "BoundExpr"
     right: "BoundExpr"
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +71,7 @@ class InSet:
     values: frozenset[Any]
     has_null: bool = False
     has_nan: bool = False
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +83,7 @@ class Between:
     upper: Any
     lower_inclusive: bool = True
     upper_inclusive: bool = True
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +91,7 @@ class IsNull:
     """`operand is null`: never NULL itself."""
 
     operand: "BoundExpr"
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +102,7 @@ class Like:
     pattern: str
     escape: str | None = "\\"
     ignore_case: bool = False
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +110,7 @@ class And:
     """All operands; at least two, none of them an And after normalisation."""
 
     operands: tuple["BoundExpr", ...]
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +118,7 @@ class Or:
     """Any operand; at least two, none of them an Or after normalisation."""
 
     operands: tuple["BoundExpr", ...]
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +126,7 @@ class Not:
     """Negation; NULL stays NULL."""
 
     operand: "BoundExpr"
-
-    @property
-    def type(self) -> Type:
-        """Always boolean."""
-        return BOOLEAN
+    type: ClassVar[Type] = BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +199,23 @@ def children(node: BoundExpr) -> tuple[BoundExpr, ...]:
             return arguments
         case _:
             return (node.operand,)
+
+
+def with_children(node: BoundExpr, parts: tuple[BoundExpr, ...]) -> BoundExpr:
+    """The node with other operands, in the order of `children`."""
+    match node:
+        case Column() | Literal() | Failure():
+            return node
+        case Comparison():
+            return replace(node, left=parts[0], right=parts[1])
+        case And() | Or() | Coalesce():
+            return replace(node, operands=parts)
+        case Case():
+            return replace(node, branches=tuple(zip(parts[:-1:2], parts[1::2], strict=True)), default=parts[-1])
+        case Call():
+            return replace(node, arguments=parts)
+        case _:
+            return replace(node, operand=parts[0])
 
 
 def walk(node: BoundExpr) -> Iterator[BoundExpr]:

@@ -32,11 +32,11 @@ from scan_core.expr.vectors import (
     outcome,
     rounded_decimal,
     union,
-    valid_mask,
     with_nulls,
 )
 from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
+from scan_core.rows.buffers import validity
 
 
 def dates_from_text(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
@@ -121,6 +121,7 @@ _SPACES = "".join(map(chr, range(33))) + "\x7f"
 _DECIMAL_TEXT = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 _DECIMAL_WIDTH = r"^[+-]?0*(?:\d{0,38}(?:\.\d{0,37})?|\d{0,18}(?:\.\d{0,18})?[eE][+-]?(?:1[0-8]|\d))$"
 """What certainly fits 39 digits before and 37 after the point; longer numbers fail."""
+_WIDEST = pa.decimal256(76, 37)
 _TOO_LARGE_FOR_DECIMAL, _TOO_SMALL_FOR_DECIMAL = 1e38, 1e-21
 _INTEGER_TEXT_TRIMMED = r"^[+-]?\d+$"
 
@@ -180,14 +181,10 @@ def _number_to_decimal(array: pa.Array, source: Type, target: Type, null: Mask |
     usable = np.where(np.isfinite(values) & ~too_large, values, 0).astype(np.float64)
     usable[np.abs(usable) < _TOO_SMALL_FOR_DECIMAL] = 0.0
     # Spark takes the digits of the shortest text of the double
-    vector = rounded_decimal(_decimals_of_text(pa.array(usable).cast(pa.string())), null, target)
+    vector = rounded_decimal(pa.array(usable).cast(pa.string()).cast(_WIDEST), null, target)
     if not too_large.any():
         return vector
     return Vector(with_nulls(vector.values, too_large), union(vector.failed, too_large), f"{OVERFLOW} of {target}")
-
-
-def _decimals_of_text(text: pa.Array) -> pa.Array:
-    return text.cast(pa.decimal256(76, 37))
 
 
 def _decimal_to_number(array: pa.Array, source: Type, target: Type) -> Vector:
@@ -225,25 +222,22 @@ def _from_moment(array: pa.Array, source: Type, target: Type) -> Vector:
 
 def _to_text(array: pa.Array, source: Type) -> pa.Array:
     match name_of(source):
-        case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns":
+        case "timestamp" | "timestamptz" | "timestamp_ns" | "timestamptz_ns" | "time":
             return timestamps_to_text(array, source)
         case "uuid":
             return _uuids_to_text(array)
         case "fixed" | "binary":
             return array.cast(pa.binary()).cast(pa.string())
-        case "time":
-            return timestamps_to_text(array, source)
         case _:
             return array.cast(pa.string())
 
 
 def _uuids_to_text(array: pa.Array) -> pa.Array:
     data = np.frombuffer(array.buffers()[1], dtype=np.uint8).reshape(-1, 16)[array.offset : array.offset + len(array)]
-    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     text = np.full((len(array), 36), ord("-"), dtype=np.uint8)
-    places = [i for i in range(36) if i not in {8, 13, 18, 23}]
-    text[:, places[0::2]] = digits[data >> 4]
-    text[:, places[1::2]] = digits[data & 15]
+    text[:, [i for i in range(36) if i not in {8, 13, 18, 23}]] = np.frombuffer(
+        data.tobytes().hex().encode(), dtype=np.uint8
+    ).reshape(-1, 32)
     flat = pa.Array.from_buffers(pa.binary(36), len(array), [None, pa.py_buffer(text.reshape(-1))])
     return with_nulls(flat.cast(pa.binary()).cast(pa.string()), null_mask(array))
 
@@ -251,11 +245,11 @@ def _uuids_to_text(array: pa.Array) -> pa.Array:
 def _from_text(array: pa.Array, target: Type) -> Vector:
     if name_of(target) == "binary":
         return Vector(array.cast(pa.binary()))
-    valid = valid_mask(array)
+    valid = validity(array)
     values, matched = _TEXT_PARSERS[name_of(target)](pc.utf8_trim(array, characters=_SPACES), target)
     values = with_nulls(values, ~matched)
     failed = ~matched if valid is None else ~matched & valid
-    return Vector(values, failed, f"a string is no {target}") if failed.any() else Vector(values)
+    return Vector(values, failed, f"a string is not a valid {target}") if failed.any() else Vector(values)
 
 
 def _matches(text: pa.Array, pattern: str) -> Mask:
@@ -291,7 +285,7 @@ def _parse_decimals(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:
     if decimal_of(target)[1] <= 36:  # digits after the 37th do not change how it rounds
         text = pc.replace_substring_regex(text, pattern=r"^([^.eE]*\.\d{37})\d+$", replacement=r"\1")
     matched = _matches(text, _DECIMAL_TEXT) & _matches(text, _DECIMAL_WIDTH)
-    exact = _decimals_of_text(pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement=""))
+    exact = pc.replace_substring_regex(_only(text, matched, "0"), pattern=r"^\+", replacement="").cast(_WIDEST)
     vector = rounded_decimal(exact, null_mask(text), target)
     return vector.values, matched if vector.failed is None else matched & ~vector.failed
 
@@ -304,16 +298,16 @@ def _parse_booleans(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:  # o
 
 
 def _parse_uuids(text: pa.Array, target: Type) -> tuple[pa.Array, Mask]:  # noqa: ARG001
-    pattern = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
-    matched = _matches(text, pattern)
-    plain = pc.utf8_lower(_only(text, matched, "00000000-0000-0000-0000-000000000000"))
-    plain = pc.fill_null(plain, "00000000-0000-0000-0000-000000000000").cast(pa.binary()).cast(pa.binary(36))
-    codes = np.frombuffer(plain.buffers()[1], dtype=np.uint8).reshape(-1, 36)[plain.offset : plain.offset + len(plain)]
-    digits = codes[:, [i for i in range(36) if i not in {8, 13, 18, 23}]]
-    nibbles = np.where(digits >= ord("a"), digits - ord("a") + 10, digits - ord("0")).astype(np.uint8)
-    packed = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
-    values = pa.Array.from_buffers(pa.binary(16), len(text), [None, pa.py_buffer(packed.reshape(-1))])
-    return with_nulls(values, ~matched), matched
+    matched = _matches(text, r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
+    return uuid_values(text, matched), matched
+
+
+def uuid_values(text: pa.Array, matched: Mask) -> pa.Array:
+    """The 16 bytes of uuids in text, with hyphens or without; NULL where the text was not matched."""
+    digits = pc.replace_substring(_only(text, matched, "0" * 32), pattern="-", replacement="")
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), digits), "")
+    data = pa.py_buffer(bytes.fromhex(joined[0].as_py()))
+    return with_nulls(pa.Array.from_buffers(pa.binary(16), len(text), [None, data]), ~matched)
 
 
 _TEXT_PARSERS: dict[str, Callable[[pa.Array, Type], tuple[pa.Array, Mask]]] = {

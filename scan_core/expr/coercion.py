@@ -196,7 +196,7 @@ def convert_constant(value: Any, source: Type, target: Type) -> Any:
         return value
     converted = _from_text(value, target) if name_of(source) == "string" else _from_value(value, source, target)
     if converted is None:
-        raise ConversionError(f"{literal_text(value, source)} is no {target}")
+        raise ConversionError(f"{literal_text(value, source)} is not a valid {target}")
     return converted
 
 

@@ -27,22 +27,15 @@ _MAX_DENSE_RANGE = 1 << 22
 _BITMAP_SLOTS_PER_VALUE = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
+_OPERATORS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
+    "=": (operator.eq, pc.equal),
+    "<>": (operator.ne, pc.not_equal),
+    "<": (operator.lt, pc.less),
+    "<=": (operator.le, pc.less_equal),
+    ">": (operator.gt, pc.greater),
+    ">=": (operator.ge, pc.greater_equal),
 }
-_ARROW_OPERATORS = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
+"""On NumPy's views of numbers, and on Arrow arrays of everything else."""
 
 
 def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_type: Type) -> Mask:
@@ -53,8 +46,8 @@ def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_typ
     if kind in FLOATING:
         return _compare_floats(sign, numbers(left, left_type), numbers(right, left_type))
     if is_numpy_comparable(left_type):
-        return np.asarray(_OPERATORS[sign](numbers(left, left_type), numbers(right, left_type)))
-    return boolean_values(_ARROW_OPERATORS[sign](left, right))
+        return np.asarray(_OPERATORS[sign][0](numbers(left, left_type), numbers(right, left_type)))
+    return boolean_values(_OPERATORS[sign][1](left, right))
 
 
 def is_numpy_comparable(type_: Type) -> bool:

@@ -100,7 +100,7 @@ class Frame:
 
 
 def is_encodable(type_: pa.DataType) -> bool:
-    """Strings and bytes: types whose evaluation may be dear enough to look for repetition."""
+    """Strings and bytes: types whose evaluation may cost enough to look for repetition."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_))
 
 
@@ -165,24 +165,24 @@ def disjunction(left: Truth, right: Truth) -> Truth:
 
 
 def negation(truth: Truth) -> Truth:
-    """NOT; the operand must tell NULL from false."""
+    """NOT; the operand must distinguish NULL from false."""
     return Truth(~not_false(truth), truth.unknown, truth.failed, truth.reason)
 
 
 def not_false(truth: Truth) -> Mask:
-    """Rows that are true, unknown or failed: a further operand of AND still matters for them."""
+    """Rows that are true, unknown or failed: another operand of AND still matters for them."""
     dead = union(truth.unknown, truth.failed)
     return truth.true if dead is None else truth.true | dead
 
 
-def scattered(part: Truth, rows: Mask, *, otherwise: bool) -> Truth:
+def scatter(part: Truth, rows: Mask, *, otherwise: bool) -> Truth:
     """Truth values of the rows in a mask, put back among all rows; the others hold `otherwise`."""
     true = np.full(len(rows), otherwise)
     true[rows] = part.true
-    return Truth(true, _scattered(part.unknown, rows), _scattered(part.failed, rows), part.reason)
+    return Truth(true, _scatter(part.unknown, rows), _scatter(part.failed, rows), part.reason)
 
 
-def _scattered(part: Mask | None, rows: Mask) -> Mask | None:
+def _scatter(part: Mask | None, rows: Mask) -> Mask | None:
     if part is None:
         return None
     result = np.zeros(len(rows), dtype=np.bool_)

@@ -43,7 +43,7 @@ from scan_core.expr.bound import (
 from scan_core.expr.casts import cast
 from scan_core.expr.coercion import BYTES, FLOATING, INTEGRAL, LONG, decimal_of, name_of
 from scan_core.expr.compare import compare, contains, numbers
-from scan_core.expr.frame import Codes, Frame, conjunction, disjunction, negation, not_false, scattered, sole_column
+from scan_core.expr.frame import Codes, Frame, conjunction, disjunction, negation, not_false, scatter, sole_column
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.strings import like_matcher, lower
 from scan_core.expr.vectors import (
@@ -68,12 +68,11 @@ from scan_core.expr.vectors import (
     rounded_decimal,
     truth_of_array,
     union,
-    valid_mask,
     with_nulls,
 )
 from scan_core.model.arrays import Mask
 from scan_core.model.schema import ListType, MapType, PrimitiveType, Type, arrow_type
-from scan_core.rows.buffers import scalar
+from scan_core.rows.buffers import scalar, validity
 
 DIVISION_BY_ZERO = "division by zero"
 
@@ -89,23 +88,21 @@ def _binary(sign: str) -> Kernel:
     return kernel
 
 
+_FLOAT_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.true_divide,
+    "%": np.fmod,
+}
+
+
 def _floats(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
-    null = nulls_of(*arguments)
     with np.errstate(all="ignore"):
-        match sign:
-            case "+":
-                return outcome(left + right, null, None, result, "")
-            case "-":
-                return outcome(left - right, null, None, result, "")
-            case "*":
-                return outcome(left * right, null, None, result, "")
-            case "/":
-                zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
-                return outcome(np.true_divide(left, right), null, zero, result, DIVISION_BY_ZERO)
-            case _:
-                zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
-                return outcome(np.fmod(left, right), null, zero, result, DIVISION_BY_ZERO)
+        values = _FLOAT_OPERATIONS[sign](left, right)
+    zero = np.broadcast_to(np.asarray(right == 0), len(values)) if sign in {"/", "%"} else None
+    return outcome(values, nulls_of(*arguments), zero, result, DIVISION_BY_ZERO)
 
 
 def _length(left: Any, right: Any) -> int:
@@ -213,26 +210,20 @@ def _short_decimal_division(sign: str, arguments: tuple[Operand, ...], types: tu
     return Vector(vector.values, union(vector.failed, whole.failed), whole.reason or vector.reason)
 
 
-def _negative(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    if name_of(result) == "decimal":
-        return Vector(pc.negate(arguments[0]))
-    values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
-    failed = None
-    if name_of(result) in INTEGRAL:
-        failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
-    with np.errstate(over="ignore"):
-        return outcome(-values, null, failed, result, f"{OVERFLOW} of {result}")
+def _sign_kernel(of_decimals: Callable[[Any], Any], of_numbers: Callable[[Any], Any]) -> Kernel:
+    """Unary minus or the absolute value: of the smallest integer there is none."""
 
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        if name_of(result) == "decimal":
+            return Vector(of_decimals(arguments[0]))
+        values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
+        failed = None
+        if name_of(result) in INTEGRAL:
+            failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
+        with np.errstate(over="ignore"):
+            return outcome(of_numbers(values), null, failed, result, f"{OVERFLOW} of {result}")
 
-def _absolute(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    if name_of(result) == "decimal":
-        return Vector(pc.abs(arguments[0]))
-    values, null = numbers(arguments[0], types[0]), nulls_of(arguments[0])
-    failed = None
-    if name_of(result) in INTEGRAL:
-        failed = values == (INT_RANGE if name_of(result) == "int" else LONG_RANGE)[0]
-    with np.errstate(over="ignore"):
-        return outcome(np.abs(values), null, failed, result, f"{OVERFLOW} of {result}")
+    return kernel
 
 
 def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -242,15 +233,15 @@ def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result
 
 def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     values = numbers(arguments[0], types[0])
-    valid = valid_mask(arguments[0])
+    valid = validity(arguments[0])
     nan = np.isnan(values)
     return Vector(array_of(nan if valid is None else nan & valid, None, result))  # isnan(NULL) is false in Spark
 
 
 ARITHMETIC_KERNELS: Mapping[str, Kernel] = {
     **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
-    "negative": _negative,
-    "abs": _absolute,
+    "negative": _sign_kernel(pc.negate, np.negative),
+    "abs": _sign_kernel(pc.abs, np.abs),
     "isnan": _is_nan,
     "sqrt": _square_root,
 }
@@ -259,21 +250,17 @@ ARITHMETIC_KERNELS: Mapping[str, Kernel] = {
 
 def _bitwise(operation: np.ufunc) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        left, right = (numbers(a, t) for a, t in zip(arguments, types, strict=True))
-        return outcome(operation(left, right), nulls_of(*arguments), None, result, "")
+        values = operation(*(numbers(a, t) for a, t in zip(arguments, types, strict=True)))
+        return outcome(values, nulls_of(*arguments), None, result, "")
 
     return kernel
-
-
-def _invert(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    return outcome(np.invert(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
 
 
 BITWISE_KERNELS: Mapping[str, Kernel] = {
     "&": _bitwise(np.bitwise_and),
     "|": _bitwise(np.bitwise_or),
     "^": _bitwise(np.bitwise_xor),
-    "~": _invert,
+    "~": _bitwise(np.invert),
 }
 
 
@@ -341,12 +328,8 @@ def offsets_of(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.frombuffer(buffer, dtype=dtype)[array.offset : array.offset + len(array) + 1].astype(np.int64)
 
 
-def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
-    return np.diff(offsets_of(array))
-
-
 def _size(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
-    return outcome(_lengths(arguments[0]), nulls_of(*arguments), None, result, "")
+    return outcome(np.diff(offsets_of(arguments[0])), nulls_of(*arguments), None, result, "")
 
 
 def _gather(child: pa.Array, places: npt.NDArray[np.int64], present: Mask) -> pa.Array:
@@ -395,7 +378,7 @@ def find_elements(
         wanted = wanted.take(pa.array(np.repeat(np.arange(len(array)), np.diff(offsets))))
     hits = compare("=", elements, wanted, child_type, child_type)
     for side in (elements, wanted):
-        valid = valid_mask(side) if isinstance(side, pa.Array) else None
+        valid = validity(side) if isinstance(side, pa.Array) else None
         hits = hits if valid is None else hits & valid
     found = np.flatnonzero(hits) + first
     if len(found) == len(array) and bool(((found >= offsets[:-1]) & (found < offsets[1:])).all()):
@@ -665,12 +648,11 @@ def _narrowed(operand: BoundExpr, frame: Frame, undecided: Mask, *, nulls: bool,
         return Truth(np.full(frame.num_rows, otherwise))
     if not pays_to_narrow(operand, left, frame.num_rows):
         return truth_of(operand, frame, nulls=nulls)
-    return scattered(truth_of(operand, frame.narrow(undecided), nulls=nulls), undecided, otherwise=otherwise)
+    return scatter(truth_of(operand, frame.narrow(undecided), nulls=nulls), undecided, otherwise=otherwise)
 
 
 def vector_of(node: BoundExpr, frame: Frame) -> Vector:
     """The values of an expression of any type."""
-    """Values of an expression."""
     if node not in frame.repeated:
         return _by_dictionary_vector(node, frame)
     if node not in frame.vectors:
@@ -714,7 +696,8 @@ def _plain_vector(node: BoundExpr, frame: Frame) -> Vector:  # one flat case per
         case Call():
             return _call(node, frame)
         case _:
-            return _vector_of_truth(truth_of(node, frame, nulls=True))
+            truth = truth_of(node, frame, nulls=True)
+            return Vector(array_of_truth(truth), truth.failed, truth.reason)
 
 
 def _call(node: Call, frame: Frame) -> Vector:
@@ -727,10 +710,6 @@ def _call(node: Call, frame: Frame) -> Vector:
     function = node.function.removeprefix("try ")
     done = _KERNELS[function](values, tuple(a.type for a in node.arguments), node.type)
     return _after_arguments(done, vectors, quiet=function != node.function)
-
-
-def _vector_of_truth(truth: Truth) -> Vector:
-    return Vector(array_of_truth(truth), truth.failed, truth.reason)
 
 
 def _after_arguments(done: Vector, arguments: tuple[Vector, ...], *, quiet: bool) -> Vector:

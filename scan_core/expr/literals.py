@@ -78,7 +78,7 @@ def _from_int(value: int) -> tuple[Any, Type]:
 def _from_decimal(value: decimal.Decimal) -> tuple[Any, Type]:
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"{value} is no number")  # noqa: TRY004  # the value is at fault, not its type
+        raise ValueError(f"{value} is not a number")  # noqa: TRY004  # the value is at fault, not its type
     scale = max(0, -exponent)
     precision = max(len(digits) + max(0, exponent), scale, 1)
     if precision > MAX_PRECISION:

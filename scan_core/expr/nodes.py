@@ -3,7 +3,7 @@
 import datetime as dt
 import decimal
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -42,6 +42,15 @@ Constantish = bool | int | float | str | bytes | decimal.Decimal | dt.date | dt.
 """Python values that stand for constants wherever an expression is expected."""
 
 
+def _method(name: str, *, is_reflected: bool = False) -> Callable[["Expr", object], "Expr"]:
+    """A method for Python's operator; reflected where the expression stands on the right."""
+
+    def operation(self: "Expr", other: object) -> "Expr":
+        return Operation(name, (lift(other), self) if is_reflected else (self, lift(other)))
+
+    return operation
+
+
 class Expr:
     """An unbound expression. Operators build larger ones; `&`, `|`, `~` are and, or, not.
 
@@ -54,71 +63,36 @@ class Expr:
     depth: int = 0
     """Operations and casts below one another; no more than `MAX_DEPTH`."""
 
-    def __eq__(self, other: object) -> "Expr":  # type: ignore[override]
-        return Operation("=", (self, lift(other)))
-
-    def __ne__(self, other: object) -> "Expr":  # type: ignore[override]
-        return Operation("<>", (self, lift(other)))
-
-    def __lt__(self, other: object) -> "Expr":
-        return Operation("<", (self, lift(other)))
-
-    def __le__(self, other: object) -> "Expr":
-        return Operation("<=", (self, lift(other)))
-
-    def __gt__(self, other: object) -> "Expr":
-        return Operation(">", (self, lift(other)))
-
-    def __ge__(self, other: object) -> "Expr":
-        return Operation(">=", (self, lift(other)))
-
-    def __and__(self, other: object) -> "Expr":
-        return Operation("and", (self, lift(other)))
-
-    def __or__(self, other: object) -> "Expr":
-        return Operation("or", (self, lift(other)))
+    __eq__ = _method("=")  # type: ignore[assignment]
+    __ne__ = _method("<>")  # type: ignore[assignment]
+    __lt__ = _method("<")
+    __le__ = _method("<=")
+    __gt__ = _method(">")
+    __ge__ = _method(">=")
+    __and__ = _method("and")
+    __or__ = _method("or")
+    __add__ = _method("+")
+    __sub__ = _method("-")
+    __mul__ = _method("*")
+    __truediv__ = _method("/")
+    __mod__ = _method("%")
+    __radd__ = _method("+", is_reflected=True)
+    __rsub__ = _method("-", is_reflected=True)
+    __rmul__ = _method("*", is_reflected=True)
+    __rtruediv__ = _method("/", is_reflected=True)
+    __getitem__ = _method("[]")
 
     def __invert__(self) -> "Expr":
         return Operation("not", (self,))
 
-    def __add__(self, other: object) -> "Expr":
-        return Operation("+", (self, lift(other)))
-
-    def __radd__(self, other: object) -> "Expr":
-        return Operation("+", (lift(other), self))
-
-    def __sub__(self, other: object) -> "Expr":
-        return Operation("-", (self, lift(other)))
-
-    def __rsub__(self, other: object) -> "Expr":
-        return Operation("-", (lift(other), self))
-
-    def __mul__(self, other: object) -> "Expr":
-        return Operation("*", (self, lift(other)))
-
-    def __rmul__(self, other: object) -> "Expr":
-        return Operation("*", (lift(other), self))
-
-    def __truediv__(self, other: object) -> "Expr":
-        return Operation("/", (self, lift(other)))
-
-    def __rtruediv__(self, other: object) -> "Expr":
-        return Operation("/", (lift(other), self))
-
-    def __mod__(self, other: object) -> "Expr":
-        return Operation("%", (self, lift(other)))
-
     def __neg__(self) -> "Expr":
         return Operation("negative", (self,))
-
-    def __getitem__(self, key: object) -> "Expr":
-        return Operation("[]", (self, lift(key)))
 
     def __iter__(self) -> NoReturn:
         raise TypeError("an expression cannot be iterated; element_at() and [] take one element")
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("an expression has no truth value before it meets rows; combine with &, | and ~")
+        raise TypeError("an expression has no truth value of its own; combine conditions with &, | and ~")
 
     def __repr__(self) -> str:
         return f"Expr: {self}"
@@ -274,7 +248,7 @@ def lift(value: object) -> Expr:
         return value
     if isinstance(value, Constantish):
         return Constant(value)
-    raise TypeError(f"{value!r:.80} of type {type(value).__name__} cannot stand in a filter")
+    raise TypeError(f"{value!r:.80} of type {type(value).__name__} cannot be used in a filter")
 
 
 @dataclass(frozen=True)

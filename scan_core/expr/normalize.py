@@ -22,12 +22,11 @@ from scan_core.expr.bound import (
     Failure,
     InSet,
     IsNull,
-    Like,
     Literal,
-    Member,
     Not,
     Or,
     children,
+    with_children,
 )
 from scan_core.expr.coercion import (
     FLOATING,
@@ -355,38 +354,12 @@ def normalize(node: BoundExpr) -> BoundExpr:
         case Column() | Literal() | Failure():
             return node
         case _:
-            return _simplify(_rebuild(node, tuple(normalize(c) for c in children(node))))
-
-
-def _rebuild(node: BoundExpr, parts: tuple[BoundExpr, ...]) -> BoundExpr:  # noqa: C901  # one flat case per node
-    match node:
-        case Member(_, field_id, name, index, type_):
-            return Member(parts[0], field_id, name, index, type_)
-        case Comparison(sign):
-            return Comparison(sign, *parts)
-        case InSet(_, values, has_null, has_nan):
-            return InSet(parts[0], values, has_null, has_nan)
-        case Between(_, lower, upper, lower_inclusive, upper_inclusive):
-            return Between(parts[0], lower, upper, lower_inclusive, upper_inclusive)
-        case IsNull():
-            return IsNull(parts[0])
-        case Like(_, pattern, escape, ignore_case):
-            return Like(parts[0], pattern, escape, ignore_case)
-        case Cast(_, type_, safe):
-            return Cast(parts[0], type_, safe)
-        case Case(_, _, type_):
-            return Case(tuple(zip(parts[:-1:2], parts[1::2], strict=True)), parts[-1], type_)
-        case Coalesce(_, type_):
-            return Coalesce(parts, type_)
-        case Call(function, _, type_):
-            return Call(function, parts, type_)
-        case _:
-            return node
+            return _simplify(with_children(node, tuple(map(normalize, children(node)))))
 
 
 def _simplify(node: BoundExpr) -> BoundExpr:
     parts = children(node)
-    if all(isinstance(p, Literal | Failure) for p in parts) and not any(isinstance(p, Failure) for p in parts):
+    if all(isinstance(p, Literal) for p in parts):
         return constant_value(node)
     match node:
         case Comparison("<=>", left, Literal(None)) | Comparison("<=>", Literal(None), left):
@@ -399,8 +372,8 @@ def _simplify(node: BoundExpr) -> BoundExpr:
             return _boolean_comparison(unwrap(node))
         case Case():
             return _shorter_case(node)
-        case Coalesce(operands, type_):
-            return _shorter_coalesce(operands, node, type_)
+        case Coalesce():
+            return _shorter_coalesce(node)
         case _:
             return node
 
@@ -430,9 +403,9 @@ def _shorter_case(node: Case) -> BoundExpr:
     return Case(tuple(branches), default, node.type) if branches else default
 
 
-def _shorter_coalesce(operands: tuple[BoundExpr, ...], node: BoundExpr, type_: object) -> BoundExpr:
+def _shorter_coalesce(node: Coalesce) -> BoundExpr:
     kept: list[BoundExpr] = []
-    for operand in operands:
+    for operand in node.operands:
         if isinstance(operand, Literal) and operand.value is None:
             continue
         kept.append(operand)
@@ -440,11 +413,11 @@ def _shorter_coalesce(operands: tuple[BoundExpr, ...], node: BoundExpr, type_: o
             break
     if len(kept) == 1:
         return kept[0]
-    return Coalesce(tuple(kept), node.type) if kept and type_ else node
+    return Coalesce(tuple(kept), node.type) if kept else node
 
 
 def may_fail(node: BoundExpr) -> bool:
-    """Might evaluating it fail on some row."""
+    """Can evaluating it fail on some row?"""
     return isinstance(node, Cast | Call | Failure) or any(may_fail(c) for c in children(node))
 
 

@@ -309,7 +309,7 @@ class _Converter:
             number = parse_number(text)
             from_python(number)
         except ValueError as error:
-            raise self.refuse(node, f"not a number of this language: {error}") from error
+            raise self.refuse(node, f"not a valid number: {error}") from error
         return Constant(number, span=_span(node))
 
     def _convert_concat(self, node: exp.Concat) -> Expr:  # 'a' 'b': adjacent strings are one
@@ -320,7 +320,7 @@ class _Converter:
             text = node.this
             return Constant(bytes.fromhex("0" * (len(text) % 2) + text), span=_span(node))
         except ValueError as error:
-            raise self.refuse(node, f"X'{node.this}' is no hexadecimal string") from error
+            raise self.refuse(node, f"X'{node.this}' is not a hexadecimal string") from error
 
     def _convert_rawstring(self, node: exp.RawString) -> Expr:
         return Constant(node.this, span=_span(node))
@@ -410,7 +410,7 @@ class _Converter:
             name = self._type_name(node)
             value = parse_text(node.this.this, name) if name in _TEXT_LITERALS else None
             if value is None:
-                raise self.refuse(node, f"{node.this.this!r} is no {name.removesuffix('tz')}")
+                raise self.refuse(node, f"{node.this.this!r} is not a valid {name.removesuffix('tz')}")
             return Constant(value, PrimitiveType(name), _span(node))
         return CastTo(self.convert(node.this), self._type_name(node), safe=False, span=_span(node))
 
@@ -448,7 +448,7 @@ class _Converter:
     def _interval_of_parts(self, node: exp.Interval, text: str, unit: exp.IntervalSpan) -> Expr:
         found = span_amount(text, unit.this.name.lower(), unit.expression.name.lower())
         if found is None:
-            raise self.refuse(node, f"{text!r} is no interval {unit.sql('spark').lower()}")
+            raise self.refuse(node, f"{text!r} is not a valid interval {unit.sql('spark').lower()}")
         return self._operation("interval", node, *(Constant(part) for part in found))
 
     def _convert_anonymous(self, node: exp.Anonymous) -> Expr:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from scan_core.expr.bound import BoundExpr, Call, Case, Cast, Coalesce, Comparison, IsNull, Literal, Not
 from scan_core.expr.coercion import (
@@ -31,6 +32,8 @@ from scan_core.model.schema import ListType, MapType, PrimitiveType, Type
 
 Arguments = tuple[BoundExpr, ...]
 """Bound arguments of a function."""
+Rule = Callable[[str, Arguments], BoundExpr]
+"""How a function, by its name, binds its arguments."""
 
 
 class ArgumentError(ValueError):
@@ -46,6 +49,11 @@ def number(argument: BoundExpr, function: str, index: int = 0) -> BoundExpr:
     if not is_numeric(argument.type):
         raise ArgumentError(f"{function} takes a number, not {argument.type}", index)
     return argument
+
+
+def double(argument: BoundExpr, function: str, index: int = 0) -> BoundExpr:
+    """The argument as a double; it must be a number."""
+    return coerce(number(argument, function, index), DOUBLE)
 
 
 def string(argument: BoundExpr, function: str, index: int = 0) -> BoundExpr:
@@ -64,13 +72,10 @@ def integer(argument: BoundExpr, function: str, index: int = 0) -> BoundExpr:
 
 def date_argument(argument: BoundExpr, function: str, index: int = 0) -> BoundExpr:
     """The argument as a date: timestamps and strings are cast."""
-    if name_of(argument.type) in TIMESTAMPS | {"date", "string", "unknown"}:
-        return coerce(argument, DATE) if name_of(argument.type) in {"string", "unknown"} else _as_date(argument)
-    raise ArgumentError(f"{function} takes a date, not {argument.type}", index)
-
-
-def _as_date(argument: BoundExpr) -> BoundExpr:
-    return argument if name_of(argument.type) == "date" else Cast(argument, DATE)
+    kind = name_of(argument.type)
+    if kind not in TIMESTAMPS | {"date", "string", "unknown"}:
+        raise ArgumentError(f"{function} takes a date, not {argument.type}", index)
+    return Cast(argument, DATE) if kind in TIMESTAMPS else coerce(argument, DATE)
 
 
 def same_type(function: str, arguments: Arguments) -> tuple[Arguments, Type]:
@@ -99,17 +104,11 @@ def condition_of(argument: BoundExpr, where: str, index: int = 0) -> BoundExpr:
     raise ArgumentError(f"{where} takes a condition, not {argument.type}", index)
 
 
-def size(_: str, arguments: Arguments) -> BoundExpr:
-    """Elements of a list, or entries of a map."""
-    if not isinstance(arguments[0].type, ListType | MapType):
-        raise ArgumentError(f"size takes a list or a map, not {arguments[0].type}", 0)
-    return Call("size", arguments, INT)
-
-
-def list_size(_: str, arguments: Arguments) -> BoundExpr:
-    """Elements of a list."""
-    if not isinstance(arguments[0].type, ListType):
-        raise ArgumentError(f"array_size takes a list, not {arguments[0].type}", 0)
+def size(name: str, arguments: Arguments) -> BoundExpr:
+    """Elements of a list, or entries of a map, which array_size does not take."""
+    if not isinstance(arguments[0].type, ListType if name == "array_size" else ListType | MapType):
+        taken = "a list" if name == "array_size" else "a list or a map"
+        raise ArgumentError(f"{name} takes {taken}, not {arguments[0].type}", 0)
     return Call("size", arguments, INT)
 
 
@@ -167,11 +166,6 @@ _INTERVAL_MONTHS = {"month": 1, "year": 12}
 _DATE_TRUNCATIONS = frozenset({"year", "quarter", "month", "week"})
 
 
-def date_part(name: str, arguments: Arguments) -> BoundExpr:
-    """year, month and so on, of a date or timestamp."""
-    return Call(name, (date_argument(arguments[0], name),), INT)
-
-
 def time_part(name: str, arguments: Arguments) -> BoundExpr:
     """hour, minute, second of a timestamp or time."""
     (argument,) = arguments
@@ -207,17 +201,6 @@ def trunc(_: str, arguments: Arguments) -> BoundExpr:
     return Call("trunc", (date_argument(arguments[0], "trunc"), unit), DATE)
 
 
-def date_plus(name: str, arguments: Arguments) -> BoundExpr:
-    """A date plus or minus days or months."""
-    days = integer(arguments[1], name, 1)
-    return Call(name, (date_argument(arguments[0], name), days), DATE)
-
-
-def date_difference(_: str, arguments: Arguments) -> BoundExpr:
-    """Days between two dates."""
-    return Call("datediff", tuple(date_argument(a, "datediff", i) for i, a in enumerate(arguments)), INT)
-
-
 def plus_interval(moment: BoundExpr, amount: str, unit: str, sign: int) -> BoundExpr:
     """A date or timestamp plus (`sign` 1) or minus (-1) an interval of one unit."""
     kind = name_of(moment.type)
@@ -240,20 +223,16 @@ def plus_interval(moment: BoundExpr, amount: str, unit: str, sign: int) -> Bound
 
 
 def to_epoch(name: str, arguments: Arguments) -> BoundExpr:
-    """unix_seconds and so on of a timestamp; unix_date of a date."""
-    if name == "unix_date":
-        return Call(name, (date_argument(arguments[0], name),), INT)
+    """unix_seconds and so on of a timestamp."""
     if name_of(arguments[0].type) not in TIMESTAMPS | {"date", "string", "unknown"}:
         raise ArgumentError(f"{name} takes a timestamp, not {arguments[0].type}", 0)
     return Call(name, (coerce(arguments[0], TIMESTAMPTZ),), LONG)
 
 
 def from_epoch(name: str, arguments: Arguments) -> BoundExpr:
-    """timestamp_seconds, timestamp_millis, timestamp_micros of a whole number; date_from_unix_date of days."""
+    """timestamp_seconds, timestamp_millis, timestamp_micros of a whole number."""
     if name_of(arguments[0].type) not in {"int", "long", "unknown"}:
         raise ArgumentError(f"{name} takes a whole number, not {arguments[0].type}", 0)
-    if name == "date_from_unix_date":
-        return Call(name, (integer(arguments[0], name),), DATE)
     return Call(name, (coerce(arguments[0], LONG),), TIMESTAMPTZ)
 
 
@@ -308,29 +287,22 @@ def _check_decimal_digits(operator: str, left: Type, right: Type, result: Type) 
         )
 
 
-def negative(_: str, arguments: Arguments) -> BoundExpr:
-    """Unary minus."""
-    return Call("negative", (number(arguments[0], "-"),), arguments[0].type)
-
-
-def absolute(name: str, arguments: Arguments) -> BoundExpr:
-    """The absolute value, of the same type."""
-    return Call("abs", (number(arguments[0], name),), arguments[0].type)
+def same_number(name: str, arguments: Arguments) -> BoundExpr:
+    """Unary minus and the absolute value, of the same type."""
+    return Call(name, (number(arguments[0], "-" if name == "negative" else name),), arguments[0].type)
 
 
 def rounded(name: str, arguments: Arguments) -> BoundExpr:
     """Floor and ceil: longs, or decimals without fraction."""
     (argument,) = (number(a, name) for a in arguments)
     if name_of(argument.type) in FLOATING | {"int", "long"}:
-        return Call(
-            name, (coerce(argument, DOUBLE) if name_of(argument.type) in FLOATING else coerce(argument, LONG),), LONG
-        )
+        return Call(name, (coerce(argument, DOUBLE if name_of(argument.type) in FLOATING else LONG),), LONG)
     precision, scale = decimal_of(argument.type)
     return Call(name, (argument,), decimal_type(min(38, precision - scale + 1), 0))
 
 
 MAX_ROUNDED_DIGITS = 15
-"""More fraction digits than this no double has for certain."""
+"""No double is exact to more fraction digits."""
 
 
 def rounded_half_up(name: str, arguments: Arguments) -> BoundExpr:
@@ -350,15 +322,10 @@ def rounded_half_up(name: str, arguments: Arguments) -> BoundExpr:
     return Call(name, (value, coerce(digits, INT)), decimal_type(min(38, precision - scale + kept + 1), kept))
 
 
-def square_root(name: str, arguments: Arguments) -> BoundExpr:
-    """The square root as a double; NaN of what is negative."""
-    return Call(name, (coerce(number(arguments[0], name), DOUBLE),), DOUBLE)
-
-
 def is_nan(name: str, arguments: Arguments) -> BoundExpr:
     """Is it NaN; false for NULL."""
     (argument,) = arguments
-    value = argument if name_of(argument.type) in FLOATING else coerce(number(argument, name), DOUBLE)
+    value = argument if name_of(argument.type) in FLOATING else double(argument, name)
     return Call("isnan", (value,), BOOLEAN)
 
 
@@ -378,20 +345,15 @@ class Function:
 
     least: int
     most: int | None
-    bind: Callable[[str, Arguments], BoundExpr]
+    bind: Rule
 
 
-def _named_arithmetic(operator: str) -> Callable[[str, Arguments], BoundExpr]:
-    return lambda _, arguments: arithmetic(operator, arguments)
-
-
-def _strings(result: Type, integers: int = 0) -> Callable[[str, Arguments], BoundExpr]:
-    """All arguments are strings, but the last `integers` possible ones, which are ints."""
+def _takes(result: Type, *converters: Callable[[BoundExpr, str, int], BoundExpr]) -> Rule:
+    """Each argument is converted by its converter, further ones by the last; the result has one type."""
 
     def bind(name: str, arguments: Arguments) -> BoundExpr:
-        strings = 1 if integers else len(arguments)
-        bound = [string(a, name, i) if i < strings else integer(a, name, i) for i, a in enumerate(arguments)]
-        return Call(name, tuple(bound), result)
+        each = chain(converters, repeat(converters[-1]))
+        return Call(name, tuple(convert(a, name, i) for i, (a, convert) in enumerate(zip(arguments, each))), result)  # noqa: B905
 
     return bind
 
@@ -400,10 +362,10 @@ def _replace(name: str, arguments: Arguments) -> BoundExpr:
     for index, argument in enumerate(arguments[1:], start=1):
         if not isinstance(argument, Literal):
             raise ArgumentError("replace takes constants for what it replaces", index)
-    return _strings(STRING)(name, arguments)
+    return _takes(STRING, string)(name, arguments)
 
 
-def _alias(target: str, bind: Callable[[str, Arguments], BoundExpr]) -> Callable[[str, Arguments], BoundExpr]:
+def _alias(target: str, bind: Rule) -> Rule:
     return lambda _, arguments: bind(target, arguments)
 
 
@@ -430,7 +392,7 @@ def _nullif(name: str, arguments: Arguments) -> BoundExpr:
 def _length(_: str, arguments: Arguments) -> BoundExpr:
     if name_of(arguments[0].type) in BYTES:
         return Call("octet_length", (coerce(arguments[0], BINARY),), INT)
-    return _strings(INT)("length", arguments)
+    return _takes(INT, string)("length", arguments)
 
 
 def _extreme(name: str, arguments: Arguments) -> BoundExpr:
@@ -449,11 +411,11 @@ def _extreme(name: str, arguments: Arguments) -> BoundExpr:
 def _nanvl(name: str, arguments: Arguments) -> BoundExpr:
     (value, default), type_ = same_type(name, arguments)
     if name_of(type_) not in FLOATING:
-        value, default, type_ = coerce(number(value, name), DOUBLE), coerce(number(default, name, 1), DOUBLE), DOUBLE
+        value, default, type_ = double(value, name), double(default, name, 1), DOUBLE
     return Case(((Call("isnan", (value,), BOOLEAN), default),), value, type_)
 
 
-def _cast_call(target: PrimitiveType) -> Callable[[str, Arguments], BoundExpr]:
+def _cast_call(target: PrimitiveType) -> Rule:
     return lambda _, arguments: Cast(arguments[0], target)
 
 
@@ -462,7 +424,7 @@ MAX_EXTREMES = 5
 
 FUNCTIONS: Mapping[str, Function] = {
     **{
-        name: Function(2, 2, _named_arithmetic(operator))
+        name: Function(2, 2, _alias(operator, arithmetic))
         for name, operator in {
             **{operator: operator for operator in ("+", "-", "*", "/", "%", "div")},
             "mod": "%",
@@ -473,46 +435,39 @@ FUNCTIONS: Mapping[str, Function] = {
             "try_mod": "try %",
         }.items()
     },
-    "negative": Function(1, 1, negative),
-    "abs": Function(1, 1, absolute),
+    **dict.fromkeys(("negative", "abs"), Function(1, 1, same_number)),
     "floor": Function(1, 1, rounded),
     **dict.fromkeys(("ceil", "ceiling"), Function(1, 1, _alias("ceil", rounded))),
-    **dict.fromkeys(("lower", "lcase"), Function(1, 1, _alias("lower", _strings(STRING)))),
-    **dict.fromkeys(("upper", "ucase"), Function(1, 1, _alias("upper", _strings(STRING)))),
+    **dict.fromkeys(("lower", "lcase"), Function(1, 1, _alias("lower", _takes(STRING, string)))),
+    **dict.fromkeys(("upper", "ucase"), Function(1, 1, _alias("upper", _takes(STRING, string)))),
     **dict.fromkeys(("length", "char_length", "character_length", "len"), Function(1, 1, _length)),
-    **dict.fromkeys(("substr", "substring"), Function(2, 3, _alias("substr", _strings(STRING, 2)))),
-    "left": Function(2, 2, _strings(STRING, 1)),
-    "right": Function(2, 2, _strings(STRING, 1)),
-    "trim": Function(1, 1, _strings(STRING)),
-    "ltrim": Function(1, 1, _strings(STRING)),
-    "rtrim": Function(1, 1, _strings(STRING)),
-    "reverse": Function(1, 1, _strings(STRING)),
+    **dict.fromkeys(("substr", "substring"), Function(2, 3, _alias("substr", _takes(STRING, string, integer)))),
+    **dict.fromkeys(("left", "right"), Function(2, 2, _takes(STRING, string, integer))),
+    **dict.fromkeys(("trim", "ltrim", "rtrim", "reverse"), Function(1, 1, _takes(STRING, string))),
     "replace": Function(2, 3, _replace),
-    **dict.fromkeys(("concat", "||"), Function(1, None, _alias("concat", _strings(STRING)))),
-    **dict.fromkeys(("startswith", "starts_with"), Function(2, 2, _alias("startswith", _strings(BOOLEAN)))),
-    **dict.fromkeys(("endswith", "ends_with"), Function(2, 2, _alias("endswith", _strings(BOOLEAN)))),
-    "contains": Function(2, 2, _strings(BOOLEAN)),
-    **{part: Function(1, 1, date_part) for part in DATE_PARTS},
-    "dayofmonth": Function(1, 1, _alias("day", date_part)),
-    **{part: Function(1, 1, time_part) for part in TIME_PARTS},
+    **dict.fromkeys(("concat", "||"), Function(1, None, _alias("concat", _takes(STRING, string)))),
+    **dict.fromkeys(("startswith", "starts_with"), Function(2, 2, _alias("startswith", _takes(BOOLEAN, string)))),
+    **dict.fromkeys(("endswith", "ends_with"), Function(2, 2, _alias("endswith", _takes(BOOLEAN, string)))),
+    "contains": Function(2, 2, _takes(BOOLEAN, string)),
+    **dict.fromkeys(DATE_PARTS, Function(1, 1, _takes(INT, date_argument))),
+    "dayofmonth": Function(1, 1, _alias("day", _takes(INT, date_argument))),
+    **dict.fromkeys(TIME_PARTS, Function(1, 1, time_part)),
     "date_trunc": Function(2, 2, date_trunc),
     "trunc": Function(2, 2, trunc),
-    **dict.fromkeys(("date_add", "dateadd"), Function(2, 2, _alias("date_add", date_plus))),
-    "date_sub": Function(2, 2, date_plus),
-    "add_months": Function(2, 2, date_plus),
-    **dict.fromkeys(("datediff", "date_diff"), Function(2, 2, date_difference)),
-    **{name: Function(1, 1, to_epoch) for name in ("unix_date", "unix_seconds", "unix_millis", "unix_micros")},
-    **{
-        name: Function(1, 1, from_epoch)
-        for name in ("date_from_unix_date", "timestamp_seconds", "timestamp_millis", "timestamp_micros")
-    },
-    **{name: Function(2, 2, bitwise) for name in ("&", "|", "^")},
+    **dict.fromkeys(("date_sub", "add_months"), Function(2, 2, _takes(DATE, date_argument, integer))),
+    **dict.fromkeys(("date_add", "dateadd"), Function(2, 2, _alias("date_add", _takes(DATE, date_argument, integer)))),
+    **dict.fromkeys(("datediff", "date_diff"), Function(2, 2, _alias("datediff", _takes(INT, date_argument)))),
+    "unix_date": Function(1, 1, _takes(INT, date_argument)),
+    "date_from_unix_date": Function(1, 1, _takes(DATE, integer)),
+    **dict.fromkeys(("unix_seconds", "unix_millis", "unix_micros"), Function(1, 1, to_epoch)),
+    **dict.fromkeys(("timestamp_seconds", "timestamp_millis", "timestamp_micros"), Function(1, 1, from_epoch)),
+    **dict.fromkeys(("&", "|", "^"), Function(2, 2, bitwise)),
     "~": Function(1, 1, bitwise),
     "round": Function(1, 2, rounded_half_up),
-    "sqrt": Function(1, 1, square_root),
+    "sqrt": Function(1, 1, _takes(DOUBLE, double)),
     **dict.fromkeys(("greatest", "least"), Function(2, MAX_EXTREMES, _extreme)),
     "nanvl": Function(2, 2, _nanvl),
-    "last_day": Function(1, 1, lambda name, a: Call(name, (date_argument(a[0], name),), DATE)),
+    "last_day": Function(1, 1, _takes(DATE, date_argument)),
     **dict.fromkeys(("coalesce", "ifnull", "nvl"), Function(1, None, _coalesce)),
     **dict.fromkeys(("if", "iff"), Function(3, 3, _if)),
     "nvl2": Function(3, 3, _nvl2),
@@ -520,11 +475,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "isnull": Function(1, 1, lambda _, a: IsNull(a[0])),
     "isnotnull": Function(1, 1, lambda _, a: Not(IsNull(a[0]))),
     "isnan": Function(1, 1, is_nan),
-    **dict.fromkeys(("size", "cardinality"), Function(1, 1, size)),
-    "array_size": Function(1, 1, list_size),
-    **{name: Function(2, 2, subscript) for name in ("[]", "get", "element_at", "try_element_at")},
-    "array_contains": Function(2, 2, contains_element),
-    "map_contains_key": Function(2, 2, contains_element),
+    **dict.fromkeys(("size", "cardinality", "array_size"), Function(1, 1, size)),
+    **dict.fromkeys(("[]", "get", "element_at", "try_element_at"), Function(2, 2, subscript)),
+    **dict.fromkeys(("array_contains", "map_contains_key"), Function(2, 2, contains_element)),
     **{
         name: Function(1, 1, _cast_call(PrimitiveType(target)))
         for name, target in {

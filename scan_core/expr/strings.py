@@ -60,11 +60,6 @@ def like_parts(pattern: str, escape: str | None) -> tuple[str | Wildcard, ...]:
     return tuple(parts)
 
 
-def check_like_pattern(pattern: str, escape: str | None) -> None:
-    """Raise ValueError if the pattern is malformed."""
-    like_parts(pattern, escape)
-
-
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """The cheapest Arrow kernel that decides a pattern."""
@@ -125,21 +120,16 @@ def is_like_exact(pattern: str, escape: str | None) -> bool:
 
 
 def _quote(text: str) -> str:
-    return re.sub(r"([^\w\s]|_)", r"\\\1", text, flags=re.ASCII) if text.isascii() else _quote_unicode(text)
-
-
-def _quote_unicode(text: str) -> str:
-    return "".join(c if not c.isascii() else _quote(c) for c in text)
-
-
-def check_regex(pattern: str) -> None:
-    """Raise ValueError if the regular expression is malformed or means something else in RE2."""
-    regex_matcher(pattern)
+    return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", text)
 
 
 @lru_cache(maxsize=256)
 def regex_matcher(pattern: str) -> Matcher:
-    """The kernel that finds Java's regular expression `pattern` anywhere in a string."""
+    """The kernel that finds Java's regular expression `pattern` anywhere in a string.
+
+    Raises:
+        ValueError: it is malformed or means something else in RE2.
+    """
     translated = _Translation(pattern).result
     try:
         pc.match_substring_regex(pa.array([""]), pattern=translated)

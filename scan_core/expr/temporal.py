@@ -1,5 +1,6 @@
 """Dates and timestamps on columns: parts, truncation, shifting, epochs. Time zone UTC, proleptic Gregorian calendar."""
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,37 +12,6 @@ from scan_core.expr.compare import numbers
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.expr.vectors import OVERFLOW, Kernel, Operand, Vector, nulls_of, outcome
 from scan_core.model.schema import Type
-
-_EPOCH_TICKS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
-"""Microseconds."""
-
-
-def _to_epoch(unit: str) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        ticks = numbers(arguments[0], types[0]).astype(np.int64)
-        return outcome(ticks // _EPOCH_TICKS.get(unit, 1), nulls_of(arguments[0]), None, result, "")
-
-    return kernel
-
-
-def _from_epoch(unit: str) -> Kernel:
-    factor = _EPOCH_TICKS.get(unit, 1)
-
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        values = numbers(arguments[0], types[0]).astype(np.int64)
-        failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
-        with np.errstate(over="ignore"):
-            return outcome(values * factor, nulls_of(arguments[0]), failed, result, f"{OVERFLOW} of {result}")
-
-    return kernel
-
-
-EPOCH_KERNELS: Mapping[str, Kernel] = {
-    **{f"unix_{unit}": _to_epoch(unit) for unit in (*_EPOCH_TICKS, "date")},
-    **{f"timestamp_{unit}": _from_epoch(unit) for unit in _EPOCH_TICKS},
-    "date_from_unix_date": _from_epoch("date"),
-}
-
 
 Days = npt.NDArray[np.int64]
 DAY_MICROS = 86_400_000_000
@@ -55,9 +25,58 @@ _TICKS = {
 }
 
 
+_EPOCH_TICKS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
+"""Microseconds."""
+
+
+def _long(operand: Operand, type_: Type) -> Any:
+    values = numbers(operand, type_)
+    return values.astype(np.int64) if isinstance(values, np.ndarray) else np.int64(values)
+
+
+def _on_longs(compute: Callable[..., Any]) -> Kernel:
+    """The kernel that computes from 64-bit integers and never fails."""
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        longs = (_long(a, t) for a, t in zip(arguments, types, strict=True))
+        return outcome(compute(*longs), nulls_of(*arguments), None, result, "")
+
+    return kernel
+
+
+def _to_int(compute: Callable[..., Any]) -> Kernel:
+    """The same for results of 32 bits: beyond them a row fails."""
+
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        values = compute(*(_long(a, t) for a, t in zip(arguments, types, strict=True)))
+        failed = (values < INT_RANGE[0]) | (values > INT_RANGE[1])
+        return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
+
+    return kernel
+
+
+def _divide_by(ticks: int) -> Callable[[Any], Any]:
+    return lambda values: values // ticks
+
+
+def _from_epoch(factor: int) -> Kernel:
+    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
+        values = _long(arguments[0], types[0])
+        failed = (values > LONG_RANGE[1] // factor) | (values < -(LONG_RANGE[1] // factor)) if factor > 1 else None
+        with np.errstate(over="ignore"):
+            return outcome(values * factor, nulls_of(arguments[0]), failed, result, f"{OVERFLOW} of {result}")
+
+    return kernel
+
+
+def _months(days: Days) -> Days:
+    """The month of each day, counted from 1970-01."""
+    return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+
+
 def civil(days: Days) -> tuple[Days, Days, Days]:
     """Year, month and day of month."""
-    months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    months = _months(days)
     return months // 12 + 1970, months % 12 + 1, days - first_day(months) + 1
 
 
@@ -89,19 +108,8 @@ _DATE_PARTS: Mapping[str, Callable[[Days], Days]] = {
     "weekday": _weekday,
     "dayofyear": lambda days: days - first_day_of_year(civil(days)[0]) + 1,
     "weekofyear": _week_of_year,
+    "last_day": lambda days: first_day(_months(days) + 1) - 1,
 }
-
-
-def _long(operand: Operand, type_: Type) -> Any:
-    values = numbers(operand, type_)
-    return values.astype(np.int64) if isinstance(values, np.ndarray) else np.int64(values)
-
-
-def _date_part(part: Callable[[Days], Days]) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        return outcome(part(_long(arguments[0], types[0])), nulls_of(*arguments), None, result, "")
-
-    return kernel
 
 
 def _ticks_per_micro(type_: Type) -> int:
@@ -120,7 +128,7 @@ def truncate_days(days: Any, unit: str) -> Any:
     """The first day of the year, quarter, month or week that a day lies in."""
     if unit == "week":
         return days - _weekday(days)
-    months = np.asarray(days).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    months = _months(np.asarray(days))
     step = {"year": 12, "quarter": 3, "month": 1}[unit]
     return first_day(months // step * step)
 
@@ -143,50 +151,23 @@ def _trunc(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type
     return outcome(days, nulls_of(arguments[0]), None, result, "")
 
 
-def _add_days(sign: int) -> Kernel:
-    def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        days = _long(arguments[0], types[0]) + sign * _long(arguments[1], types[1])
-        failed = (days < INT_RANGE[0]) | (days > INT_RANGE[1])
-        return outcome(days, nulls_of(*arguments), failed, result, f"{OVERFLOW} of date")
-
-    return kernel
-
-
-def _shifted_by_months(days: Days, added: Any) -> Days:
+def _shift_months(days: Any, added: Any) -> Days:
     """The same day of another month, or its last one."""
-    year, month, day = civil(days)
+    year, month, day = civil(np.asarray(days))
     months = np.asarray((year - 1970) * 12 + month - 1 + added)
     last = first_day(months + 1) - first_day(months)
     return np.asarray(first_day(months) + np.minimum(day, last) - 1)
 
 
-def _add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    days, added = (_long(a, t) for a, t in zip(arguments, types, strict=True))
-    shifted = _shifted_by_months(np.asarray(days), added)
-    failed = (shifted < INT_RANGE[0]) | (shifted > INT_RANGE[1])
-    return outcome(shifted, nulls_of(*arguments), failed, result, f"{OVERFLOW} of date")
-
-
 def _timestamp_add_months(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    ticks_per_day = DAY_MICROS * (1000 if name_of(result).endswith("_ns") else 1)
+    ticks_per_day = DAY_MICROS * _ticks_per_micro(result)
     ticks, added = (_long(a, t) for a, t in zip(arguments, types, strict=True))
     days, within_day = np.divmod(np.asarray(ticks), ticks_per_day)
-    shifted = _shifted_by_months(days, added)
+    shifted = _shift_months(days, added)
     limit = LONG_RANGE[1] // ticks_per_day
     failed = (shifted >= limit) | (shifted <= -limit)
     values = np.where(failed, 0, shifted) * ticks_per_day + within_day
     return outcome(values, nulls_of(*arguments), failed, result, f"{OVERFLOW} of {result}")
-
-
-def _difference(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    days = _long(arguments[0], types[0]) - _long(arguments[1], types[1])
-    failed = (days < INT_RANGE[0]) | (days > INT_RANGE[1])
-    return outcome(days, nulls_of(*arguments), failed, result, f"{OVERFLOW} of int")
-
-
-def _last_day(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    months = _long(arguments[0], types[0]).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
-    return outcome(first_day(months + 1) - 1, nulls_of(*arguments), None, result, "")
 
 
 def _timestamp_add(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
@@ -198,18 +179,20 @@ def _timestamp_add(arguments: tuple[Operand, ...], types: tuple[Type, ...], resu
 
 
 KERNELS: Mapping[str, Kernel] = {
-    **EPOCH_KERNELS,
-    **{name: _date_part(part) for name, part in _DATE_PARTS.items()},
+    **{f"unix_{unit}": _on_longs(_divide_by(ticks)) for unit, ticks in _EPOCH_TICKS.items()},
+    "unix_date": _on_longs(operator.pos),
+    **{f"timestamp_{unit}": _from_epoch(ticks) for unit, ticks in _EPOCH_TICKS.items()},
+    "date_from_unix_date": _from_epoch(1),
+    **{name: _on_longs(part) for name, part in _DATE_PARTS.items()},
     "hour": _time_part("hour", 24),
     "minute": _time_part("minute", 60),
     "second": _time_part("second", 60),
     "date_trunc": _date_trunc,
     "trunc": _trunc,
-    "date_add": _add_days(1),
-    "date_sub": _add_days(-1),
-    "add_months": _add_months,
-    "datediff": _difference,
-    "last_day": _last_day,
+    "date_add": _to_int(operator.add),
+    "date_sub": _to_int(operator.sub),
+    "add_months": _to_int(_shift_months),
+    "datediff": _to_int(operator.sub),
     "timestamp_add": _timestamp_add,
     "timestamp_add_months": _timestamp_add_months,
 }

@@ -1,4 +1,4 @@
-"""What evaluation computes with: Arrow arrays as NumPy views, truth masks, failed rows, and how kernels return results."""
+"""The data that evaluation works on: Arrow arrays as NumPy views, truth masks, failed rows, and how kernels return results."""
 
 import decimal
 from collections.abc import Callable, Sequence
@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.coercion import decimal_of
+from scan_core.expr.coercion import BOOLEAN, decimal_of
 from scan_core.model.arrays import Mask
 from scan_core.model.schema import Type, arrow_type
+from scan_core.rows.buffers import validity
 
 Operand: TypeAlias = pa.Array | pa.Scalar
 
@@ -35,7 +36,7 @@ class Vector:
 class Truth:
     """Truth values: `true`, `unknown` (NULL) and `failed` are disjoint; all other rows are false.
 
-    `unknown` is left out (None) where the caller does not need to tell NULL from false.
+    `unknown` is None where the caller does not need to distinguish NULL from false.
     """
 
     true: Mask
@@ -70,21 +71,9 @@ def bits(buffer: pa.Buffer, offset: int, length: int) -> Mask:
     )
 
 
-def valid_mask(array: pa.Array) -> Mask | None:
-    """Rows that are not NULL; None if there is no NULL."""
-    if array.null_count == 0:
-        return None
-    if pa.types.is_null(array.type):
-        return np.zeros(len(array), dtype=np.bool_)
-    buffer = array.buffers()[0]
-    if buffer is None:  # dictionaries may hold the NULLs instead of the indices
-        return np.asarray(array.is_valid())
-    return bits(buffer, array.offset, len(array))
-
-
 def null_mask(array: pa.Array) -> Mask | None:
     """Rows that are NULL; None if there is none."""
-    valid = valid_mask(array)
+    valid = validity(array)
     return None if valid is None else ~valid
 
 
@@ -123,8 +112,8 @@ def array_of(values: npt.NDArray[np.generic], null: Mask | None, type_: Type) ->
     else:
         dtype = _VIEW_DTYPES[target.bit_width] if pa.types.is_temporal(target) else target.to_pandas_dtype()
         data = np.ascontiguousarray(values, dtype=dtype)
-    validity = None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    return pa.Array.from_buffers(target, len(values), [validity, pa.py_buffer(data)])
+    bitmap = None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.Array.from_buffers(target, len(values), [bitmap, pa.py_buffer(data)])
 
 
 def with_nulls(array: pa.Array, null: Mask | None) -> pa.Array:
@@ -160,8 +149,6 @@ def truth_of_array(array: pa.Array) -> Truth:
 
 def array_of_truth(truth: Truth) -> pa.Array:
     """Truth values as a boolean array; NULL where unknown or failed."""
-    from scan_core.expr.coercion import BOOLEAN
-
     return array_of(truth.true, union(truth.unknown, truth.failed), BOOLEAN)
 
 
@@ -215,6 +202,6 @@ def decimal_array(unscaled: npt.NDArray[np.int64], null: Mask | None, scale: int
     words = np.empty((len(unscaled), 2), dtype=np.int64)
     words[:, 0] = unscaled
     words[:, 1] = unscaled >> 63
-    validity = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
-    buffers = [validity, pa.py_buffer(words.reshape(-1))]
+    bitmap = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    buffers = [bitmap, pa.py_buffer(words.reshape(-1))]
     return pa.Array.from_buffers(pa.decimal128(SHORT_DECIMAL_DIGITS, scale), len(unscaled), buffers)

@@ -17,11 +17,11 @@ from scan_core.keys.columns import is_integer_like, signed_values
 from scan_core.keys.summary import KeySummary
 from scan_core.model.schema import Type, arrow_type
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.domains import of_statistics
+from scan_core.prune.domains import domain_from_statistics
 from scan_core.prune.verdicts import Match
 
 MOST_VALUES = 4_096
-"""Of more keys, single values are not held beside the summary: looking at each would cost more than it excludes."""
+"""Above this, single values are not kept in addition to the summary: testing each would cost more than it excludes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ColumnKeys:
         lower: least key that is not NaN, as `ColumnStatistics` represents values; None without any.
         upper: greatest such key.
         has_nan: is NaN a key?
-        values: all keys in ascending order, NaN apart; None if they are too many.
+        values: all keys except NaN, ascending; None if there are too many.
         numbers: all keys of an integer-like column in ascending order, else None.
         summary: where they lie on a line.
     """
@@ -59,7 +59,7 @@ class ColumnKeys:
         """False only if no value so described is a key; NULL never is."""
         if statistics is None:
             return True
-        known = of_statistics(statistics, self.field.type)
+        known = domain_from_statistics(statistics, self.field.type)
         if self.has_nan and known.may_be_nan:
             return True
         if not known.may_be_value or self.lower is None:
@@ -157,7 +157,7 @@ class KeyRanges:
         """False only if no value so described lies in a range; NULL never does."""
         if statistics is None or self.ranges is None:
             return True
-        known = of_statistics(statistics, self.field.type)
+        known = domain_from_statistics(statistics, self.field.type)
         if known.may_be_nan:
             return True
         if not known.may_be_value:
@@ -172,7 +172,7 @@ class KeyRanges:
         return Match.MAYBE if self.may_hold(statistics_of(self.field.field_id)) else Match.NEVER
 
 
-def merged_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) -> tuple[tuple[Any, Any], ...]:
+def merge_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) -> tuple[tuple[Any, Any], ...]:
     """Ascending, disjoint ranges that cover the given ones, at most so many: the narrowest gaps are closed first."""
     found: list[tuple[Any, Any]] = []
     for low, high in sorted(ranges):
@@ -187,7 +187,7 @@ def merged_ranges(ranges: Iterable[tuple[Any, Any]], most: int = MOST_RANGES) ->
 
 
 def _gap(low: Any, high: Any) -> float:
-    """How far apart two values are, as far as that can be told."""
+    """An estimate of the distance between two values."""
     if isinstance(low, int | float | Decimal):
         return float(high) - float(low)
     first, second = (v.encode() if isinstance(v, str) else bytes(v) for v in (low, high))

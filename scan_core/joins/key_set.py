@@ -18,7 +18,7 @@ import pyarrow as pa
 from scan_core.columns.file_reader import StatisticsOf
 from scan_core.io.cache import BoundedCache
 from scan_core.joins.column_keys import ColumnKeys, KeyField, column_keys
-from scan_core.joins.key_types import positive_zero
+from scan_core.joins.key_types import unify_zeros
 from scan_core.keys.equality_index import (
     EqualityIndex,
     build_bytes,
@@ -67,7 +67,7 @@ class KeySet:
 
     @cached_property
     def digest(self) -> str:
-        """What tells the keys from others."""
+        """A digest that identifies the keys."""
         content = hashlib.blake2b(digest_size=16)
         for field, column in zip(self.fields, self.columns, strict=True):
             content.update(f"{field.field_id} {field.type} {len(column)};".encode())
@@ -112,7 +112,7 @@ class KeyLookup:
             return np.ones(0, np.bool_)
         if self.keys.num_keys == 0:
             return np.zeros(len(rows[0]), np.bool_)
-        return find_deleted(self.index, [positive_zero(r) for r in rows], 0, use_numba=use_numba)
+        return find_deleted(self.index, [unify_zeros(r) for r in rows], 0, use_numba=use_numba)
 
     def holds_all(self, lower: Any, upper: Any) -> bool:
         """Whether every value of the only column, of integers, between the bounds is a key."""

@@ -6,10 +6,12 @@ column. What is of another kind (text for a number, a date for a timestamp) is r
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from scan_core.expr.casts import uuid_values
 from scan_core.model.errors import OptionError
 from scan_core.model.schema import Type, arrow_type
 
@@ -17,7 +19,6 @@ _MOST_DIGITS = 38
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MILLISECONDS_PER_DAY = 86_400_000
 _FLOAT_EXACT = 1 << 53
-_UUID_BYTES = 16
 _UUID_TEXT = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 
 
@@ -43,10 +44,10 @@ def as_column_values(keys: pa.Array, column: str, column_type: Type) -> pa.Array
         raise OptionError(
             f"keys of type {keys.type} cannot be compared with column {column!r} of type {column_type}; convert them first"
         )
-    return positive_zero(found)
+    return unify_zeros(found)
 
 
-def positive_zero(array: pa.Array) -> pa.Array:
+def unify_zeros(array: pa.Array) -> pa.Array:
     """Floats with one zero: both zeros are one key, as in every join."""
     if pt.is_dictionary(array.type) and pt.is_floating(array.type.value_type):
         array = array.dictionary_decode()
@@ -202,14 +203,4 @@ def _as_uuids(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
         return _as_fixed(keys, target)
     if not pt.is_string(keys.type):
         return None
-    is_uuid = pc.match_substring_regex(keys, _UUID_TEXT).fill_null(False)
-    digits = pc.replace_substring(pc.if_else(is_uuid, keys, "0" * (2 * _UUID_BYTES)), "-", "")
-    joined = digits.cast(pa.string())
-    text = pa.py_buffer(bytes.fromhex(_all_text(joined)))
-    return _where(pa.Array.from_buffers(target, len(keys), [None, text]), is_uuid)
-
-
-def _all_text(array: pa.Array) -> str:
-    """The characters of all strings, one after the other."""
-    whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array), "")
-    return str(whole[0].as_py())
+    return uuid_values(keys, np.asarray(pc.match_substring_regex(keys, _UUID_TEXT).fill_null(False)))

@@ -124,7 +124,7 @@ class LateKeys:
         """Say which keys there are: all rows with other keys may be left out from now on.
 
         Args:
-            keys: as `Scan.semi_join` takes them, a scan apart.
+            keys: as `Scan.semi_join` takes them, except a scan.
 
         Raises:
             OptionError: no keys, or a folder that others may write to.
@@ -169,7 +169,7 @@ class LateKeys:
             return from_bytes(file.read())
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process only the folder tells of later versions; without one, what is known now goes along."""
+        """Another process learns of later versions from the folder only; without one, the latest version is pickled."""
         return {"folder": self.folder, "name": self.name, "given": self._given[-1:]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

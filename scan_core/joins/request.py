@@ -22,7 +22,7 @@ class FilterDecision:
     Attributes:
         run: names the plan, for what is measured while it runs.
         off: levels at which the filter is not used, each with the reason.
-        share: of the rows in the files left that are expected to have a key; None if nothing tells.
+        share: of the rows in the files left that are expected to have a key; None if unknown.
     """
 
     run: str = ""
@@ -41,7 +41,7 @@ class RuntimeFilter:
     Attributes:
         fields: the columns.
         keys: what they are compared with.
-        is_exact: the result has no such row; otherwise it may have some, because somebody joins again.
+        is_exact: the result has no such row; otherwise it may have some, because the caller joins again.
         decision: of the cost model; everything is on before it is asked.
     """
 
@@ -68,7 +68,7 @@ class RuntimeFilter:
 BUILD_COST, ROW_COST, SAVED_COST = 60.0, 8.0, 40.0
 """Nanoseconds to index a key, to look a row up, and what a row costs further on (decoding, handing over, joining)."""
 MOST_SHARE = 0.9
-"""Of the rows with a key: above, looking rows up costs more than the others would, where somebody joins again."""
+"""Above this share of rows with a key, looking rows up costs more than handing all of them to the join."""
 MOST_TESTED_SHARE = 0.5
 """Above, some key is in every row group: Bloom filters and dictionaries are not read."""
 
@@ -83,7 +83,7 @@ def decide(
     Args:
         filter_: whose keys are known, or not yet.
         files: those left to read.
-        statistics_of: what the manifest tells of a file's columns.
+        statistics_of: statistics of a file's columns from its manifest.
         options: of the scan.
     """
     run = uuid4().hex
@@ -102,14 +102,16 @@ def decide(
     if not filter_.is_exact and share is not None:
         rows = sum(f.record_count for f in files)
         if share > MOST_SHARE:
-            off[Level.ROWS] = f"{_percent(share)} of the rows are expected to have a key, and somebody joins again"
+            off[Level.ROWS] = (
+                f"{_percent(share)} of the rows are expected to have a key, and the join is repeated on the result"
+            )
         elif rows * (ROW_COST - (1 - share) * SAVED_COST) + keys.num_keys * BUILD_COST > 0:
             off[Level.ROWS] = f"looking {rows} rows up in {keys.num_keys} keys is expected to cost more than it saves"
     return FilterDecision(run, tuple(off.items()), share)
 
 
 def expected_share(lookup: KeyLookup, files: Sequence[DataFile], statistics_of: FileStatisticsOf) -> float | None:
-    """The part of the rows of these files that is expected to have a key; None if nothing tells.
+    """The expected share of rows of these files that have a key; None if it cannot be estimated.
 
     By the first column of integers, as if values were spread evenly between the bounds of each file.
     """

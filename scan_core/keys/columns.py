@@ -111,7 +111,7 @@ def is_integer_like(kind: pa.DataType) -> bool:
 
 
 def is_one_word(kind: pa.DataType) -> bool:
-    """Whether one 64-bit word tells every value of the type but NULL."""
+    """Does one 64-bit word identify every value of the type except NULL?"""
     return is_integer_like(kind) or bool(pa.types.is_floating(kind))
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from scan_core.io.private_files import PrivateFolder, spill_folder
 from scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
-from scan_core.keys.hash import HashSeed, hash_rows, rotated
+from scan_core.keys.hash import HashSeed, hash_rows, rotate
 from scan_core.keys.index_file import MappedIndex, write_index
 from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
 from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
@@ -56,7 +56,7 @@ class PartitionedIndex:
             columns = [key_column(array) for array in keys]
             hashes = hash_rows(columns, self.seed, kernels)
             partition = (hashes >> np.uint64(self.shift)).astype(np.uint16)
-            hashes = rotated(hashes, 64 - self.shift)
+            hashes = rotate(hashes, 64 - self.shift)
             dead = np.zeros(len(hashes), np.bool_)
             for number, (part, bits) in enumerate(zip(self.parts, self.filters, strict=True)):
                 index = _hashed(part)
@@ -196,7 +196,7 @@ class _Spill:
 EqualityIndex = DenseIndex | HashedIndex | PartitionedIndex
 
 _BUILD_BYTES_PER_KEY = 64
-"""What building a hash table holds for each key beside its column values, at its peak."""
+"""Peak memory per key while a hash table is built, column values not included."""
 _DENSE_SHARE = 4
 """A dense table may take this part of the memory limit."""
 _BUILD_SHARE = 2
@@ -269,7 +269,7 @@ def build_index_streamed(
     """The index over keys that do not fit into memory together.
 
     Args:
-        read: reads the files anew, one after the other, ascending by sequence number.
+        read: reads the files again, one by one, ascending by sequence number.
         key_types: of the key columns, in the table's current types.
         sequence_numbers: of all files, ascending.
         expected_bytes: of `build_bytes`.

@@ -123,7 +123,7 @@ def _with_slack(column: FixedColumn | BytesColumn) -> FixedColumn | BytesColumn:
     return column.with_slack() if isinstance(column, BytesColumn) else column
 
 
-def rotated(hashes: Words, bits: int) -> Words:
+def rotate(hashes: Words, bits: int) -> Words:
     """The hashes with their leading bits, which hashes of one partition share, moved to the end."""
     return (hashes << np.uint64(bits)) | (hashes >> np.uint64(64 - bits)) if bits else hashes
 
@@ -162,7 +162,7 @@ def _hash_plain(column: FixedColumn | BytesColumn, index: int, seed: HashSeed, b
 
 
 def _hash_bytes(column: BytesColumn, index: int, seed: HashSeed, begin: int, end: int) -> Words:
-    """A word of zeros adds nothing, so that short strings need not be told from long ones."""
+    """A word of zeros adds nothing, so short and long strings need not be distinguished."""
     starts, lengths = column.offsets[begin:end], np.diff(column.offsets[begin : end + 1])
     view = column.word_view
     total = lengths.view(np.uint64) * seed.multiplier(index, _LENGTH_POSITION)

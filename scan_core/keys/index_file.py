@@ -12,6 +12,7 @@ import mmap
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scan_core.io.private_files import PrivateFolder, UnsafeFileError, held_folder
-from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn, KeyColumn
+from scan_core.keys.columns import BytesColumn, DictionaryColumn, FixedColumn
 from scan_core.keys.hash import HashSeed
 from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import KeySummary
@@ -30,7 +31,7 @@ from scan_core.keys.table import HashTable
 MAX_FOLDER_BYTES = 4 * 1024**3
 """Of all index files together; the oldest are removed beyond it (processes that map them keep them)."""
 
-_MAGIC = b"NVRMIDX2"
+_MAGIC = b"NVRMIDX3"
 _PREFIX = struct.Struct("<8sQQI")
 """Magic, size of the file, size of the header, CRC-32 of everything behind the prefix."""
 _ALIGNMENT = 64
@@ -38,6 +39,11 @@ _DTYPES = {np.dtype(name).str for name in ("?", "u1", "u2", "u4", "u8", "i1", "i
 
 Array = npt.NDArray[Any]
 FlatIndex = DenseIndex | HashedIndex
+_CLASSES: Mapping[str, Callable[..., Any]] = {
+    kind.__name__: kind
+    for kind in (DenseIndex, HashedIndex, HashTable, HashSeed, KeySummary, FixedColumn, BytesColumn, DictionaryColumn)
+}
+"""What an index is made of: nothing else is built from a file."""
 
 
 class DamagedIndexError(ValueError):
@@ -48,7 +54,7 @@ class MappedIndex:
     """An index whose arrays lie in a mapped file."""
 
     def __init__(self, file: BinaryIO, *, is_verified: bool = False) -> None:
-        """Map an open file; `is_verified` where this process has just written it, so that its checksum tells nothing.
+        """Map an open file; `is_verified` where this process has just written it and need not verify the checksum.
 
         Raises:
             DamagedIndexError: it is not whole.
@@ -58,17 +64,17 @@ class MappedIndex:
         except ValueError as error:
             raise DamagedIndexError("an empty index file") from error
         if len(self._map) < _PREFIX.size:
-            raise DamagedIndexError("an index file was cut")
+            raise DamagedIndexError("an index file is truncated")
         magic, size, header_bytes, checksum = _PREFIX.unpack_from(self._map)
         begin = _PREFIX.size
         if magic != _MAGIC or size != len(self._map) or begin + header_bytes > size:
-            raise DamagedIndexError("not a whole index file")
+            raise DamagedIndexError("not a complete index file")
         view = memoryview(self._map)
         if not is_verified and zlib.crc32(view[begin:]) != checksum:
-            raise DamagedIndexError("an index file has another checksum than it states")
+            raise DamagedIndexError("the checksum of an index file does not match")
         body = begin + header_bytes
         document = json.loads(bytes(view[begin:body]))
-        self.index: FlatIndex = _Reader(view[body:], document["arrays"]).index(document["index"])
+        self.index: FlatIndex = _Reader(view[body:], document["arrays"]).value(document["index"])
 
     def release(self) -> None:
         """Give the memory of pages that were touched back; they are read again when needed."""
@@ -82,7 +88,7 @@ def write_index(index: FlatIndex, folder: PrivateFolder, name: str) -> None:
         OSError: it cannot be written.
     """
     writer = _Writer()
-    header = json.dumps({"index": writer.index(index), "arrays": writer.places}).encode()
+    header = json.dumps({"index": writer.document(index), "arrays": writer.places}).encode()
     # places count from the end of the header, whose length is known only now
     header = header.ljust(_aligned(_PREFIX.size + len(header)) - _PREFIX.size)
     with folder.replace(name) as file:
@@ -99,7 +105,7 @@ def shared_index(folder: str, key: Hashable, build: Callable[[], FlatIndex]) -> 
     """The index of `key`, built by exactly one process of the host and mapped by all.
 
     Raises:
-        UnsafeFileError: the folder belongs to somebody else or others may write to it.
+        UnsafeFileError: the folder belongs to another user or is writable by others.
         OSError: the file cannot be written.
     """
     root = held_folder(Path(folder))
@@ -145,60 +151,27 @@ class _Writer:
         self.places: list[tuple[str, tuple[int, ...], int]] = []
         self._end = 0
 
-    def index(self, index: FlatIndex) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "sequence_numbers": index.sequence_numbers,
-            "null_rank": index.null_rank,
-            "ranks": self._array(index.ranks),
-            "summaries": [self._summary(s) for s in index.summaries],
-        }
-        if isinstance(index, DenseIndex):
-            return {"form": "dense", "lower": index.lower, **document}
-        table = index.table
-        return {
-            "form": "hashed",
-            "seed": (index.seed.root, index.seed.first),
-            "table": [self._array(a) for a in (table.hashes, table.bits, table.counts, table.levels)],
-            "columns": [self._column(c) for c in index.columns],
-            "rows": self._array(index.rows),
-            **document,
-        }
+    def document(self, value: Any) -> Any:
+        """A value as JSON: data classes by their names and fields."""
+        match value:
+            case None | int():
+                return value
+            case tuple():
+                return [self.document(part) for part in value]
+            case np.ndarray():
+                return {"array": self._add(value)}
+            case pa.DataType():
+                return {"type": base64.b64encode(pa.schema([("", value)]).serialize()).decode()}
+            case _:
+                parts = {field.name: self.document(getattr(value, field.name)) for field in fields(value)}
+                return {"class": type(value).__name__, "fields": parts}
 
-    def _array(self, array: Array) -> int:
+    def _add(self, array: Array) -> int:
         array = np.ascontiguousarray(array)
         self.places.append((array.dtype.str, array.shape, self._end))
         self.arrays.append(array)
         self._end = _aligned(self._end + array.nbytes)
         return len(self.arrays) - 1
-
-    def _maybe(self, array: Array | None) -> int | None:
-        return None if array is None else self._array(array)
-
-    def _summary(self, summary: KeySummary) -> dict[str, Any]:
-        return {
-            "kind": base64.b64encode(pa.schema([("", summary.kind)]).serialize()).decode(),
-            "has_null": summary.has_null,
-            "base": summary.base,
-            "shift": summary.shift,
-            "buckets": self._maybe(summary.buckets),
-        }
-
-    def _column(self, column: KeyColumn) -> dict[str, Any]:
-        match column:
-            case FixedColumn():
-                words = [self._array(w) for w in column.words]
-                return {"words": words, "valid": self._maybe(column.valid), "num_rows": column.num_rows}
-            case BytesColumn():
-                return {
-                    "offsets": self._array(column.offsets),
-                    "data": self._array(column.data),
-                    "valid": self._maybe(column.valid),
-                    "num_rows": column.num_rows,
-                    "has_slack": column.has_slack,
-                }
-            case DictionaryColumn():
-                codes, values = self._array(column.codes), self._column(column.values)
-                return {"codes": codes, "values": values, "num_rows": column.num_rows}
 
     def parts(self) -> Iterator[bytes | memoryview]:
         """The bytes of the arrays, with what lies between them."""
@@ -219,33 +192,20 @@ class _Reader:
             raise DamagedIndexError(f"an index file holds an array of {dtype}")
         return np.frombuffer(body, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
-    def index(self, document: Mapping[str, Any]) -> FlatIndex:
-        numbers, null_rank = tuple(document["sequence_numbers"]), document["null_rank"]
-        ranks, summaries = self._arrays[document["ranks"]], tuple(map(self._summary, document["summaries"]))
-        if document["form"] == "dense":
-            return DenseIndex(numbers, document["lower"], ranks, null_rank, summaries)
-        seed, table = HashSeed(*document["seed"]), HashTable(*(self._arrays[n] for n in document["table"]))
-        columns, rows = tuple(map(self._column, document["columns"])), self._arrays[document["rows"]]
-        return HashedIndex(numbers, seed, table, columns, rows, ranks, null_rank, summaries)
-
-    def _maybe(self, number: int | None) -> Array | None:
-        return None if number is None else self._arrays[number]
-
-    def _summary(self, document: Mapping[str, Any]) -> KeySummary:
-        kind = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["kind"]))).field(0).type
-        buckets = self._maybe(document["buckets"])
-        return KeySummary(kind, document["has_null"], document["base"], document["shift"], buckets)
-
-    def _column(self, document: Mapping[str, Any]) -> KeyColumn:
-        if "codes" in document:
-            values = self._column(document["values"])
-            assert not isinstance(values, DictionaryColumn)  # noqa: S101 - values are plain columns
-            return DictionaryColumn(self._arrays[document["codes"]], values, document["num_rows"])
-        valid, num_rows = self._maybe(document["valid"]), document["num_rows"]
-        if "words" in document:
-            return FixedColumn(tuple(self._arrays[n] for n in document["words"]), valid, num_rows)
-        offsets, data = self._arrays[document["offsets"]], self._arrays[document["data"]]
-        return BytesColumn(offsets, data, valid, num_rows, document["has_slack"])
+    def value(self, document: Any) -> Any:
+        match document:
+            case list():
+                return tuple(map(self.value, document))
+            case {"array": number}:
+                return self._arrays[number]
+            case {"type": text}:
+                return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type
+            case {"class": name, "fields": parts} if name in _CLASSES:
+                return _CLASSES[name](**{key: self.value(part) for key, part in parts.items()})
+            case dict():
+                raise DamagedIndexError("an index file holds what this version does not know")
+            case _:
+                return document
 
 
 def _aligned(offset: int) -> int:

@@ -24,7 +24,7 @@ from scan_core.keys.columns import (
     null_flags,
     signed_values,
 )
-from scan_core.keys.hash import HashSeed, KeyRows, hash_rows, hash_seed, rotated, same_keys
+from scan_core.keys.hash import HashSeed, KeyRows, hash_rows, hash_seed, rotate, same_keys
 from scan_core.keys.summary import (
     DeleteKeys,
     KeySummary,
@@ -262,7 +262,7 @@ def build_hashed(
 ) -> HashedIndex:
     """A table over the keys of the parts, which ascend by sequence number.
 
-    Hashed with the given seed, by default with a random one under which no two keys have one hash; then rotated by so
+    Hashed with the given seed, by default with a random one under which no two keys have one hash; then rotate by so
     many bits, which all keys of a partition have in common.
 
     Raises:
@@ -294,7 +294,7 @@ def build_hashed(
 
 
 def random_seed() -> HashSeed:
-    """A seed that nobody can guess."""
+    """A seed that cannot be guessed."""
     return hash_seed(secrets.randbits(63))
 
 
@@ -314,7 +314,7 @@ def _build_table(
     """A seed under which different keys have different hashes, and the table of these."""
     for _ in range(_MAX_SEEDS if seed is None else 1):
         tried = random_seed() if seed is None else seed
-        built = build_hash_table(rotated(hash_rows(columns, tried, kernels), rotation), kernels)
+        built = build_hash_table(rotate(hash_rows(columns, tried, kernels), rotation), kernels)
         one, other = (KeyRows(columns, rows) for rows in built.repeats)
         if same_keys(one, other, kernels).all():
             return tried, built

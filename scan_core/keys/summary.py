@@ -1,8 +1,7 @@
 """Loaded delete keys, and where the keys of an index lie on a line.
 
-A summary is enough to prove that a range of values contains no key; exact lookups are in `keys/lookup.py` and
+A summary is enough to prove that a range of values contains no key; exact lookups are in
 `keys/lookup.py`.
-
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """Exact lookup of 64-bit hashes in about 12 bytes per key: bitmaps that count, in levels.
 
 A hash's leading bits choose one bit of a bitmap of sixteen bits per key. A clear bit ends most searches in the cache.
-The number of bits set before a set one is the entry, whose hash tells. Where several hashes share a bit, one has the
+The number of bits set before it is the number of the entry, whose hash decides. Where several hashes share a bit, one has the
 entry and the others go to the next level, a thirtieth of the size. (As in Limasset et al., Fast and scalable minimal
 perfect hashing, 2017, with the hashes kept.) Arrays are flat and immutable: shared by threads, or mapped from a file.
 """

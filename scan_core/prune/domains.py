@@ -1,7 +1,6 @@
-"""What values an expression can have, given what is known of its columns.
+"""The values that an expression can have, given what is known of its columns.
 
-Columns by their statistics, functions where they are monotone; everything else is unbounded.
-
+Columns are bounded by their statistics, monotone functions by the bounds of their arguments; everything else is unbounded.
 """
 
 from bisect import bisect_left, bisect_right
@@ -128,8 +127,8 @@ def constant(value: Any) -> Domain:
     return Domain(value, value, may_be_null=False, may_be_nan=False)
 
 
-def of_statistics(statistics: ColumnStatistics | None, type_: Type) -> Domain:
-    """What statistics of a file, row group or page tell about a column of this type."""
+def domain_from_statistics(statistics: ColumnStatistics | None, type_: Type) -> Domain:
+    """The domain of a column of this type, from statistics of a file, row group or page."""
     if statistics is None:
         return unknown(type_)
     lower, upper = statistics.lower, statistics.upper
@@ -148,16 +147,16 @@ def of_statistics(statistics: ColumnStatistics | None, type_: Type) -> Domain:
     )
 
 
-def believed(statistics: ColumnStatistics | None, type_: Type) -> ColumnStatistics | None:
-    """Statistics with the bounds that `of_statistics` takes from them."""
+def drop_unreliable_bounds(statistics: ColumnStatistics | None, type_: Type) -> ColumnStatistics | None:
+    """Statistics with the bounds that `domain_from_statistics` takes from them."""
     if statistics is None:
         return None
-    known = of_statistics(statistics, type_)
+    known = domain_from_statistics(statistics, type_)
     return replace(statistics, lower=known.lower, upper=known.upper)
 
 
 def intersection(left: Domain, right: Domain) -> Domain:
-    """What both admit, where both describe the same rows."""
+    """The values that both domains admit; both describe the same rows."""
     lower = right.lower if left.lower is None else left.lower if right.lower is None else max(left.lower, right.lower)
     upper = right.upper if left.upper is None else left.upper if right.upper is None else min(left.upper, right.upper)
     excludes = left.excludes or right.excludes
@@ -182,7 +181,7 @@ def intersection(left: Domain, right: Domain) -> Domain:
 
 
 def union(domains: Iterable[Domain]) -> Domain:
-    """What any of them admits."""
+    """The values that any of the domains admits."""
     parts = list(domains)
     valued = [d for d in parts if d.may_be_value]
     lowers, uppers = [d.lower for d in valued], [d.upper for d in valued]
@@ -197,12 +196,12 @@ def union(domains: Iterable[Domain]) -> Domain:
 
 
 def without_null(domain: Domain) -> Domain:
-    """The same, where the row is not NULL."""
+    """The same domain for rows that are not NULL."""
     return replace(domain, may_be_null=False)
 
 
 def prefix_end(prefix: Any) -> Any:
-    """A string or byte string that no longer one with this prefix exceeds; None if there is none."""
+    """The smallest string or byte string above all that have this prefix; None if there is none."""
     if isinstance(prefix, bytes):
         trimmed = prefix.rstrip(b"\xff")
         return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None

@@ -39,7 +39,7 @@ class NoColumnError(ValueError):
 
 
 class Bounds(NamedTuple):
-    """One bound of each file, NULL where it is unknown, and which files are odd."""
+    """One bound of each file, NULL where it is unknown, and the files whose bounds fit no column."""
 
     values: Any
     is_odd: Mask
@@ -53,7 +53,7 @@ class Count(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What is counted of a column in each file; odd are files that claim more rows than there can be."""
+    """Counts of a column in each file; `is_odd` marks files that claim more rows than are possible."""
 
     nulls: Count
     nans: Count
@@ -141,7 +141,7 @@ def in_order(lower: Any, upper: Any) -> Mask:
 
 
 def counts_of(columns: EntryColumns, rows: Numbers, field_id: int) -> Counts:
-    """Of a column in some files, as `ContentFile.null_count` and `value_count` tell them."""
+    """Counts of a column in some files, as `ContentFile.null_count` and `value_count` return them."""
     records = columns.record_counts[rows]
     nulls, nans, values = (_found(columns, slot, rows, field_id) for slot in (NULLS, NANS, VALUES))
     has_nulls, has_nans, has_values = (part.lengths >= 0 for part in (nulls, nans, values))
@@ -255,7 +255,7 @@ def _binary_array(parts: list[bytes], known: Mask) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainColumn:
-    """A domain for each file; `excludes` tells of a single value in which files it is certainly not."""
+    """A domain for each file; `excludes` returns the files that certainly do not hold a value."""
 
     type: PrimitiveType
     lower: Any
@@ -341,10 +341,10 @@ def unknown_column(type_: PrimitiveType, count: int) -> DomainColumn:
     )
 
 
-def of_counts_and_bounds(
+def column_from_statistics(
     type_: PrimitiveType, bounds: tuple[Bounds, Bounds], counts: Counts
 ) -> tuple[DomainColumn, Mask]:
-    """As `domains.of_statistics`, and which files are odd."""
+    """As `domains.domain_from_statistics`, and the files whose bounds fit no column."""
     lower, upper = bounds
     nulls, nans, values, is_odd = counts
     is_odd = is_odd | lower.is_odd | upper.is_odd
@@ -370,7 +370,9 @@ def of_counts_and_bounds(
     )
 
 
-def narrowed(column: DomainColumn, domains: Sequence[Domain | None], codes: npt.NDArray[Any]) -> DomainColumn:
+def narrow_by_partitions(
+    column: DomainColumn, domains: Sequence[Domain | None], codes: npt.NDArray[Any]
+) -> DomainColumn:
     """As `domains.intersection` with one of `domains` for each file, None for one that says nothing.
 
     Raises:
@@ -416,7 +418,7 @@ def _where(chosen: Mask, values: Any) -> Any:
 
 
 def _past_truncated(upper: Any, type_: PrimitiveType) -> tuple[Any, Mask]:
-    """Long ends one step up, as `prefix_end` does; odd are those that do not end in a byte to be counted up."""
+    """Increment the last byte of long bounds, as `prefix_end` does; the mask marks those where that is not enough."""
     lengths = pc.utf8_length(upper.cast(pa.large_string())) if type_.name == "string" else pc.binary_length(upper)
     is_long = (numbers(lengths) >= MIN_TRUNCATED_LENGTH) & true_flags(pc.is_valid(upper))
     if not is_long.any():
@@ -473,7 +475,7 @@ def match_columns(
 
 @dataclass(slots=True)
 class _Facts:
-    """What is known of columns; `is_odd` collects the files for which some column asked for tells too little."""
+    """Domains of columns; `is_odd` collects the files whose statistics do not fit the columns that were read."""
 
     columns: EntryColumns
     rows: Numbers
@@ -496,11 +498,11 @@ class _Facts:
         column, is_odd = self._by_statistics(field_id, type_)
         codes = self.columns.partition_codes[self.rows]
         by_code = [self.domains.get(code, {}).get(field_id) for code in range(len(self.columns.partitions))]
-        return (column if not any(by_code) else narrowed(column, by_code, codes)), is_odd
+        return (column if not any(by_code) else narrow_by_partitions(column, by_code, codes)), is_odd
 
     def _by_statistics(self, field_id: int, type_: PrimitiveType) -> tuple[DomainColumn, Mask]:
         stored = self.schema.field(field_id).type if field_id in self.schema else None
         if not isinstance(stored, PrimitiveType):
             return unknown_column(type_, len(self.rows)), np.zeros(len(self.rows), np.bool_)
         bounds = bounds_of(self.columns, self.rows, field_id, stored)
-        return of_counts_and_bounds(type_, bounds, counts_of(self.columns, self.rows, field_id))
+        return column_from_statistics(type_, bounds, counts_of(self.columns, self.rows, field_id))

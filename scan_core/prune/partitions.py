@@ -19,7 +19,7 @@ from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
 from scan_core.model.transforms import Transform, parse_transform, partition_value
-from scan_core.prune.domains import Domain, constant, intersection, of_statistics, prefix_end, unknown
+from scan_core.prune.domains import Domain, constant, domain_from_statistics, intersection, prefix_end, unknown
 from scan_core.prune.verdicts import Match, match_all
 
 _MICROS_PER_HOUR = 3_600_000_000
@@ -101,7 +101,7 @@ def match_file(
     """
 
     def facts(field_id: int, type_: Type) -> Domain:
-        by_bounds = of_statistics(statistics_of(field_id), type_)
+        by_bounds = domain_from_statistics(statistics_of(field_id), type_)
         by_partition = domains.get(field_id)
         return by_bounds if by_partition is None else intersection(by_partition, by_bounds)
 

@@ -14,7 +14,7 @@ from scan_core.expr.nodes import BoundPredicate
 from scan_core.expr.strings import is_like_exact, like_parts, like_prefix
 from scan_core.model.schema import Type
 from scan_core.model.statistics import ColumnStatistics
-from scan_core.prune.domains import Domain, Facts, Flags, Values, constant, domain_of, is_path, of_statistics
+from scan_core.prune.domains import Domain, Facts, Flags, Values, constant, domain_from_statistics, domain_of, is_path
 
 
 class Match(Enum):
@@ -76,7 +76,7 @@ def match_conjuncts(
     """
 
     def facts(field_id: int, type_: Type) -> Domain:
-        domain = of_statistics(statistics_of(field_id), type_)
+        domain = domain_from_statistics(statistics_of(field_id), type_)
         return domain if excludes_of is None else replace(domain, excludes=_on_demand(excludes_of, field_id))
 
     return tuple(outcomes(c, facts).match for c in predicate.conjuncts)

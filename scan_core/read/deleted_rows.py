@@ -17,7 +17,7 @@ from scan_core.model.arrays import Mask
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.schema import Type
-from scan_core.prune.domains import believed
+from scan_core.prune.domains import drop_unreliable_bounds
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import SAMPLED_PARTS, FileStatistics, PageMatches
 from scan_core.read.lazy import DeadRows, LazyColumns
@@ -107,7 +107,7 @@ class DeleteSet(Restriction):
         for column, field_id in enumerate(self.deletes.key_ids):
             if field_id not in self.types or not self.statistics.has_bloom_filter(group, field_id):
                 continue
-            known = believed(statistics_of(field_id), self.types[field_id])
+            known = drop_unreliable_bounds(statistics_of(field_id), self.types[field_id])
             values = self.deletes.few_values(column, known)
             if values is None or (test := tests(field_id)) is None:
                 continue

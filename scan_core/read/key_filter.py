@@ -22,7 +22,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
-from scan_core.prune.domains import of_statistics
+from scan_core.prune.domains import domain_from_statistics
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import FileStatistics, PageMatches
 from scan_core.read.lazy import LazyColumns
@@ -284,7 +284,7 @@ def _excludes_all(
 ) -> bool | None:
     if column.has_nan:
         return None
-    known = of_statistics(statistics, column.field.type)
+    known = domain_from_statistics(statistics, column.field.type)
     within = column.between(known.lower, known.upper)
     if within is not None and len(within) <= MOST_TESTED:
         return all(map(test, within))

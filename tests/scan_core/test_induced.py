@@ -6,7 +6,7 @@ import pytest
 
 import scan_core
 from scan_core import Scan, induced_ranges
-from scan_core.joins.column_keys import merged_ranges
+from scan_core.joins.column_keys import merge_ranges
 from scan_core.model.errors import OptionError
 from scan_core.semi_join import GivenRanges, key_ranges
 from tests.support.iceberg_json import Column
@@ -58,9 +58,9 @@ def test_it_works_in_the_other_direction(items: Scan, sales: Scan) -> None:
 
 
 def test_ranges_merge_over_the_narrowest_gaps() -> None:
-    assert merged_ranges([(5, 6), (1, 2), (2, 3), (20, 30)], 2) == ((1, 6), (20, 30))
-    assert merged_ranges([("a", "b"), ("c", "d"), ("x", "y")], 2) == (("a", "d"), ("x", "y"))
-    assert merged_ranges([(b"\x00", b"\x01"), (b"\xf0", b"\xf1"), (b"\xf2", b"\xf3")], 2) == (
+    assert merge_ranges([(5, 6), (1, 2), (2, 3), (20, 30)], 2) == ((1, 6), (20, 30))
+    assert merge_ranges([("a", "b"), ("c", "d"), ("x", "y")], 2) == (("a", "d"), ("x", "y"))
+    assert merge_ranges([(b"\x00", b"\x01"), (b"\xf0", b"\xf1"), (b"\xf2", b"\xf3")], 2) == (
         (b"\x00", b"\x01"),
         (b"\xf0", b"\xf3"),
     )

@@ -146,7 +146,7 @@ def test_objects_mean_what_the_text_means(built: Expr, sql: str) -> None:
         ("address.cty = 'a'", "no member 'cty'; did you mean city?"),
         ("qty.a = 1", "'a' cannot be taken from a int"),
         ("qty", "must be true or false, but this is of type int"),
-        ("qty = 'many'", "'many' is no long"),
+        ("qty = 'many'", "'many' is not a valid long"),
         ("qty = day", "int and date cannot be compared"),
         ("address = 1", "cannot be compared"),
         ("qty and ok", "and takes a condition, not int"),

@@ -27,12 +27,16 @@ from tests.support.random_predicates import SCHEMA
         ("lenght(s) = 3", "lenght() is not supported in a filter; did you mean length", "lenght(s"),
         ("regexp_extract(s, 'a', 0) = 'a'", "regexp_extract() is not supported", "regexp_extract(s, 'a', 0"),
         ("sum(i) > 3", "sum() is not supported in a filter", "sum(i"),
-        ("ts + interval '1 25:00:00' day to second > ts", "'1 25:00:00' is no interval day to second", "'1 25:00:00'"),
+        (
+            "ts + interval '1 25:00:00' day to second > ts",
+            "'1 25:00:00' is not a valid interval day to second",
+            "'1 25:00:00'",
+        ),
         ("round(d, i) = 1", "round takes a constant number of digits", "i"),
         ("s & 1 = 1", "& takes ints or longs, not string", "s"),
         ("st.z = 1", "no member 'z'; it has a, x", "st.z"),
         ("i", "a filter must be true or false, but this is of type int", "i"),
-        ("i = 'x'", "'x' is no long", "i = 'x'"),
+        ("i = 'x'", "'x' is not a valid long", "i = 'x'"),
         ("i = 1; i = 2", "one expression, no ';'", ""),
     ],
 )

@@ -157,7 +157,7 @@ def test_nothing_that_is_read_back_is_unpickled(attacked: Machine, tmp_path: Pat
     for name in ("key", "other"):
         shared_index(str(folder), name, lambda: INDEX)
     for path in folder.glob("*.index"):
-        for magic in (b"NVRMIDX1", b"NVRMIDX2"):
+        for magic in (b"NVRMIDX1", b"NVRMIDX2", b"NVRMIDX3"):
             path.write_bytes(struct.pack("<8sQQ", magic, 24 + len(code), len(code)) + code)
             use_all()
     assert not mark.exists()
