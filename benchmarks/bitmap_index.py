@@ -23,7 +23,7 @@ NEEDLE = "s1 = 'city-500' and i0 = 7"
 ONE_INDEX = "s1 = 'city-500' and v0 < 10"
 SPANNING = "s1 = 'city-500' or v0 < 0.1"
 MANY_VALUES = "s1 like '%5%' and v0 < 10"
-WITHOUT = ScanOptions(use_bitmap_indexes=False)
+WITHOUT = ScanOptions.of(use_bitmap_indexes=False)
 
 
 def indexed_table(metadata: Path) -> Path:

@@ -142,7 +142,7 @@ def orders() -> None:
         scan = opened.scan().where(where)
         candidates: dict[str, Callable[[], Any]] = {
             "measured order": scan.count,
-            "guessed order": scan.with_options(ScanOptions(adaptive_order=False)).count,
+            "guessed order": scan.with_options(ScanOptions.of(adaptive_order=False)).count,
             "as written, no narrowing": lambda w=where: whole(opened, w),  # type: ignore[misc]
         }
         goal = Goal("measured order", "guessed order", 1.0)

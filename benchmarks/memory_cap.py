@@ -35,7 +35,7 @@ def scan(shape: str, query: str, options: dict[str, Any]) -> None:
     import scan_core
     from scan_core import ScanOptions
 
-    chosen = ScanOptions(**options)
+    chosen = ScanOptions.of(**options)
     warm = scan_core.open_table(build(WARM_UP).metadata_location).scan()
     warm = warm.with_options(replace(chosen, parallelism=2))
     next(warm.to_batches())

@@ -25,7 +25,7 @@ def measure(name: str, rows: int) -> None:
     """Print the needle on one shape: with and without the page-level switches, beside the peers."""
     table = build(name, rows)
     scan = scan_core.open_table(table.metadata_location).scan().where(WHERE)
-    by_chunks = scan.with_options(ScanOptions(prune_pages=False))
+    by_chunks = scan.with_options(ScanOptions.of(prune_pages=False))
     candidates: dict[str, Callable[[], Any]] = {
         "nevermore": lambda: scan.to_table().num_rows,
         "whole chunks decoded": lambda: by_chunks.to_table().num_rows,

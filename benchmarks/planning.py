@@ -10,7 +10,6 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,7 @@ def measure(title: str, metadata: str, where: str, goal: float | None = None) ->
     paths = [m.path for m in snapshot_manifests(scan.snapshot, table.io)]
     schemas: dict[bytes, Any] = {}
     filtered = scan.where(where)
-    plain = filtered.with_options(replace(scan.options, use_numba=False))
+    plain = filtered.with_options(scan_core.ScanOptions.of(**{**scan.options.changed(), "use_numba": False}))
     before = peak_mb()
     plan_parts(scan)
     print(f"\n{title}: the first plan grew the process by {peak_mb() - before} MB")

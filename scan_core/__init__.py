@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from scan_core.model.errors import remember_secret as remember_secret
     from scan_core.model.metrics import ScanMetrics as ScanMetrics
     from scan_core.model.options import ScanOptions as ScanOptions
+    from scan_core.model.options import Switches as Switches
     from scan_core.model.schema import UNSUPPORTED_TYPES as UNSUPPORTED_TYPES
     from scan_core.model.schema import ListType as ListType
     from scan_core.model.schema import MapType as MapType
@@ -119,7 +120,7 @@ else:
                 "remember_secret"
             ),
             "scan_core.model.metrics": "ScanMetrics",
-            "scan_core.model.options": "ScanOptions",
+            "scan_core.model.options": "ScanOptions Switches",
             "scan_core.model.schema": (
                 "ListType MapType NestedField PrimitiveType Schema StructType Type UNSUPPORTED_TYPES "
                 "arrow_type parse_schema parse_type"

@@ -47,7 +47,7 @@ def with_bitmap_indexes(
     Statistics files that are damaged or gone are counted in `metrics` and ignored.
     """
     field_ids = _field_ids(context)
-    if not field_ids or snapshot is None or not context.options.use_bitmap_indexes or not tasks:
+    if not field_ids or snapshot is None or not context.options.switches.use_bitmap_indexes or not tasks:
         return tasks
     paths = list(islice(statistics_paths(metadata, snapshot), _MOST_FILES))
     if not paths:

@@ -62,7 +62,7 @@ def split_stages(
 
     Indexes that are damaged or gone are counted in `metrics` and ignored: they never make a scan fail.
     """
-    if not task.bitmap_indexes or not context.options.use_bitmap_indexes:
+    if not task.bitmap_indexes or not context.options.switches.use_bitmap_indexes:
         return Stages()
     chooser = _Chooser(task, context, metrics)
     answered: dict[int, Answer] = {}

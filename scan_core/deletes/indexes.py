@@ -119,7 +119,7 @@ def _file_keys(
     """The keys of one delete file, by row group, key columns in the order of the key fields."""
     if file.is_encrypted:
         raise UnsupportedError(f"{file.path}: encrypted delete files are not supported")
-    whole = context.options.read_small_files_whole
+    whole = context.options.switches.read_small_files_whole
     reader = open_file(file.path, file.format, context.io, file.file_size_bytes, whole=whole)
     metrics.delete_files_opened += 1
     metrics.delete_bytes_read += file.file_size_bytes
@@ -398,7 +398,7 @@ class _KeySource:
 
     @property
     def _covering(self) -> tuple[EqualityDeleteGroup, ...]:
-        return self._group.covered_by if self._context.options.prune_deletes else ()
+        return self._group.covered_by if self._context.options.switches.prune_deletes else ()
 
     def build_or_map(self) -> EqualityIndex:
         """Build the index, or map what another process of this host has built."""

@@ -52,7 +52,7 @@ def narrowing_of(
         context: of the scan.
         use_numba: allow compiled kernels.
     """
-    if not context.options.use_runtime_filters or not context.options.prune_deletes:
+    if not context.options.switches.use_runtime_filters or not context.options.switches.prune_deletes:
         return None
     rows = sum(file.record_count for file in group.files)
     for filter_ in context.runtime_filters:

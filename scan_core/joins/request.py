@@ -88,7 +88,7 @@ def decide(
     """
     run = uuid4().hex
     keys = filter_.newest()
-    if not options.use_runtime_filters:
+    if not options.switches.use_runtime_filters:
         return FilterDecision(
             run, tuple((level, "use_runtime_filters is off") for level in Level if level is not Level.ROWS)
         )
@@ -134,12 +134,12 @@ def expected_share(lookup: KeyLookup, files: Sequence[DataFile], statistics_of: 
 def _switched_off(options: ScanOptions) -> dict[Level, str]:
     """What options forbid."""
     allowed = {
-        Level.FILES: options.prune_files or options.prune_partitions,
-        Level.ROW_GROUPS: options.prune_row_groups,
-        Level.BLOOM_FILTERS: options.prune_row_groups and options.use_bloom_filters,
-        Level.DICTIONARIES: options.prune_row_groups and options.prune_dictionaries,
-        Level.BITMAPS: options.use_bitmap_indexes,
-        Level.PAGES: options.prune_pages,
+        Level.FILES: options.switches.prune_files or options.switches.prune_partitions,
+        Level.ROW_GROUPS: options.switches.prune_row_groups,
+        Level.BLOOM_FILTERS: options.switches.prune_row_groups and options.switches.use_bloom_filters,
+        Level.DICTIONARIES: options.switches.prune_row_groups and options.switches.prune_dictionaries,
+        Level.BITMAPS: options.switches.use_bitmap_indexes,
+        Level.PAGES: options.switches.prune_pages,
     }
     return {level: "switched off by an option" for level, is_on in allowed.items() if not is_on}
 

@@ -1,7 +1,8 @@
 """How a scan may work: limits and switches. None of them changes a result."""
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from scan_core.model.errors import OptionError
@@ -19,48 +20,77 @@ DEFAULT_READ_AHEAD_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScanOptions:
-    """Options of one scan; every speed-up can be switched off.
+class Switches:
+    """Optimisations of a scan, all on by default. Any combination gives the same rows.
 
     Attributes:
-        memory_limit_bytes: cap of what a scan holds beside its input and output, delete index included.
+        prune_partitions: compare the predicate with partition values and manifest summaries.
+        prune_files: compare the predicate with the bounds of files.
+        prune_row_groups: compare the predicate with the statistics of row groups.
+        prune_pages: compare predicate and deletes with the page index, and read only pages with surviving rows.
+        prune_deletes: use bounds to skip deletes that cannot apply to a file.
+        prune_dictionaries: let dictionary pages exclude row groups that do not contain any value of the predicate.
+        use_bitmap_indexes: answer what bitmap indexes, where a table has them, can answer of the predicate.
+        use_bloom_filters: let Bloom filters of Parquet files exclude row groups that do not contain any value of the
+            predicate, and do not probe row groups that contain none of a few deleted keys.
+        use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; if off, rows are only looked up.
+        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
+            filter, and its rows where the caller joins again.
+        adaptive_order: order conjuncts by measured cost.
+        read_small_files_whole: read a local delete file of up to 256 kB in one operation, not footer and columns separately.
+        split_row_groups: let several Spark tasks share a row group larger than a split; each reads its own pages.
+        share_indexes: let Spark's Python workers of one host share delete indexes through a folder of their user, unless
+            `index_folder` names one.
+        lazy_columns: decode payload columns only where rows survive.
+        drop_rows_by_batch: if most rows of a row group survive, drop the others from each batch as it is created, not from
+            the whole row group before.
+        use_numba: use compiled key kernels where they pay; if off, NumPy only.
+    """
+
+    prune_partitions: bool = True
+    prune_files: bool = True
+    prune_row_groups: bool = True
+    prune_pages: bool = True
+    prune_deletes: bool = True
+    prune_dictionaries: bool = True
+    use_bitmap_indexes: bool = True
+    use_bloom_filters: bool = True
+    use_runtime_filters: bool = True
+    adaptive_runtime_filters: bool = True
+    adaptive_order: bool = True
+    read_small_files_whole: bool = True
+    split_row_groups: bool = True
+    share_indexes: bool = True
+    lazy_columns: bool = True
+    drop_rows_by_batch: bool = True
+    use_numba: bool = True
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOptions:
+    """Options of one scan. `ScanOptions.of` also takes the names of switches.
+
+    Attributes:
+        memory_limit_bytes: most memory that a scan holds besides its input and output, delete index included.
         batch_rows: most rows of a batch.
         split_bytes: target size of a split.
         parallelism: worker threads; 1 runs in the calling thread.
-        read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, a part of the
-            memory limit; at most a quarter of it is used, and 0 fetches nothing ahead.
-        keep_order: yield batches in the order of the plan; False yields them as they come, so that no worker waits for
-            another.
-        delete_cache_bytes: cap of the process-wide cache of delete indexes, and of that of the keys of semi joins.
+        read_ahead_bytes: most bytes fetched from object stores before they are decoded, over all workers, as part of the
+            memory limit; at most a quarter of the limit is used, and 0 fetches nothing ahead.
+        delete_cache_bytes: limit of the process-wide cache of delete indexes, and of the cache of semi-join keys.
         index_folder: a private folder through which the processes of one host share delete indexes as memory-mapped
             files; None keeps them in each process.
-        share_indexes: Spark's Python workers of one host share delete indexes through a folder of their user's, where
-            `index_folder` names none.
-        prune_partitions: use partition values and manifest summaries against the predicate.
-        prune_files: use file bounds against the predicate.
-        prune_row_groups: use row-group statistics against the predicate.
-        prune_pages: use the page index against predicate and deletes, and read only pages with surviving rows.
-        prune_deletes: use bounds to skip deletes that cannot touch a file.
-        use_bitmap_indexes: let bitmap indexes, where a table has them, answer what they can of the predicate.
-        prune_dictionaries: let dictionary pages exclude row groups that hold no value asked for.
-        use_bloom_filters: let Bloom filters of Parquet files exclude row groups that hold no value asked for, and spare
-            those that hold none of a few deleted keys the probe.
-        read_small_files_whole: read a local delete file of up to 256 kB at once instead of footer and columns by themselves.
-        use_runtime_filters: let the keys of semi joins exclude files, row groups and pages; False only looks rows up.
-        adaptive_runtime_filters: stop asking what excludes too little: Bloom filters, dictionaries and pages of a runtime
-            filter, and its rows where somebody joins again.
-        split_row_groups: let several tasks of Spark share a row group larger than a split, each reading its own pages.
-        lazy_columns: decode payload columns only where rows survive.
-        drop_rows_by_batch: where most rows of a row group survive, drop the others from each batch as it is made, instead of
-            from the whole row group before.
-        adaptive_order: re-order conjuncts by measured cost.
-        use_numba: compiled key kernels where they pay; False uses NumPy only.
+        keep_order: return batches in the order of the plan; if off, as they are read, so that no worker waits for another.
         verify_checksums: compare data pages, page indexes and Bloom filters with their checksums, where a file has them;
-            those of footers, delete files and manifests are compared in any case.
-        trust_record_counts: let `count()` believe manifest record counts (rule 19).
-        normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out, as long as that makes
-            few clauses: each of them may prune where the whole does not.
+            those of footers, delete files and manifests are always compared.
+        trust_record_counts: let `count()` use the record counts of manifests (rule 19).
         case_sensitive: match column names exactly.
+        normalize: "compact" evaluates filters in their own shape; "cnf" multiplies ORs of ANDs out if that makes few
+            clauses: each of them may prune where the whole does not.
+        switches: the optimisations.
     """
 
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
@@ -68,39 +98,17 @@ class ScanOptions:
     split_bytes: int = DEFAULT_SPLIT_BYTES
     parallelism: int = os.cpu_count() or 1
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
-    keep_order: bool = True
     delete_cache_bytes: int = DEFAULT_DELETE_CACHE_BYTES
     index_folder: str | None = None
-    share_indexes: bool = True
-    prune_partitions: bool = True
-    prune_files: bool = True
-    prune_row_groups: bool = True
-    prune_pages: bool = True
-    prune_deletes: bool = True
-    use_bitmap_indexes: bool = True
-    prune_dictionaries: bool = True
-    use_bloom_filters: bool = True
-    read_small_files_whole: bool = True
-    use_runtime_filters: bool = True
-    adaptive_runtime_filters: bool = True
-    split_row_groups: bool = True
-    lazy_columns: bool = True
-    drop_rows_by_batch: bool = True
-    adaptive_order: bool = True
-    use_numba: bool = True
+    keep_order: bool = True
     verify_checksums: bool = True
     trust_record_counts: bool = False
     case_sensitive: bool = True
     normalize: Literal["compact", "cnf"] = "compact"
+    switches: Switches = field(default_factory=Switches)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if (field.type is int and (isinstance(given, bool) or not isinstance(given, int))) or (
-                field.type is bool and not isinstance(given, bool)
-            ):
-                wanted = "a whole number" if field.type is int else "True or False"
-                raise OptionError(f"{field.name} must be {wanted}, not {given!r}")
+        _check_types(self)
         for name in ("memory_limit_bytes", "batch_rows", "split_bytes", "parallelism"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -111,12 +119,43 @@ class ScanOptions:
                 raise OptionError(f"{name} must not be negative, not {getattr(self, name)}")
 
     @classmethod
+    def of(cls, **values: Any) -> "ScanOptions":
+        """Options and switches by name: `ScanOptions.of(parallelism=1, prune_pages=False)`.
+
+        Raises:
+            OptionError: an unknown name (names the nearest) or a value of the wrong type.
+        """
+        from difflib import get_close_matches
+
+        known = {f.name for f in (*fields(cls), *fields(Switches)) if f.name != "switches"}
+        for name in values:
+            if name not in known:
+                near = get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+                raise OptionError(f"unknown scan option {name!r}; did you mean {near[0]!r}?")
+        switches = {f.name: values.pop(f.name) for f in fields(Switches) if f.name in values}
+        return cls(**values, switches=Switches(**switches))
+
+    def changed(self) -> Mapping[str, Any]:
+        """The options and switches that differ from the defaults by name, as `of` takes them."""
+        default = ScanOptions()
+        pairs = ((self, default), (self.switches, default.switches))
+        return {
+            f.name: getattr(mine, f.name)
+            for mine, usual in pairs
+            for f in fields(mine)
+            if f.name != "switches" and getattr(mine, f.name) != getattr(usual, f.name)
+        }
+
+    @classmethod
     def without_optimisations(cls) -> "ScanOptions":
         """Every switch off: the plainest way to the same rows, for differential tests."""
-        switches: dict[str, Any] = {
-            f.name: False for f in fields(cls) if f.type is bool and f.name not in _MEANING_SWITCHES
-        }
-        return cls(parallelism=1, read_ahead_bytes=0, **switches)
+        return cls.of(parallelism=1, read_ahead_bytes=0, **{f.name: False for f in fields(Switches)})
 
 
-_MEANING_SWITCHES = frozenset({"verify_checksums", "trust_record_counts", "case_sensitive", "keep_order"})
+def _check_types(options: ScanOptions | Switches) -> None:
+    for option in fields(options):
+        given = getattr(options, option.name)
+        if option.type is int and (isinstance(given, bool) or not isinstance(given, int)):
+            raise OptionError(f"{option.name} must be a whole number, not {given!r}")
+        if option.type is bool and not isinstance(given, bool):
+            raise OptionError(f"{option.name} must be True or False, not {given!r}")

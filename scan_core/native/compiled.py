@@ -44,12 +44,12 @@ os.register_at_fork(after_in_child=_unlock)
 
 def may_use_numba(options: ScanOptions) -> bool:
     """Whether compiled kernels are allowed, fit into memory, and can be had in this environment."""
-    return options.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES and is_available()
+    return options.switches.use_numba and options.memory_limit_bytes >= _LIMIT_BYTES and is_available()
 
 
 def is_missed(options: ScanOptions) -> bool:
     """Whether NumPy does all the work because this environment cannot load compiled kernels: a fallback to be counted."""
-    return options.use_numba and not is_available()
+    return options.switches.use_numba and not is_available()
 
 
 def load() -> Kernels:

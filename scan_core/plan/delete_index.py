@@ -544,7 +544,7 @@ def build_delete_index(
     data = FileSet.of(data_files)
     if not delete_files:
         return DeleteFileIndex(PlannedTasks(data, MatchedDeletes.none(len(data))))
-    prune = context.options.prune_deletes
+    prune = context.options.switches.prune_deletes
     deletes = FileSet.of(delete_files)
     objects = deletes.objects
     absent = _absent(objects, context)

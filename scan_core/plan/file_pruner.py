@@ -89,18 +89,18 @@ class FilePruner:
             raise MalformedTableError(f"{context.table}: no schema {context.projection.schema_id}")
         self._schema: Schema = schema
         self._specs = metadata.specs
-        self._options = context.options
+        self._switches = context.options.switches
         self._predicate: BoundPredicate | None = context.predicate
         self._by_partition: dict[tuple[int, tuple[Any, ...]], Mapping[int, Domain] | None] = {}
 
     @property
     def is_active(self) -> bool:
         """False if there is nothing to prune by."""
-        return self._predicate is not None and (self._options.prune_partitions or self._options.prune_files)
+        return self._predicate is not None and (self._switches.prune_partitions or self._switches.prune_files)
 
     def may_hold_rows(self, manifest: ManifestFile) -> bool:
         """False if no file of the manifest can hold a row of the result."""
-        if self._predicate is None or not self._options.prune_partitions:
+        if self._predicate is None or not self._switches.prune_partitions:
             return True
         spec = None if manifest.spec_id is None else self._specs.get(manifest.spec_id)
         if spec is None:
@@ -116,11 +116,11 @@ class FilePruner:
         from scan_core.prune.partitions import match_file
 
         domains = (
-            self._domains_of(file.spec_id, file.partition, self._predicate) if self._options.prune_partitions else {}
+            self._domains_of(file.spec_id, file.partition, self._predicate) if self._switches.prune_partitions else {}
         )
         if domains is None:
             return BY_PARTITION
-        if not self._options.prune_files:
+        if not self._switches.prune_files:
             return None
         verdict = match_file(self._predicate, domains, file_statistics(file, self._schema))
         return BY_BOUNDS if verdict is Match.NEVER else None
@@ -129,7 +129,7 @@ class FilePruner:
         """True if bounds and counts of the file's columns tell that every row of it fulfils the filter."""
         if self._predicate is None:
             return True
-        if not self._options.prune_files:
+        if not self._switches.prune_files:
             return False
         from scan_core.prune.partitions import match_file
 
@@ -155,14 +155,14 @@ class FilePruner:
         reasons = np.zeros(len(rows), np.int8)
         codes = columns.partition_codes[rows]
         domains: dict[int, Mapping[int, Domain]] = {}
-        if self._options.prune_partitions:
+        if self._switches.prune_partitions:
             for code in np.unique(codes).tolist():
                 found = self._domains_of(columns.spec_id, columns.partitions[code], self._predicate)
                 if found is None:
                     reasons[codes == code] = 1
                 else:
                     domains[code] = found
-        if self._options.prune_files:
+        if self._switches.prune_files:
             from scan_core.prune.facts import match_columns
 
             left = np.flatnonzero(reasons == 0)

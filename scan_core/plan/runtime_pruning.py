@@ -161,7 +161,7 @@ class PlanFilters:
         self._filters = [
             _PlanFilter(filter_, context, specs) for filter_ in context.runtime_filters if filter_.newest() is not None
         ]
-        if not context.options.use_runtime_filters:
+        if not context.options.switches.use_runtime_filters:
             self._filters = []
 
     def num_pruned(self, trace: PlanTrace) -> int:
@@ -194,7 +194,7 @@ class PlanFilters:
 
     def deletes_left(self, files: Sequence[DeleteFile], trace: PlanTrace) -> list[DeleteFile]:
         """The delete files that may hold a key of the result's rows; the others are traced."""
-        if not self._context.options.prune_deletes:
+        if not self._context.options.switches.prune_deletes:
             return list(files)
         kept = list(files)
         for f in self._filters:
@@ -233,7 +233,7 @@ class _PlanFilter:
         self.filter = filter_
         self.reason = f"the keys of the {filter_.name}"
         self.field_ids = tuple(f.field_id for f in filter_.fields)
-        self._options = context.options
+        self._switches = context.options.switches
         self._specs = specs
         self._keys = filter_.newest()
         self._lookup: KeyLookup | None = self._keys.lookup(context.options) if isinstance(self._keys, KeySet) else None
@@ -242,21 +242,21 @@ class _PlanFilter:
 
     def excludes_manifest(self, manifest: ManifestFile) -> bool:
         """No file of the manifest holds a key."""
-        if manifest.spec_id is None or not self._options.prune_partitions:
+        if manifest.spec_id is None or not self._switches.prune_partitions:
             return False
         known = self._partitions(manifest.spec_id)
         return known is not None and not known.may_hold_some(manifest.partitions)
 
     def excludes(self, file: DataFile, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
         """The file holds no key."""
-        if self._options.prune_partitions:
+        if self._switches.prune_partitions:
             place = file.spec_id, file.partition
             if place not in self._of_partition:
                 known = self._partitions(file.spec_id)
                 self._of_partition[place] = known is not None and not known.may_hold(file.partition)
             if self._of_partition[place]:
                 return True
-        return self._options.prune_files and self.excludes_bounds(statistics_of)
+        return self._switches.prune_files and self.excludes_bounds(statistics_of)
 
     def excludes_bounds(self, statistics_of: Callable[[int], ColumnStatistics | None]) -> bool:
         """No key lies within these bounds."""

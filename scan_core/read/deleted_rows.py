@@ -63,11 +63,11 @@ class DeleteSet(Restriction):
 
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """By bounds; where few keys lie within them, by Bloom filters of single values."""
-        if not self.options.prune_deletes:
+        if not self.options.switches.prune_deletes:
             return Match.MAYBE
         if level is Level.ROW_GROUPS:
             return self._match(self.statistics.of(group, self.types))
-        if level is Level.BLOOM_FILTERS and self.options.use_bloom_filters:
+        if level is Level.BLOOM_FILTERS and self.options.switches.use_bloom_filters:
             return Match.ALWAYS if self._is_excluded_by_bloom_filter(group) else Match.MAYBE
         return Match.MAYBE
 
@@ -75,7 +75,7 @@ class DeleteSet(Restriction):
         """By the bounds of pages, where the keys leave gaps that pages can lie in."""
         unknown = PageMatches.unknown(group.num_rows)
         options = self.options
-        if not options.prune_deletes or not options.prune_pages or not self.worth.is_on(Level.PAGES):
+        if not options.switches.prune_deletes or not options.switches.prune_pages or not self.worth.is_on(Level.PAGES):
             return unknown
         if not self._has_gaps(self.statistics.of(group, self.types)):
             return unknown

@@ -171,16 +171,16 @@ class KeyFilter(Restriction):
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """By bounds, then by Bloom filters and dictionaries that exclude every key."""
         options, types = self.options, {field.field_id: field.type for field in self.filter.fields}
-        if not options.use_runtime_filters or not options.prune_row_groups:
+        if not options.switches.use_runtime_filters or not options.switches.prune_row_groups:
             return Match.MAYBE
         statistics_of = self.statistics.of(group, types)
         if level is Level.ROW_GROUPS and self._is_on(level):
             found = self.keys.match(statistics_of)
             self._record(level, group.num_rows, group.num_rows * (found is Match.NEVER))
             return found
-        if level is Level.BLOOM_FILTERS and options.use_bloom_filters:
+        if level is Level.BLOOM_FILTERS and options.switches.use_bloom_filters:
             tests_of = self.statistics.bloom_filters
-        elif level is Level.DICTIONARIES and options.prune_dictionaries:
+        elif level is Level.DICTIONARIES and options.switches.prune_dictionaries:
             tests_of = self.statistics.dictionaries
         else:
             return Match.MAYBE
@@ -194,7 +194,7 @@ class KeyFilter(Restriction):
     def pages(self, group: RowGroup) -> PageMatches:
         """By the bounds of pages."""
         unknown, options = PageMatches.unknown(group.num_rows), self.options
-        if not options.use_runtime_filters or not options.prune_pages or not self._is_on(Level.PAGES):
+        if not options.switches.use_runtime_filters or not options.switches.prune_pages or not self._is_on(Level.PAGES):
             return unknown
         stretches = self.statistics.stretches(group, {field.field_id: field.type for field in self.filter.fields})
         if stretches is None:
@@ -224,7 +224,7 @@ class KeyFilter(Restriction):
     def _is_on(self, level: Level) -> bool:
         if not self.filter.decision.is_on(level):
             return False
-        return not self.options.adaptive_runtime_filters or self.worth.is_on(level)
+        return not self.options.switches.adaptive_runtime_filters or self.worth.is_on(level)
 
     def _record(self, level: Level, num_rows: int, excluded: int) -> None:
         self.metrics.runtime_filters_switched_off += self.worth.record(level, num_rows, excluded)
@@ -246,7 +246,11 @@ def open_key_filters(
         sources = [projection.leaf(f.field_id, f.type) for f in filter_.fields]
         known = keys if isinstance(keys, KeyRanges) else keys.lookup(options)
         by_bitmaps: Sequence[Restriction] = ()
-        if isinstance(known, KeyLookup) and options.use_runtime_filters and filter_.decision.is_on(Level.BITMAPS):
+        if (
+            isinstance(known, KeyLookup)
+            and options.switches.use_runtime_filters
+            and filter_.decision.is_on(Level.BITMAPS)
+        ):
             by_bitmaps = _answer_by_bitmaps(known, sources, task, context, metrics)
         if by_bitmaps:
             yield from by_bitmaps
@@ -320,4 +324,4 @@ def _answer_by_bitmaps(
 
 
 def _is_used(filter_: RuntimeFilter, context: ScanContext) -> bool:
-    return filter_.is_exact or context.options.use_runtime_filters
+    return filter_.is_exact or context.options.switches.use_runtime_filters

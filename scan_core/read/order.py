@@ -123,7 +123,7 @@ class Adaptivity:
     def of(cls, context: "ScanContext") -> "Adaptivity":
         """The order for a split of this scan."""
         text = "" if context.predicate is None else context.predicate.sql  # of an IN list it may be megabytes
-        return cls(adaptive=context.options.adaptive_order, hint_key=(context.table, hash(text)))
+        return cls(adaptive=context.options.switches.adaptive_order, hint_key=(context.table, hash(text)))
 
     def order(self, steps: Sequence[Costed]) -> list[int]:
         """Indices of `steps`, in the order to run them.

@@ -44,7 +44,7 @@ class OutputColumns:
         """Resolve every column; MalformedTableError if a required one is missing."""
         self._schema = context.projection.arrow_schema()
         self._batch_rows = context.options.batch_rows
-        self._drops_by_batch = context.options.drop_rows_by_batch
+        self._drops_by_batch = context.options.switches.drop_rows_by_batch
         self.sources: list[ValueSource] = [
             MetadataSource(field, data_file, projection, context.specs)
             if field.field_id in METADATA_IDS

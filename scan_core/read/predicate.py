@@ -82,14 +82,14 @@ class Conjunct(Restriction):
     def row_group(self, group: RowGroup, level: Level) -> Match:
         """By bounds; where they leave an equality or IN list open, by what excludes single values."""
         options, statistics = self.options, self.statistics
-        if not options.prune_row_groups:
+        if not options.switches.prune_row_groups:
             return Match.MAYBE
         known = statistics.of(group, self.types)
         if level is Level.ROW_GROUPS:
             return self.match(known)
-        if level is Level.BLOOM_FILTERS and options.use_bloom_filters and self.equated:
+        if level is Level.BLOOM_FILTERS and options.switches.use_bloom_filters and self.equated:
             found = self.match(known, statistics.bloom_filters(group, self.equated))
-        elif level is Level.DICTIONARIES and options.prune_dictionaries and self.equated:
+        elif level is Level.DICTIONARIES and options.switches.prune_dictionaries and self.equated:
             found = self.match(known, statistics.dictionaries(group, self.equated))
         else:
             return Match.MAYBE
@@ -98,7 +98,7 @@ class Conjunct(Restriction):
     def pages(self, group: RowGroup) -> PageMatches:
         """By the bounds of pages, as long as they exclude enough in this file."""
         unknown = PageMatches.unknown(group.num_rows)
-        if not self.options.prune_pages or not self.worth.is_on(Level.PAGES):
+        if not self.options.switches.prune_pages or not self.worth.is_on(Level.PAGES):
             return unknown
         stretches = self.statistics.stretches(group, self.types)
         if stretches is None:

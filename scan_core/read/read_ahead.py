@@ -135,7 +135,7 @@ def _open(task: FileScanTask, context: ScanContext) -> FileReader:
         file.format,
         context.io,
         file.file_size_bytes,
-        reads_pages=options.prune_pages,
+        reads_pages=options.switches.prune_pages,
         parallelism=options.parallelism,
         verifies=options.verify_checksums,
     )

@@ -217,7 +217,7 @@ class TaskReader:
             for window in windows:
                 yield columns.anew(window), _within(window, group.num_rows)
             return
-        if not self._context.options.lazy_columns or not self._reader.reads_ranges(group, wanted):
+        if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
             return
         everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
@@ -254,7 +254,7 @@ class TaskReader:
             plan: of the row group, as `select` returns it.
             within: the rows of the piece.
         """
-        if not self._context.options.lazy_columns:
+        if not self._context.options.switches.lazy_columns:
             columns.load(sorted(self._wanted), within)
         if isinstance(plan, Scan):
             return within

@@ -52,7 +52,7 @@ class SourceOptions:
         sample: which random part of the rows to look at: a fraction, and after a comma a seed.
         relocate: old prefix of paths -> new prefix. As text: a JSON object, or `OLD=NEW` pairs with commas.
         properties: catalog and FileIO properties. As text: a JSON object.
-        scan_options: members of ScanOptions by name. As text: a JSON object.
+        scan_options: options and switches as `ScanOptions.of` takes them. As text: a JSON object.
         parallelism: tasks Spark runs at once; splits become small enough to keep all of them busy.
         metrics_dir: folder for the reports of tasks, see `TaskReports`.
     """
@@ -74,8 +74,6 @@ class SourceOptions:
     @classmethod
     def of(cls, scan: "Scan", *, parallelism: int = 1, metrics_dir: Path | None = None) -> "SourceOptions":
         """Options that stand for `scan`, its metadata file and so its snapshot pinned. A limit is not among them."""
-        defaults = ScanOptions()
-        changed = {f.name for f in fields(ScanOptions) if getattr(scan.options, f.name) != getattr(defaults, f.name)}
         return cls(
             table=scan.table.metadata_path,
             columns=scan.columns,
@@ -87,7 +85,7 @@ class SourceOptions:
             sample=None if scan.row_sample is None else f"{scan.row_sample.fraction!r},{scan.row_sample.seed}",
             relocate=dict(scan.table.io.relocate) | _allowed(scan.table.io.places or ()),
             properties=dict(scan.table.io.properties),
-            scan_options={name: getattr(scan.options, name) for name in sorted(changed)},
+            scan_options=scan.options.changed(),
             parallelism=parallelism,
             metrics_dir=metrics_dir,
         )
@@ -140,7 +138,7 @@ class SourceOptions:
         from scan_core.scan import open_table
 
         table = open_table(self.table, relocate=dict(self.relocate), properties=dict(self.properties))
-        scan = table.scan().with_options(_scan_options(self.scan_options))
+        scan = table.scan().with_options(ScanOptions.of(**self.scan_options))
         if self.snapshot is not None:
             scan = scan.as_of_snapshot(self.snapshot)
         if self.as_of is not None:
@@ -196,19 +194,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
-def _scan_options(values: Mapping[str, Any]) -> ScanOptions:
-    known = sorted(f.name for f in fields(ScanOptions))
-    for name in values:
-        if name not in known:
-            near = get_close_matches(name, known, n=1, cutoff=0.0)
-            raise OptionError(f"unknown scan option {name!r}; did you mean {near[0]!r}?")
-    return ScanOptions(**values)
-
-
 def with_shared_indexes(context: ScanContext) -> ScanContext:
     """The context of a task, which shares indexes with the other workers of its host unless the scan says otherwise."""
     options = context.options
-    if not options.share_indexes or options.index_folder is not None:
+    if not options.switches.share_indexes or options.index_folder is not None:
         return context
     return replace(context, options=replace(options, index_folder=str(user_folder("indexes").path)))
 

@@ -4,13 +4,14 @@ The plain reading runs always; the matrix (columns, counts, predicates, every op
 What Spark reads is compared in `test_spark.py`.
 """
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import scan_core
-from scan_core import Scan, ScanOptions
+from scan_core import Scan, ScanOptions, Switches
 from tests.conformance.queries import queries
 from tests.support.fixture_tables import FixtureTable, fixture_tables, snapshots
 from tests.support.rendering import differences, rendered
@@ -24,19 +25,7 @@ VARIANTS = {
     "small batches": ScanOptions(batch_rows=3),
     "little memory": ScanOptions(memory_limit_bytes=1),
     "no cache": ScanOptions(delete_cache_bytes=0),
-    **{
-        f"without {switch}": ScanOptions(**{switch: False})
-        for switch in (
-            "prune_partitions",
-            "prune_files",
-            "prune_row_groups",
-            "prune_pages",
-            "prune_deletes",
-            "lazy_columns",
-            "adaptive_order",
-            "use_numba",
-        )
-    },
+    **{f"without {switch.name}": ScanOptions.of(**{switch.name: False}) for switch in fields(Switches)},
 }
 
 

@@ -6,7 +6,7 @@ which may fail where scan_core does not: it evaluates what another filter would 
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import scan_core
 from checks.reference.sql_columns import open_connection
-from scan_core import ScanOptions
+from scan_core import ScanOptions, Switches
 from scan_core.model.errors import EvaluationError
 from tests.differential.filtered_tables import FilteredTable, draw_filtered_table
 from tests.support.random_predicates import Sql, predicates, risky_predicates
@@ -30,7 +30,7 @@ FILTERS = 10
 """Of each table."""
 MANY_TABLES = 1_000
 """10,000 filters against DuckDB, as many against Spark."""
-_SWITCHES = [f.name for f in fields(ScanOptions) if f.name.startswith(("prune_", "lazy_", "adaptive_", "use_"))]
+_SWITCHES = [f.name for f in fields(Switches)]
 _QUICK = settings(
     max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -52,7 +52,7 @@ def draw_options(draw: Callable[..., Any]) -> list[ScanOptions]:
     return [
         ScanOptions(),
         ScanOptions.without_optimisations(),
-        replace(ScanOptions(parallelism=1, normalize="cnf"), **off),
+        ScanOptions.of(parallelism=1, normalize="cnf", **off),
     ]
 
 

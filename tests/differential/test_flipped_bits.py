@@ -115,7 +115,7 @@ def tally(
 ) -> Counter[str]:
     """What became of reads of a table with one bit flipped, so many times in files of a kind, each time another bit."""
     random = Random(f"{kind} {places.__name__}")
-    ways = (ScanOptions(parallelism=1, **options), ScanOptions.without_optimisations())  # type: ignore[arg-type]
+    ways = (ScanOptions.of(parallelism=1, **options), ScanOptions.without_optimisations())  # type: ignore[arg-type]
     right = {read: outcome(metadata, read, ways[0]) for read in READS}
     found: Counter[str] = Counter()
     files = [(path, data, places(data)) for path in files_of(metadata)[kind] for data in [path.read_bytes()]]

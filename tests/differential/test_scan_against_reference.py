@@ -23,7 +23,7 @@ OPTIONS = [
     ScanOptions(),
     ScanOptions.without_optimisations(),
     ScanOptions(parallelism=3, split_bytes=1, batch_rows=2, keep_order=False),
-    ScanOptions(use_numba=False, memory_limit_bytes=1),
+    ScanOptions.of(use_numba=False, memory_limit_bytes=1),
 ]
 quick = settings(
     max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

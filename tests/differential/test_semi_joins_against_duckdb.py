@@ -9,7 +9,7 @@ import decimal
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import scan_core
 from checks.reference.sql_columns import open_connection
-from scan_core import ScanOptions
+from scan_core import ScanOptions, Switches
 from scan_core.io.cache import BoundedCache
 from scan_core.joins import column_keys, key_set
 from scan_core.model.schema import arrow_type, parse_type
@@ -65,7 +65,7 @@ PARTITIONS = {
     "u": ["bucket[3]", "identity"],
     "b": ["identity", "truncate[1]"],
 }
-SWITCHES = [f.name for f in fields(ScanOptions) if f.name.startswith(("prune_", "lazy_", "adaptive_", "use_"))]
+SWITCHES = [f.name for f in fields(Switches)]
 QUICK = settings(
     max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -132,7 +132,7 @@ def by_partition(rows: pa.Table, name: str, transform: str) -> list[tuple[dict[s
 def draw_options(draw: Callable[..., Any]) -> list[ScanOptions]:
     """All switches on, all off, some of them off."""
     off = dict.fromkeys(draw(st.sets(st.sampled_from(SWITCHES), min_size=1)), False)
-    return [ScanOptions(), ScanOptions.without_optimisations(), replace(ScanOptions(parallelism=1), **off)]
+    return [ScanOptions(), ScanOptions.without_optimisations(), ScanOptions.of(parallelism=1, **off)]
 
 
 def by_duckdb(rows: pa.Table, names: list[str], keys: pa.Table) -> list[int]:

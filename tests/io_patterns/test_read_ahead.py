@@ -24,7 +24,7 @@ from tests.support.table_builder import TableBuilder
 COLUMNS = (Column(1, "id", "long"), Column(2, "grp", "int"), Column(3, "text", "string"))
 FILES, GROUPS, GROUP = 4, 6, 2_000
 ROWS = FILES * GROUPS * GROUP
-PLAIN = ScanOptions(parallelism=1, read_ahead_bytes=0, prune_pages=False)
+PLAIN = ScanOptions.of(parallelism=1, read_ahead_bytes=0, prune_pages=False)
 AHEAD = replace(PLAIN, read_ahead_bytes=64 * 1024**2)
 
 

@@ -177,7 +177,7 @@ def test_all_columns_of_a_row_group_are_one_request(recorded: Recorded) -> None:
 
 def test_without_page_reading_whole_chunks_are_read_and_the_rows_are_the_same(recorded: Recorded) -> None:
     scan = recorded.scan.where("grp = 7919")
-    plain = scan.with_options(ScanOptions(parallelism=1, prune_pages=False))
+    plain = scan.with_options(ScanOptions.of(parallelism=1, prune_pages=False))
     assert plain.to_table() == scan.to_table()
     recorded.recorder.clear()
     plain.to_table()

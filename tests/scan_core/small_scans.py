@@ -19,7 +19,7 @@ def rows_of(scan: Scan) -> list[tuple[Any, ...]]:
 
 
 def scan_of(table: TableBuilder, **options: Any) -> Scan:
-    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(**options))
+    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions.of(**options))
 
 
 def rows(ids: range | list[int]) -> dict[str, list[Any]]:

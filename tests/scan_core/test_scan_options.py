@@ -1,5 +1,6 @@
 """Options of a scan: none changes a row, and their metrics tell what was spared."""
 
+from dataclasses import fields
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import scan_core
 from scan_core import (
     OptionError,
     ScanOptions,
+    Switches,
 )
 from scan_core.read import order as adaptivity
 from tests.scan_core.small_scans import COLUMNS, many_row_groups, rows_of, scan_of, with_deletes
@@ -24,11 +26,22 @@ from tests.support.table_builder import TableBuilder
         ({"memory_limit_bytes": "1GB"}, "memory_limit_bytes must be a whole number, not '1GB'"),
         ({"parallelism": 2.5}, "parallelism must be a whole number, not 2.5"),
         ({"keep_order": "no"}, "keep_order must be True or False, not 'no'"),
+        ({"prune_pages": 1}, "prune_pages must be True or False, not 1"),
+        ({"prune_page": False}, "unknown scan option 'prune_page'; did you mean 'prune_pages'"),
     ],
 )
-def test_option_of_the_wrong_type_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_option_of_the_wrong_type_or_an_unknown_name_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        ScanOptions(**options)
+        ScanOptions.of(**options)
+
+
+def test_options_and_switches_by_name_are_those_that_differ_from_the_defaults() -> None:
+    assert ScanOptions().changed() == {}
+    options = ScanOptions(parallelism=ScanOptions().parallelism + 1, switches=Switches(lazy_columns=False))
+    assert ScanOptions.of(**options.changed()) == options
+    plain = ScanOptions.without_optimisations()
+    assert {f.name for f in fields(Switches)} <= plain.changed().keys()
+    assert ScanOptions.of(**plain.changed()) == plain
 
 
 EXPECTED = [
@@ -41,7 +54,7 @@ EXPECTED = [
     [
         {},
         {"parallelism": 5, "split_bytes": 1},
-        {"lazy_columns": False},
+        *({switch.name: False} for switch in fields(Switches)),
         {"prune_row_groups": False, "prune_deletes": False, "prune_pages": False},
         {"adaptive_order": False, "batch_rows": 7},
     ],

@@ -117,7 +117,7 @@ def test_files_and_deletes_without_key_are_not_opened(builder: TableBuilder) -> 
     nothing = scan.semi_join(["id", "name"], [(201, "n202"), (202, "n201")])
     assert nothing.count() == 0
     assert nothing.metrics.data_files_read == 1
-    odd = scan.with_options(ScanOptions(prune_files=False)).semi_join("day", [dt.date(2030, 1, 1)])
+    odd = scan.with_options(ScanOptions.of(prune_files=False)).semi_join("day", [dt.date(2030, 1, 1)])
     DELETE_CACHE.clear()
     assert odd.count() == 0
     assert (odd.metrics.row_groups_pruned_by_runtime_filters, odd.metrics.delete_files_opened) == (5, 0)
@@ -184,10 +184,10 @@ def test_partitions_without_key_are_left_out_by_their_transform(
         file.record["lower_bounds"] = file.record["upper_bounds"] = None
     table.commit(*files)
     scan = scan_core.open_table(table.metadata_path).scan()
-    for options in (ScanOptions(), ScanOptions(prune_partitions=False)):
+    for options in (ScanOptions(), ScanOptions.of(prune_partitions=False)):
         joined = scan.with_options(options).semi_join(column, [rows(375, 376)[column][0]])
         assert ids(joined) == [375]
-        assert (joined.metrics.data_files_pruned_by_runtime_filters > 0) is options.prune_partitions
+        assert (joined.metrics.data_files_pruned_by_runtime_filters > 0) is options.switches.prune_partitions
 
 
 def test_explain_and_metrics_tell_what_the_keys_did(scan: Scan) -> None:
@@ -197,7 +197,7 @@ def test_explain_and_metrics_tell_what_the_keys_did(scan: Scan) -> None:
     assert "semi join on id: 2 distinct keys, id from 210 to 211, looked up in a table over close numbers" in text
     assert "expected to keep 2 % of the rows of the files left" in text
     assert "rows (exactly)" in text
-    off = joined.with_options(ScanOptions(use_runtime_filters=False)).explain()
+    off = joined.with_options(ScanOptions.of(use_runtime_filters=False)).explain()
     assert "use_runtime_filters is off" in off
 
 

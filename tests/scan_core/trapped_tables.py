@@ -19,7 +19,7 @@ Build = Callable[..., TableBuilder]
 
 
 def scan_of(table: TableBuilder, **options: Any) -> Scan:
-    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(**options))
+    return scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions.of(**options))
 
 
 def three_rows(table: TableBuilder, **options: Any) -> Any:

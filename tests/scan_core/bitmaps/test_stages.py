@@ -17,8 +17,8 @@ ROWS = {
     "tags": [["u"], ["u", "v"], [], None, ["v", None], ["w"], ["u", "u"], [None], ["v"], ["w", "u"], [], ["v"]],
     "s": [{"m": i % 3, "k": "q"} if i % 4 else None for i in range(12)],
 }
-OFF = ScanOptions(use_bitmap_indexes=False)
-UNPRUNED = ScanOptions(prune_files=False, prune_row_groups=False, prune_pages=False)
+OFF = ScanOptions.of(use_bitmap_indexes=False)
+UNPRUNED = ScanOptions.of(prune_files=False, prune_row_groups=False, prune_pages=False)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_covered_keys_are_dropped_while_loading_and_each_file_is_opened_once(tmp
     for prune, expected in ((True, 1), (False, 2)):
         DELETE_CACHE.clear()
         metrics = ScanMetrics()
-        context = context_for(options=ScanOptions(prune_deletes=prune))
+        context = context_for(options=ScanOptions.of(prune_deletes=prune))
         for groups in ((by_both,), (by_id, by_both)):
             task = FileScanTask(data_file(), 0, 1000, groups)
             filters = open_delete_filter(task, context, metrics).equality
@@ -103,7 +103,7 @@ def test_rule_08c_cover_must_reach_as_far_and_be_no_older(tmp_path: Path, prune:
         table.equality_delete({"id": [3], "name": ["c"]}, ids=[1, 2], spec_id=partitioned, partition={"p": 1}),
     )
     table.commit(table.equality_delete({"id": [3]}, ids=[1], spec_id=everywhere))
-    scan = scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions(prune_deletes=prune))
+    scan = scan_core.open_table(table.metadata_path).scan().with_options(ScanOptions.of(prune_deletes=prune))
     found = sorted(scan.select("id", "p").to_table().to_pylist(), key=str)
     assert found == [{"id": 4, "p": 0}, {"id": 4, "p": 1}]
     covers = {

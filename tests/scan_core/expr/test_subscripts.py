@@ -87,7 +87,7 @@ def test_scans_with_several_conjuncts_on_one_map_or_list_give_the_rows_of_naive_
     scan = scan_core.open_table(builder.metadata_path).scan()
 
     def ids(text: str, *, adaptive: bool) -> list[int]:
-        narrowed = scan.select("id").where(text).with_options(ScanOptions(adaptive_order=adaptive, parallelism=1))
+        narrowed = scan.select("id").where(text).with_options(ScanOptions.of(adaptive_order=adaptive, parallelism=1))
         found: list[int] = narrowed.to_table()["id"].to_pylist()
         return found
 

@@ -36,7 +36,7 @@ def test_few_keys_are_answered_by_the_index(scan: Scan, monkeypatch: pytest.Monk
         assert joined.metrics.rows_removed_by_bitmaps == joined.metrics.rows_removed_by_runtime_filters > 0
         beside = joined.where("v < 3 and colour <> 'c4'")
         assert sorted(beside.to_table()["id"].to_pylist()) == [i for i in expected if i % 7 < 3 and i % 10 == 3]
-        off = joined.with_options(ScanOptions(use_bitmap_indexes=False))
+        off = joined.with_options(ScanOptions.of(use_bitmap_indexes=False))
         assert off.count() == len(expected)
         assert off.metrics.bitmap_indexes_used == 0
         monkeypatch.setattr(key_filter, "MOST_KEYS", 1)
@@ -45,7 +45,7 @@ def test_few_keys_are_answered_by_the_index(scan: Scan, monkeypatch: pytest.Monk
 
 def test_keys_without_rows_leave_out_every_row_group(scan: Scan) -> None:
     with bitmaps_for_nothing():
-        joined = scan.with_options(ScanOptions(prune_files=False)).semi_join("colour", ["c35", "c36"])
+        joined = scan.with_options(ScanOptions.of(prune_files=False)).semi_join("colour", ["c35", "c36"])
         assert joined.count() == 0
         assert joined.metrics.delete_files_opened == 0
 

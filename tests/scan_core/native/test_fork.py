@@ -97,7 +97,7 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
     ),
     "lookups": (
         lambda: key_set._LOOKUPS._lock,
-        lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions(use_numba=False)),
+        lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions.of(use_numba=False)),
     ),
     "runs": (lambda: RUNS._lock, lambda: RUNS.of("fork")),
     "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),

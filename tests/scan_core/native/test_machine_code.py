@@ -133,7 +133,7 @@ def test_without_a_way_to_load_code_numpy_does_the_work_and_that_is_counted(
     options = ScanOptions()
     assert not compiled.may_use_numba(options)
     assert compiled.is_missed(options)
-    assert not compiled.is_missed(ScanOptions(use_numba=False))
+    assert not compiled.is_missed(ScanOptions.of(use_numba=False))
     machine_code.is_available.cache_clear()
 
 

@@ -37,7 +37,7 @@ def test_level_that_excludes_nothing_is_switched_off_and_told(
     assert joined.count() == expected
     assert joined.metrics.runtime_filters_switched_off >= 2
     assert "was switched off for Bloom filters: it excluded too little there" in joined.explain()
-    steady = joined.with_options(ScanOptions(parallelism=1, adaptive_runtime_filters=False))
+    steady = joined.with_options(ScanOptions.of(parallelism=1, adaptive_runtime_filters=False))
     assert steady.count() == expected
     assert steady.metrics.bloom_filters_read > joined.metrics.bloom_filters_read
 

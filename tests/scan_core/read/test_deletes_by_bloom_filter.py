@@ -15,7 +15,7 @@ COLUMNS = (Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "qty"
 ROWS, GROUP = 12_000, 2_000
 IDS = np.random.default_rng(3).permutation(ROWS) * 7
 NAMES = [f"name-{i}" for i in IDS]
-OFF = ScanOptions(use_bloom_filters=False)
+OFF = ScanOptions.of(use_bloom_filters=False)
 
 
 def table(path: Path, deletes: dict[str, list[Any]], ids: list[int], *, bloom: bool = True) -> Scan:

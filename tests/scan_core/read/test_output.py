@@ -40,7 +40,7 @@ def test_rows_dropped_by_batch_leave_the_same_batches(table: scan_core.Table, ba
     for scan in (table.scan(), table.scan().select("name", "_pos", "_deleted"), table.scan().select("_file")):
         scan = scan.where(f"id < {rows}")  # noqa: PLW2901  the same scan of fewer rows
         by_batch, at_once = (
-            list(scan.with_options(ScanOptions(batch_rows=batch_rows, drop_rows_by_batch=on)).to_batches())
+            list(scan.with_options(ScanOptions.of(batch_rows=batch_rows, drop_rows_by_batch=on)).to_batches())
             for on in (True, False)
         )
         assert [b.num_rows for b in by_batch] == [b.num_rows for b in at_once]

@@ -43,7 +43,7 @@ def scan_of(folder: Path, kind: str, keys: list[Any], deleted: Any, *replacement
     return scan_core.open_table(built.metadata_path).scan()
 
 
-@pytest.mark.parametrize("options", [ScanOptions(), ScanOptions(use_bloom_filters=False)])
+@pytest.mark.parametrize("options", [ScanOptions(), ScanOptions.of(use_bloom_filters=False)])
 def test_an_upper_bound_that_was_cut_off_covers_all_it_begins(tmp_path: Path, options: ScanOptions) -> None:
     keys = ["a", *(f"{PREFIX}{i:04}x" for i in range(1, ROWS))]
     cut = keys[-1].encode(), PREFIX.encode()
@@ -52,7 +52,7 @@ def test_an_upper_bound_that_was_cut_off_covers_all_it_begins(tmp_path: Path, op
     assert scan.semi_join("k", [keys[5], keys[7], keys[9]]).to_table()["k"].to_pylist() == [keys[5], keys[9]]
 
 
-@pytest.mark.parametrize("options", [ScanOptions(), ScanOptions(use_bloom_filters=False)])
+@pytest.mark.parametrize("options", [ScanOptions(), ScanOptions.of(use_bloom_filters=False)])
 def test_bounds_the_wrong_way_round_tell_nothing(tmp_path: Path, options: ScanOptions) -> None:
     keys = list(range(1_000_000, 1_000_000 + ROWS))
     ends = [struct.pack("<q", k) for k in (keys[0], keys[-1])]

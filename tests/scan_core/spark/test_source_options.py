@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> scan_core.Table:
 def test_a_scan_survives_as_text_with_all_that_narrows_it(table: scan_core.Table) -> None:
     scan = (
         table.scan().select("a, b", "id").where("id > 5").where("id < 150 or id = 7").sample(0.5, seed=3)
-        .with_options(ScanOptions(batch_rows=7, prune_pages=False))
+        .with_options(ScanOptions.of(batch_rows=7, prune_pages=False))
     )  # fmt: skip
     again = SourceOptions.parse(SourceOptions.of(scan).as_text()).scan()
     assert again.to_table() == scan.to_table()

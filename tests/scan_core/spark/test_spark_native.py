@@ -230,7 +230,7 @@ def test_a_filter_that_all_rows_fulfil_by_statistics_needs_no_reader_of_ours(
     frame = dataframe(spark, scan)
     assert choice_of(frame).strategy == ("python" if why_not else "native")
     assert _ids(frame) == sorted(scan.to_table()["id"].to_pylist())
-    blind = scan.with_options(scan_core.ScanOptions(prune_files=False))
+    blind = scan.with_options(scan_core.ScanOptions.of(prune_files=False))
     assert why_not_native(spark, blind) is not None
 
 

@@ -63,7 +63,7 @@ def test_tasks_do_not_read_payload_pages_without_a_row_of_the_result(spark: Spar
     assert read.bytes_read < 40_000 < read.bytes_skipped
     assert read.pages_skipped > 50
 
-    eager = dataframe(spark, scan.with_options(ScanOptions(prune_pages=False)), reader="python")
+    eager = dataframe(spark, scan.with_options(ScanOptions.of(prune_pages=False)), reader="python")
     with pytest.raises(PySparkException, match=file.local.name):
         eager.collect()
 
@@ -73,7 +73,7 @@ def test_workers_of_a_host_share_one_delete_index(spark: SparkSession, tmp_path:
     builder = TableBuilder(tmp_path / "t", [Column(1, "id", "long")])
     builder.commit(*(builder.data({"id": list(range(i * 20, i * 20 + 20))}) for i in range(40)))
     builder.commit(builder.equality_delete({"id": list(range(0, 800, 3))}, ids=[1]))
-    scan = scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions(share_indexes=is_shared))
+    scan = scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions.of(share_indexes=is_shared))
     frame = dataframe(spark, scan, reader="python")
     assert frame.count() == 533
     read = reports_of(frame).of_last_stage()
@@ -92,7 +92,7 @@ def test_files_of_about_one_size_leave_no_small_split_over(tmp_path: Path, monke
     builder.commit(*(builder.data({"id": list(range(n)), "name": [f"{i:09}" for i in range(n)]}) for n in rows))
     monkeypatch.setattr(source, "MIN_SPLIT_BYTES", 1)
     options = SourceOptions.of(
-        scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions(split_row_groups=False)),
+        scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions.of(split_row_groups=False)),
         parallelism=2,
     )
     reader = NevermoreReader(options, spark_schema(options.scan().schema))

@@ -54,7 +54,7 @@ def _shares(plan: ScanPlan, number: int) -> list[Split]:
 
 @pytest.mark.parametrize("columns", [("id", "x"), ("x", "id", "tags"), ("tags",)])
 @pytest.mark.parametrize(
-    "options", [ScanOptions(), ScanOptions(memory_limit_bytes=200_000), ScanOptions(prune_pages=False)]
+    "options", [ScanOptions(), ScanOptions(memory_limit_bytes=200_000), ScanOptions.of(prune_pages=False)]
 )
 @pytest.mark.parametrize("where", [None, "x < 0.5 and id > 4000"])
 def test_shares_give_every_living_row_once_and_their_metrics_add_up(
@@ -75,7 +75,9 @@ def test_shares_give_every_living_row_once_and_their_metrics_add_up(
     for name in ("rows_in_files", "data_files_read", "row_groups_read", "rows_removed_by_position_deletes", "rows_out"):
         assert getattr(total, name) == getattr(scan.metrics, name), name
     assert total.rows_removed_by_equality_deletes + total.rows_removed_by_filter == NUM_ROWS - 3 - whole.num_rows
-    assert sum(bool(part) for part in parts) > 3 if options.prune_pages else parts[1:] == [[]] * (len(shares) - 1)
+    assert (
+        sum(bool(part) for part in parts) > 3 if options.switches.prune_pages else parts[1:] == [[]] * (len(shares) - 1)
+    )
 
 
 def test_each_share_reads_its_own_pages(table: scan_core.Table) -> None:
@@ -90,14 +92,14 @@ def test_each_share_reads_its_own_pages(table: scan_core.Table) -> None:
 def test_row_groups_stay_whole_where_that_is_asked_or_they_are_small(table: scan_core.Table) -> None:
     plan = table.scan().plan()
     assert list(share_row_groups(plan.splits(), plan.tasks[0].length)) == list(plan.splits())
-    off = table.scan().with_options(ScanOptions(split_row_groups=False)).plan()
+    off = table.scan().with_options(ScanOptions.of(split_row_groups=False)).plan()
     assert len(_shares(off, 5)) == 1
 
 
 def test_keys_that_arrive_between_shares_lose_no_row(table: scan_core.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     late = LateKeys()
     keys = list(range(1, NUM_ROWS, 3))
-    plan = table.scan().select("x").prefilter("id", late).with_options(ScanOptions(prune_deletes=False)).plan()
+    plan = table.scan().select("x").prefilter("id", late).with_options(ScanOptions.of(prune_deletes=False)).plan()
     bare = replace(plan.tasks[0], equality_deletes=())
     has_pages = PagedChunks.has_pages
     monkeypatch.setattr(

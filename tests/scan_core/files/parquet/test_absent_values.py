@@ -63,7 +63,7 @@ FILTERS = {
 def test_row_groups_without_the_value_are_left_out(tmp_path: Path, where: str, version: str) -> None:
     table = table_of(tmp_path, data_page_version=version, compression="none")
     scan = table.scan().where(where)
-    plain = scan.with_options(ScanOptions(prune_dictionaries=False))
+    plain = scan.with_options(ScanOptions.of(prune_dictionaries=False))
     assert scan.count() == plain.count()
     assert scan.metrics.row_groups_read == FILTERS[where]
     assert plain.metrics.row_groups_read == 4

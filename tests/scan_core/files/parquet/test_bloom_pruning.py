@@ -17,7 +17,7 @@ from tests.support.table_builder import TableBuilder
 COLUMNS = (Column(1, "id", "long"), Column(2, "name", "string"), Column(3, "at", "timestamp"))
 ROWS = 8_000
 IDS = np.random.default_rng(4).permutation(ROWS) * 3
-OFF = ScanOptions(parallelism=1, use_bloom_filters=False)
+OFF = ScanOptions.of(parallelism=1, use_bloom_filters=False)
 
 
 def table_of(path: Path) -> TableBuilder:

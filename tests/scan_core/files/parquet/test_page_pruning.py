@@ -49,7 +49,7 @@ def test_pages_that_the_filter_excludes_are_not_read(tmp_path: Path, where: str)
     assert metrics.pages_skipped > 10 * metrics.pages_read
     assert metrics.bytes_skipped > 5 * metrics.bytes_read
     assert metrics.rows_out + metrics.rows_removed_by_filter == ROWS
-    whole = scan.with_options(ScanOptions(parallelism=1, prune_pages=False))
+    whole = scan.with_options(ScanOptions.of(parallelism=1, prune_pages=False))
     whole.to_table()
     assert whole.metrics.bytes_read > 5 * metrics.bytes_read
 
