@@ -1,7 +1,4 @@
-"""The commands `nevermore demo` and `nevermore ui`.
-
-The processes that `ui` starts end together.
-"""
+"""The commands `nevermore demo` and `nevermore ui`."""
 
 import logging
 import os
@@ -14,36 +11,36 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipelines.cli.arguments import CONFIG_VARIABLE, DEFAULT_CONFIG
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from rich.table import Table
 
     from assets.demo import DemoReport
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="The demo's project.")] = Path("demo"),
-    rows: Annotated[int, typer.Option("--rows", help="Change events in all, roughly.")] = 100_000,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed simulates the same shop.")] = 42,
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of the demo project.")] = Path("demo"),
+    rows: Annotated[int, typer.Option("--rows", help="Approximate number of change events.")] = 100_000,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the simulation; the same seed gives the same shop.")
+    ] = 42,
     first_day: Annotated[
         datetime | None,
         typer.Option(
             "--first-day",
             formats=["%Y-%m-%d"],
-            help="Day of the first orders; by default the simulated days end today.",
+            help="Day of the first orders; by default the last simulated day is today.",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as an object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as a JSON object.")] = False,
 ) -> None:
-    """Simulate a shop, ingest its change feed, publish it with Spark, prove the result.
+    """Simulate a shop, ingest its change feed, publish it with Spark and check the result.
 
     A second run finds nothing new and changes nothing.
     """
@@ -74,38 +71,15 @@ def demo(
 
 
 def _document(report: "DemoReport") -> dict[str, Any]:
+    counts = ("simulated", "change_logs", "mirrors", "rows_alive", "published", "days")
     return {
         "nothing_new": report.found_nothing_new,
-        "simulated": report.simulated,
-        "change_logs": report.change_logs,
-        "mirrors": report.mirrors,
-        "rows_alive": report.rows_alive,
-        "published": report.published,
-        "days": report.days,
+        **{name: getattr(report, name) for name in counts},
         "checks": [
             {"table": c.asset, "check": c.name, "passed": c.passed, "compared": c.compared}
             for c in report.checks.values()
         ],
     }
-
-
-def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if Console().is_terminal else 110)
-    if report.found_nothing_new:
-        console.print("\n[bold]Nothing new.[/bold] No event was applied twice, no table changed.\n")
-    else:
-        if report.simulated:
-            console.print(_grid("Change events", report.simulated, _columns_of(report.simulated)))
-        console.print(
-            _grid("Mirrors: data files and equality-delete files", report.mirrors, _MIRROR_COLUMNS, report.rows_alive)
-        )
-        if report.published:
-            console.print(_grid(f"Published by Spark, {len(report.days)} days", report.published, _PUBLISHED_COLUMNS))
-    console.print(_checks(report))
-    console.print(_where(directory), soft_wrap=True)
-    console.print(f"[dim]{seconds:.0f} seconds, {report.ingest_runs} ingest runs[/dim]")
 
 
 _MIRROR_COLUMNS = {
@@ -114,6 +88,7 @@ _MIRROR_COLUMNS = {
     "rows written": "rows",
     "delete files written": "delete files",
     "deleted keys written": "delete rows",
+    "rows alive": "rows alive",
 }
 _PUBLISHED_COLUMNS = {
     "dagster/partition_row_count": "rows",
@@ -124,62 +99,71 @@ _PUBLISHED_COLUMNS = {
 }
 
 
-def _columns_of(counts: Mapping[str, "Counter[str]"]) -> dict[str, str]:
-    return {kind: f"{kind}s" for kind in sorted({kind for row in counts.values() for kind in row})}
+def _print(report: "DemoReport", directory: Path, seconds: float) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if Console().is_terminal else 110)
+    if report.found_nothing_new:
+        console.print("\n[bold]Nothing new.[/bold] No event was applied twice, no table changed.\n")
+    else:
+        kinds = sorted({kind for row in report.simulated.values() for kind in row})
+        mirrors = {name: {**row, "rows alive": report.rows_alive[name]} for name, row in report.mirrors.items()}
+        published = f"Published by Spark, {len(report.days)} days"
+        for title, counts, columns in (
+            ("Change events", report.simulated, {kind: f"{kind}s" for kind in kinds}),
+            ("Mirrors: data files and equality-delete files", mirrors, _MIRROR_COLUMNS),
+            (published, report.published, _PUBLISHED_COLUMNS),
+        ):
+            if counts:
+                rows = [[name, *(f"{row.get(c, 0):,}" for c in columns)] for name, row in counts.items()]
+                console.print(_grid(title, ["table", *columns.values()], rows, justify="right"))
+    checks = [
+        [
+            "[green]passed[/green]" if check.passed else "[red]FAILED[/red]",
+            check.asset,
+            check.name,
+            ", ".join(f"{count:,} {what}" for what, count in check.compared.items()),
+        ]
+        for check in report.checks.values()
+    ]
+    console.print(_grid("Checks against DuckDB", ["", "table", "check", "compared"], checks, justify="left"))
+    console.print(_NEXT_STEPS.format(directory=directory), soft_wrap=True)
+    console.print(f"[dim]{seconds:.0f} seconds, {report.ingest_runs} ingest runs[/dim]")
 
 
 def _grid(
-    title: str,
-    counts: Mapping[str, "Counter[str]"],
-    columns: Mapping[str, str],
-    alive: Mapping[str, int] | None = None,
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, justify: Literal["left", "right"]
 ) -> "Table":
+    """A table whose columns after the first are justified as given."""
     from rich.table import Table
 
     grid = Table(title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False)
-    grid.add_column("table")
-    for heading in [*columns.values(), *(["rows alive"] if alive is not None else [])]:
-        grid.add_column(heading, justify="right")
-    for name, row in counts.items():
-        cells = [f"{row[column]:,}" for column in columns]
-        grid.add_row(name, *cells, *([f"{alive[name]:,}"] if alive is not None else []))
+    for number, heading in enumerate(headings):
+        grid.add_column(heading, justify=justify if number else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
     return grid
 
 
-def _checks(report: "DemoReport") -> "Table":
-    from rich.table import Table
+_NEXT_STEPS = """
+[bold]Where things are[/bold]
+  {directory}/nevermore.yaml   the config
+  {directory}/landing/         the events, as Debezium JSON
+  {directory}/warehouse/       change logs, mirrors and the published table, in Iceberg
 
-    grid = Table(
-        title="Checks against DuckDB", title_justify="left", title_style="bold", show_edge=False, pad_edge=False
-    )
-    for heading in ("", "table", "check", "compared"):
-        grid.add_column(heading, overflow="fold")
-    for check in report.checks.values():
-        mark = "[green]passed[/green]" if check.passed else "[red]FAILED[/red]"
-        compared = ", ".join(f"{count:,} {what}" for what, count in check.compared.items())
-        grid.add_row(mark, check.asset, check.name, compared)
-    return grid
-
-
-def _where(directory: Path) -> str:
-    return (
-        f"\n[bold]Where things lie[/bold]\n"
-        f"  {directory}/nevermore.yaml   the config\n"
-        f"  {directory}/landing/         the events, as Debezium JSON\n"
-        f"  {directory}/warehouse/       change logs, mirrors and the published table, in Iceberg\n"
-        f"\n[bold]Try next[/bold]\n"
-        f"  cd {directory}\n"
-        f'  nevermore scan shop.orders --where "amount > 600" --limit 5\n'
-        f"  nevermore explain shop.orders\n"
-        f"  nevermore check\n"
-        f"  nevermore ui --dir .    the same assets in Dagster's UI\n"
-    )
+[bold]Try next[/bold]
+  cd {directory}
+  nevermore scan shop.orders --where "amount > 600" --limit 5
+  nevermore explain shop.orders
+  nevermore check
+  nevermore ui --dir .    the same assets in Dagster's UI
+"""
 
 
 GRACE_SECONDS = 15.0
 """Dagster stops its daemon, code server and web server one after the other, each within some seconds."""
 _PACKAGES = Path(__file__).resolve().parents[1]
-"""Where our packages lie."""
+"""The folder that contains our packages."""
 
 
 def ui(
@@ -187,7 +171,7 @@ def ui(
         Path | None,
         typer.Option(
             "--dir",
-            help="The project's folder, with its nevermore.yaml; by default this one, else `demo` in it.",
+            help="Folder of the project, with its nevermore.yaml; by default this folder, or else its subfolder `demo`.",
             show_default=False,
         ),
     ] = None,
@@ -203,12 +187,12 @@ def ui(
     """
     from assets.dagster_home import dagster_home
 
-    config = _config(directory)
+    config = _find_config(directory)
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(dagster_home(config.parent)),
         CONFIG_VARIABLE: str(config),
-        # a folder of the user's that is called as one of our packages must not be imported instead of it
+        # a folder of the user with the name of one of our packages must not be imported instead of it
         "PYTHONSAFEPATH": "1",
         # Dagster recommends another command for projects of its own layout
         "PYTHONWARNINGS": ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore::FutureWarning"])),
@@ -225,7 +209,7 @@ def ui(
     raise typer.Exit(_run_group(command, environment))
 
 
-def _config(directory: Path | None) -> Path:
+def _find_config(directory: Path | None) -> Path:
     from pipelines.errors import ConfigError
 
     if directory is not None:
@@ -234,17 +218,17 @@ def _config(directory: Path | None) -> Path:
         candidates = [Path(named)]
     else:
         candidates = [DEFAULT_CONFIG, "demo" / DEFAULT_CONFIG]
-    found = next((path for path in candidates if path.is_file()), None)
-    if found is None:
-        raise ConfigError(
-            f"no {' and no '.join(map(str, candidates))}: `nevermore init` writes a config, `nevermore demo` makes a "
-            "project; or name its folder with --dir"
-        )
-    return found.resolve()
+    for path in candidates:
+        if path.is_file():
+            return path.resolve()
+    raise ConfigError(
+        f"no {' and no '.join(map(str, candidates))}: `nevermore init` writes a config, `nevermore demo` makes a "
+        "project; or give its folder with --dir"
+    )
 
 
 def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command with all processes that it starts in one group, which ends with this process.
+    """Run a command in a process group of its own, and end the whole group when the command or this process ends.
 
     Returns:
         The command's exit code; 0 if a signal asked for the end.
@@ -262,22 +246,15 @@ def _run_group(command: Sequence[str], environment: Mapping[str, str]) -> int:
         signal.signal(number, stop)
     try:
         while True:
-            try:
-                code = process.wait(timeout=GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                if not stopping:
-                    continue
-                code = 0
-            break
-    finally:
-        _end_group(process)
-    return 0 if stopping else code
-
-
-def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End whatever is left of the group: first by request, then by force."""
-    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=seconds)
+                code = process.wait(timeout=GRACE_SECONDS)
+                return 0 if stopping else code
+            if stopping:  # it had its time to end in order
+                return 0
+    finally:
+        # what is left of the group: first by request, then by force
+        for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=seconds)

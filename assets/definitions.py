@@ -1,8 +1,9 @@
-"""Dagster definitions of a project: assets of mirrors and change logs, jobs, schedules, sensors."""
+"""Dagster definitions of a project: its change logs and mirrors as assets, with all jobs, schedules and sensors."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -15,16 +16,16 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import apply_logs, run_once, sources
 from pipelines.ingest.report import IngestReport, TableReport
 from pipelines.ingest.table_patterns import expanded
-from scan_core import Schema, open_table
+from scan_core import open_table
 
 _OPERATIONS = {"r": "snapshot", "c": "insert", "u": "update", "d": "delete", "t": "truncate"}
 
 
 def require_success(report: IngestReport) -> None:
-    """Fail the step if a table failed; the others keep what they committed.
+    """Fail the step if a table failed; what other tables have committed stays.
 
     Raises:
-        dagster.Failure: names every failed table; retried only where trying again can help.
+        dagster.Failure: with the error of every failed table.
     """
     failed = [table for table in report.tables if table.error is not None]
     if failed:
@@ -34,71 +35,58 @@ def require_success(report: IngestReport) -> None:
         )
 
 
-def change_log_metadata(config: Config, report: TableReport) -> dict[str, dg.MetadataValue]:
-    """Events by operation, what went to quarantine, and where the log stands."""
-    values: dict[str, dg.MetadataValue] = {
-        "status": dg.TextMetadataValue(report.status),
-        "events": dg.IntMetadataValue(report.events.total()),
-        "quarantined": dg.IntMetadataValue(report.quarantined),
-        "commits": dg.IntMetadataValue(report.log_commits),
-        "snapshot id": dg.TextMetadataValue(str(report.log_snapshot_id)),
-        "position": dg.TextMetadataValue(str(report.position)),
+def change_log_metadata(config: Config, report: TableReport) -> dict[str, Any]:
+    """Events by operation, the number in quarantine, and the state of the log."""
+    values: dict[str, Any] = {
+        "status": report.status,
+        "events": report.events.total(),
+        "quarantined": report.quarantined,
+        "commits": report.log_commits,
+        "snapshot id": str(report.log_snapshot_id),
+        "position": str(report.position),
     }
     for operation, count in sorted(report.events.items()):
-        values[f"events: {_OPERATIONS.get(operation, operation)}"] = dg.IntMetadataValue(count)
+        values[f"events: {_OPERATIONS.get(operation, operation)}"] = count
     table = find_table(open_catalog(config), change_log_name(report.table))
     snapshot = None if table is None else open_table(table).metadata.current_snapshot
     if snapshot is not None:
-        values["dagster/row_count"] = dg.IntMetadataValue(int(snapshot.summary.get("total-records", 0)))
-        values["bytes in log"] = dg.IntMetadataValue(int(snapshot.summary.get("total-files-size", 0)))
+        values["dagster/row_count"] = int(snapshot.summary.get("total-records", 0))
+        values["bytes in log"] = int(snapshot.summary.get("total-files-size", 0))
     return values
 
 
-def mirror_metadata(config: Config, report: TableReport) -> dict[str, dg.MetadataValue]:
-    """What was written, and what the mirror holds now."""
-    values: dict[str, dg.MetadataValue] = {
-        "status": dg.TextMetadataValue(report.status),
-        "rows written": dg.IntMetadataValue(report.data_rows),
-        "data files written": dg.IntMetadataValue(report.data_files),
-        "delete files written": dg.IntMetadataValue(report.delete_files),
-        "deleted keys written": dg.IntMetadataValue(report.delete_rows),
-        "removals that found no row": dg.IntMetadataValue(report.missed_removals),
-        "bytes written": dg.IntMetadataValue(report.written_bytes),
-        "commits": dg.IntMetadataValue(report.mirror_commits),
-        "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),
+def mirror_metadata(config: Config, report: TableReport) -> dict[str, Any]:
+    """What was written, and what the mirror contains now."""
+    values: dict[str, Any] = {
+        "status": report.status,
+        "rows written": report.data_rows,
+        "data files written": report.data_files,
+        "delete files written": report.delete_files,
+        "deleted keys written": report.delete_rows,
+        "removals that found no row": report.missed_removals,
+        "bytes written": report.written_bytes,
+        "commits": report.mirror_commits,
+        "snapshot id": str(report.snapshot_id),
     }
     table = find_table(open_catalog(config), report.table)
     if table is not None:
         opened = open_table(table)
         scan = opened.scan()
-        values["dagster/row_count"] = dg.IntMetadataValue(scan.count())
-        values["dagster/column_schema"] = column_schema(opened.schema)
-        values["rows removed by deletes"] = dg.IntMetadataValue(
+        columns = [
+            dg.TableColumn(f.name, str(f.type), f.doc, dg.TableColumnConstraints(nullable=not f.required))
+            for f in opened.schema.fields
+        ]
+        values["dagster/row_count"] = scan.count()
+        values["dagster/column_schema"] = dg.TableSchema(columns)
+        values["rows removed by deletes"] = (
             scan.metrics.rows_removed_by_equality_deletes + scan.metrics.rows_removed_by_position_deletes
         )
-        values["bytes read to count"] = dg.IntMetadataValue(scan.metrics.bytes_read)
+        values["bytes read to count"] = scan.metrics.bytes_read
     return values
 
 
-def column_schema(schema: Schema) -> dg.TableSchemaMetadataValue:
-    """A table's columns as Dagster shows them."""
-    return dg.TableSchemaMetadataValue(
-        dg.TableSchema(
-            [
-                dg.TableColumn(
-                    f.name, str(f.type), f.doc, constraints=dg.TableColumnConstraints(nullable=not f.required)
-                )
-                for f in schema.fields
-            ]
-        )
-    )
-
-
 def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinition:
-    """The change logs of the tables of one source.
-
-    Each run appends everything new, in order, and a change that is in the log already is not appended again.
-    """
+    """The change logs of the tables of one source. Each run appends everything new, in order, and nothing twice."""
     names = {change_log_key(table): table for table in tables}
     source = config.tables[tables[0]].source
 
@@ -110,10 +98,7 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
                 group_name=CHANGE_LOG_GROUP,
                 kinds={"iceberg"},
                 description=f"Every decoded change of {table}, append-only, from {', '.join(source.path)}.",
-                metadata={
-                    "source": dg.TextMetadataValue(", ".join(source.path)),
-                    "quarantine": dg.TextMetadataValue(quarantine_name(table)),
-                },
+                metadata={"source": ", ".join(source.path), "quarantine": quarantine_name(table)},
                 skippable=True,
             )
             for key, table in names.items()
@@ -124,21 +109,18 @@ def change_log_assets(tables: Sequence[str], config: Config) -> dg.AssetsDefinit
     def change_logs(context: dg.AssetExecutionContext, project: Project) -> Iterator[dg.MaterializeResult]:  # type: ignore[type-arg] # the value is None
         selected = [table for key, table in names.items() if key in context.selected_asset_keys]
         current = project.config()
-        report = run_once(
-            current, lambda table: context.log.info("%s: committed", table.table), selected, log_only=True
-        )
+        report = run_once(current, lambda done: context.log.info("%s: committed", done.table), selected, log_only=True)
         for table in report.tables:
             if table.error is None:
-                yield dg.MaterializeResult(
-                    asset_key=change_log_key(table.table), metadata=change_log_metadata(current, table)
-                )
+                metadata = change_log_metadata(current, table)
+                yield dg.MaterializeResult(asset_key=change_log_key(table.table), metadata=metadata)
         require_success(report)
 
     return change_logs
 
 
 def mirror_asset(table: str, config: Config) -> dg.AssetsDefinition:
-    """The mirror of one table. Each run applies what its change log has and the mirror has not."""
+    """The mirror of one table. Each run applies the changes in its change log that the mirror does not have yet."""
     settings = config.tables[table]
     key = ", ".join(settings.key) or ("the whole row" if settings.identity == "full" else "stated by the feed")
 
@@ -169,7 +151,7 @@ CANDIDATES = (Path("nevermore.yaml"), Path("demo/nevermore.yaml"))
 
 
 def project_definitions(config: Config) -> dg.Definitions:
-    """Assets, checks, jobs and schedules of one project; of patterns for tables those that are known by now."""
+    """Assets, checks, jobs and schedules of one project, with the tables found so far for its patterns."""
     if config.patterns:
         config = expanded(config, open_catalog(config)).model_copy(update={"patterns": {}})
     refresh = publish_job(config)
@@ -197,14 +179,13 @@ def project_definitions(config: Config) -> dg.Definitions:
 
 def find_config() -> Path | None:
     """The nevermore.yaml to load; None if there is none."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
+    if named := os.environ.get(CONFIG_VARIABLE):
         return Path(named)
     return next((path for path in CANDIDATES if path.is_file()), None)
 
 
 def load_definitions() -> dg.Definitions:
-    """The definitions of the config that is found, or one asset that says how to get a config.
+    """The definitions of the project, or a single asset that explains how to get a config.
 
     Raises:
         ConfigError: the config is invalid, or NEVERMORE_CONFIG names no file.

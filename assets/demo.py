@@ -1,7 +1,4 @@
-"""The demo project, a small shop, and its run in this process.
-
-It runs the same Dagster jobs that the UI shows.
-"""
+"""The demo project, a small shop. It runs in this process, with the same Dagster jobs that the UI shows."""
 
 import os
 from collections import Counter
@@ -100,17 +97,17 @@ class CheckOutcome:
 
 @dataclass(slots=True)
 class DemoReport:
-    """What the demo did. Counts are sums over its Dagster runs, by table and by the names the UI shows.
+    """What the demo did. Counts are sums over its Dagster runs, by table and by the names that the UI shows.
 
     Attributes:
-        simulated: events by kind, by table; empty when nothing was simulated.
-        change_logs: of the change-log assets.
-        mirrors: of the mirror assets.
-        rows_alive: of each mirror now.
-        published: of the published table.
-        days: business days made, in order.
+        simulated: events by kind; empty if nothing was simulated.
+        change_logs: counts of the change-log assets.
+        mirrors: counts of the mirror assets.
+        rows_alive: rows of each mirror now.
+        published: counts of the published table.
+        days: days that were published, in order.
         checks: outcome by asset and check.
-        ingest_runs: Dagster runs of the ingest job.
+        ingest_runs: number of runs of the ingest job.
     """
 
     simulated: Counts = field(default_factory=dict)
@@ -139,12 +136,12 @@ def run_demo(
     """Simulate the shop into `folder` unless it is there, ingest batch by batch, publish the days that need it.
 
     Args:
-        folder: the project; made if missing.
+        folder: of the project; created if missing.
         seed: of the simulator.
-        rows: events, roughly.
-        say: told what begins now.
-        first_day: of the simulated orders; by default such that the last batch is of today, in UTC, where the backfill
-            dialog of Dagster's UI begins.
+        rows: approximate number of events.
+        say: called with a line about each step before it begins.
+        first_day: of the simulated orders; by default the last batch is of today in UTC, because the backfill dialog of
+            Dagster's UI begins there.
 
     Raises:
         dagster.DagsterError: a run failed; a failed blocking check is one.
@@ -181,22 +178,22 @@ def run_demo(
 
 def _batches(
     landing: Path, feed: Iterable[list[SimulatedFile]], report: DemoReport, say: Callable[[str], None]
-) -> Iterator[list[SimulatedFile]]:
-    """One item per batch that has just landed; one without files if an earlier run landed everything."""
+) -> Iterator[None]:
+    """Yields after each batch has landed; once if an earlier run landed everything."""
     if landing.exists():
-        say(f"{landing} is there: nothing is simulated")
-        yield []
+        say(f"{landing} exists: nothing is simulated")
+        yield
         return
     for landed in feed:
         events = sum(sum(file.events.values()) for file in landed)
         say(f"Simulated {events:,} events into {landing}/*/{landed[0].path.name}")
         for file in landed:
             report.simulated.setdefault(file.table, Counter()).update(file.events)
-        yield landed
+        yield
 
 
 def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoReport) -> list[str]:
-    """All days with orders, if any mirror changed or a day was never made; otherwise none."""
+    """All days with orders if a mirror changed or a day was never published; otherwise none."""
     orders = find_table(open_catalog(config), "shop.orders")
     moments = scan_core.open_table(orders).scan().select("ordered_at").to_table()["ordered_at"]
     days = sorted({str(day) for day in pc.unique(moments.cast("date32")).to_pylist() if day is not None})
@@ -207,7 +204,7 @@ def _days_to_publish(config: Config, instance: dg.DagsterInstance, report: DemoR
 
 def _add_materializations(result: dg.ExecuteInProcessResult, report: DemoReport) -> None:
     groups = {CHANGE_LOG_GROUP: report.change_logs, MIRROR_GROUP: report.mirrors, PUBLISHED_GROUP: report.published}
-    # of a run over several days each says what was written for it, and what the whole run read
+    # each day of a run reports what was written for this day, and what the whole run read
     by_key: dict[dg.AssetKey, list[Counter[str]]] = {}
     for event in result.get_asset_materialization_events():
         made = event.step_materialization_data.materialization

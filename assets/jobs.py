@@ -23,12 +23,12 @@ JOBS_BY_UNIT: Mapping[Unit, str] = {
     "month": "monthly_job",
     "year": "yearly_job",
 }
-"""Assets of one job share their partitions: one job per unit of time."""
+"""Assets of one job share their partitions, so there is one job per unit of time."""
 
 ingest_job = dg.define_asset_job(
     INGEST_JOB,
     selection=dg.AssetSelection.groups(CHANGE_LOG_GROUP, MIRROR_GROUP),
-    description="Apply everything new to change logs and mirrors, then check the mirrors.",
+    description="Append new events to the change logs, apply them to the mirrors, then check the mirrors.",
 )
 
 
@@ -49,7 +49,7 @@ def jobs_by_time(published: Mapping[str, PublishedConfig]) -> Iterator[Unresolve
             yield dg.define_asset_job(
                 job,
                 selection=dg.AssetSelection.assets(*(published_key(name) for name in names)),
-                description=f"Re-make partitions by {unit} of the published tables from the mirrors, in one Spark session.",
+                description=f"Rebuild partitions of the tables published by {unit}, in one Spark session.",
             )
 
 
@@ -61,23 +61,23 @@ def tables_by(unit: Unit, published: Mapping[str, PublishedConfig]) -> list[str]
 DEFAULT_INGEST_CRON = "*/5 * * * *"
 CHECK_CRON = "0 4 * * *"
 _CRONS: Mapping[Unit, str] = {"hour": "10 * * * *", "day": "0 2 * * *", "month": "0 3 1 * *", "year": "0 4 1 1 *"}
-"""Some time after the end of a partition, for events that arrive late: days two hours after midnight."""
+"""Some time after the end of a partition, because events arrive late: for days, two hours after midnight."""
 
 
 def ingest_schedule(cron: str | None) -> dg.ScheduleDefinition:
-    """When what is new is applied: as the config says, else every five minutes once somebody switches it on."""
+    """Ingests at the times in the config; without any, every five minutes once the schedule is switched on."""
     return dg.ScheduleDefinition(
         name="ingest_schedule",
         job=ingest_job,
         cron_schedule=cron or DEFAULT_INGEST_CRON,
         execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.STOPPED if cron is None else dg.DefaultScheduleStatus.RUNNING,
-        description="Apply what is new.",
+        default_status=_status(is_running=cron is not None),
+        description="Apply new events.",
     )
 
 
 def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """Every night: publications compare changed keys alone meanwhile."""
+    """Compares all rows every night; publications compare only changed keys."""
     return dg.ScheduleDefinition(
         name="check_schedule",
         job=job,
@@ -88,20 +88,24 @@ def check_schedule(job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
 
 
 def publish_schedules(published: Mapping[str, PublishedConfig]) -> Iterator[dg.ScheduleDefinition]:
-    """One schedule per unit and time that published tables ask for; each makes the partition that is over."""
+    """One schedule per unit and cron expression of the published tables; it builds the partition that ended last."""
     for unit, job in JOBS_BY_UNIT.items():
         by_cron: dict[str, list[str]] = {}
         for name in tables_by(unit, published):
             by_cron.setdefault(published[name].schedule or _CRONS[unit], []).append(name)
-        for number, (cron, names) in enumerate(by_cron.items()):
-            asked = any(published[name].schedule for name in names)
-            schedule = job.removesuffix("_job") + "_schedule"
-            yield _publish_schedule(
-                schedule if number == 0 else f"{schedule}_{number + 1}", unit, cron, names, asked=asked
-            )
+        for number, (cron, names) in enumerate(by_cron.items(), 1):
+            schedule = job.removesuffix("_job") + ("_schedule" if number == 1 else f"_schedule_{number}")
+            is_asked = any(published[name].schedule for name in names)
+            yield _publish_schedule(schedule, unit, cron, names, _status(is_running=is_asked))
 
 
-def _publish_schedule(name: str, unit: Unit, cron: str, tables: list[str], *, asked: bool) -> dg.ScheduleDefinition:
+def _status(*, is_running: bool) -> dg.DefaultScheduleStatus:
+    return dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED
+
+
+def _publish_schedule(
+    name: str, unit: Unit, cron: str, tables: list[str], status: dg.DefaultScheduleStatus
+) -> dg.ScheduleDefinition:
     keys = [published_key(table) for table in tables]
 
     @dg.schedule(
@@ -109,8 +113,8 @@ def _publish_schedule(name: str, unit: Unit, cron: str, tables: list[str], *, as
         job_name=JOBS_BY_UNIT[unit],
         cron_schedule=cron,
         execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING if asked else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Make the last {unit} that is over of {', '.join(tables)}.",
+        default_status=status,
+        description=f"Build the last completed {unit} of {', '.join(tables)}.",
     )
     def publish_last(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         last = last_key(unit, context.scheduled_execution_time.astimezone(UTC))
@@ -120,14 +124,8 @@ def _publish_schedule(name: str, unit: Unit, cron: str, tables: list[str], *, as
 
 
 def last_key(unit: Unit, moment: datetime) -> str:
-    """The partition that was over last at a moment."""
-    match unit:
-        case "hour":
-            before = moment - timedelta(hours=1)
-        case "day":
-            before = moment - timedelta(days=1)
-        case "month":
-            before = moment.replace(day=1) - timedelta(days=1)
-        case _:
-            before = moment.replace(month=1, day=1) - timedelta(days=1)
+    """Key of the last partition that is complete at a moment."""
+    # an hour or a day before the moment, or before the first day of its month or year
+    first = {"hour": moment, "day": moment, "month": moment.replace(day=1), "year": moment.replace(month=1, day=1)}
+    before = first[unit] - timedelta(hours=1 if unit == "hour" else 24)
     return before.strftime(FORMATS[unit])

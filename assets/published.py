@@ -1,12 +1,10 @@
-"""Published tables as assets, with their partitions, their job and what their runs report.
-
-The job brings the tables up to date after their mirrors have changed.
-"""
+"""Published tables as assets, with their partitions and metadata, and the job that updates them after an ingest."""
 
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 import dagster as dg
 
@@ -27,7 +25,7 @@ from pipelines.publish.refresh_report import PartitionWritten, PublishReport
 from scan_core import open_table
 
 DEFAULT_START = "2024-01-01"
-"""First day offered where no published table says `start`; earlier partitions still exist in the tables."""
+"""First day offered if no published table has a `start`; tables may still have earlier partitions."""
 _CRONS: Mapping[Unit, str] = {"year": "0 0 1 1 *", "month": "0 0 1 * *", "day": "0 0 * * *", "hour": "0 * * * *"}
 
 
@@ -64,51 +62,52 @@ def partitions_of(name: str, published: Mapping[str, PublishedConfig]) -> dg.Par
 
 
 ROW_CHECKS = {
-    COMPLETE: "All rows that the tasks wrote are staged, and no others where partitions are replaced.",
-    MANIFESTS: "Partition values, bounds and counts in manifests are those of the files that were staged.",
-    EQUALS_DUCKDB: "The rows are those that DuckDB computes from the mirrors, where it can.",
+    COMPLETE: "The staged snapshot has all rows that the tasks wrote; in replaced partitions it has no others.",
+    MANIFESTS: "Partition values, bounds and counts in the manifests match the staged files.",
+    EQUALS_DUCKDB: "The rows equal those that DuckDB computes from the mirrors, if it can.",
 }
-"""By name, the checks of rows on their branch, before anybody reads them."""
+"""By name, the checks of staged rows, which no reader sees yet."""
 OF_PARTITION = ("dagster/partition_row_count", "data files", "bytes written")
-"""Metadata that a run tells of each partition; all else is of the whole run."""
-MOST_TOLD = 50
+"""Metadata that is reported for each partition; all other values are those of the whole run."""
+MAX_REASONS = 50
 """Partitions whose reason is shown on a materialization."""
 
 
-def refresh_metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
-    """Metadata of one run of `publish`: what was made, why, and from what."""
-    values = _metadata(report)
-    values["reason"] = dg.TextMetadataValue(report.reason)
-    values["partitions made"] = (
-        dg.TextMetadataValue("all") if report.partitions is None else dg.IntMetadataValue(len(report.partitions))
-    )
+def refresh_metadata(report: PublishReport) -> dict[str, Any]:
+    """Metadata of one run of `publish`: what was built, why, and from what."""
+    metrics = report.metrics
+    values: dict[str, Any] = {
+        **_written(PartitionWritten(report.rows, report.data_files, report.bytes_written)),
+        "rows removed by deletes": report.rows_removed_by_deletes,
+        "rows read": metrics.rows_out,
+        "bytes read": metrics.bytes_read,
+        "bytes skipped": metrics.bytes_skipped,
+        "snapshot id": str(report.snapshot_id),
+        "reason": report.reason,
+        "partitions made": "all" if report.partitions is None else len(report.partitions),
+    }
     if report.why:
-        values["why"] = dg.JsonMetadataValue({key: list(why) for key, why in list(report.why.items())[:MOST_TOLD]})
+        values["why"] = {key: list(why) for key, why in list(report.why.items())[:MAX_REASONS]}
     if len(report.written) > 1:
-        values["rows of the run"] = dg.IntMetadataValue(report.rows)
+        values["rows of the run"] = report.rows
     if report.checks:
-        told = {f"{verdict.table}: {verdict.check}": verdict.text for verdict in report.checks}
-        values["checks before publishing"] = dg.JsonMetadataValue(told)
-    for table, count in report.changed_rows.items():
-        values[f"changed rows of {table}"] = dg.IntMetadataValue(count)
-    for table, read in report.reads.items():
-        values[f"snapshot id of {table}"] = dg.TextMetadataValue(str(read.snapshot_id))
+        values["checks before publishing"] = {f"{v.table}: {v.check}": v.text for v in report.checks}
+    values |= {f"changed rows of {table}": count for table, count in report.changed_rows.items()}
+    values |= {f"snapshot id of {table}": str(read.snapshot_id) for table, read in report.reads.items()}
     return values
 
 
-def partition_metadata(report: PublishReport, key: str) -> dict[str, dg.MetadataValue]:
-    """Metadata of one partition of a run of `publish`, beside that of the whole run."""
-    return _written(report.written.get(key, PartitionWritten()))
+def partition_metadata(report: PublishReport, key: str) -> dict[str, Any]:
+    """Metadata of one partition of a run, with the counts of the partition instead of those of the run."""
+    return refresh_metadata(report) | _written(report.written.get(key, PartitionWritten()))
 
 
-def failure_of(error: CheckFailedError) -> dg.Failure:
-    """A failed check as a failed step, which is not tried again: the rows would be the same."""
-    failed = {f"{v.table}: {v.check}": dg.TextMetadataValue(v.text) for v in error.verdicts if not v.passed}
-    return dg.Failure(str(error), metadata=failed, allow_retries=False)
+def _written(written: PartitionWritten) -> dict[str, Any]:
+    return dict(zip(OF_PARTITION, (written.rows, written.data_files, written.bytes_written), strict=True))
 
 
 def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.AssetCheckResult]:
-    """The results of the checks of a published table's rows, of which there are none where nothing was made."""
+    """The results of the checks of a published table's rows; if nothing was built, they all pass."""
     found = {verdict.check: verdict for verdict in verdicts if verdict.table == name}
     for check in ROW_CHECKS:
         verdict = found.get(check, Verdict(name, check, passed=True, text="nothing was made"))
@@ -121,47 +120,38 @@ def row_check_results(name: str, verdicts: Sequence[Verdict]) -> Iterator[dg.Ass
         )
 
 
-def _written(written: PartitionWritten) -> dict[str, dg.MetadataValue]:
-    counts = (written.rows, written.data_files, written.bytes_written)
-    return {name: dg.IntMetadataValue(count) for name, count in zip(OF_PARTITION, counts, strict=True)}
-
-
-def _metadata(report: PublishReport) -> dict[str, dg.MetadataValue]:
-    metrics = report.metrics
-    all_of_it = PartitionWritten(report.rows, report.data_files, report.bytes_written)
-    return {
-        **_written(all_of_it),
-        "rows removed by deletes": dg.IntMetadataValue(report.rows_removed_by_deletes),
-        "rows read": dg.IntMetadataValue(metrics.rows_out),
-        "bytes read": dg.IntMetadataValue(metrics.bytes_read),
-        "bytes skipped": dg.IntMetadataValue(metrics.bytes_skipped),
-        "snapshot id": dg.TextMetadataValue(str(report.snapshot_id)),
-    }
+def _fail(context: dg.OpExecutionContext, error: CheckFailedError) -> NoReturn:
+    """Fail the step because of a check; neither step nor run is tried again, because the rows would be the same."""
+    leave_run_failed(context)
+    failed = {f"{v.table}: {v.check}": v.text for v in error.verdicts if not v.passed}
+    raise dg.Failure(str(error), metadata=failed, allow_retries=False) from error
 
 
 DAYS_PER_RUN = 31
-"""Of a backfill: a month shares one Spark session, a year is still several runs that can be retried alone."""
+"""Partitions of a backfill in one run: a month shares one Spark session; the runs of a year can be retried one by one."""
 
 
 def published_asset(name: str, config: Config, partitions: dg.PartitionsDefinition | None) -> dg.AssetsDefinition:
     """The asset of one published table.
 
-    Its checks run inside, on rows that nobody reads yet: a failed one leaves the table as it was and fails the run, where a
-    separate check on a last asset would leave a backfill green.
+    Its checks run in the same step, on staged rows. A failed check leaves the table as it was and fails the run; a separate
+    asset check on the last asset of a run would leave a backfill green.
     """
     key = published_key(name)
     entry = config.published[name]
+    unit = entry.partition
+    how = "Made from mirrors as a whole." if unit is None else f"Rebuilt by {unit} from mirrors."
 
     def published(
         context: dg.AssetExecutionContext, project: Project
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg] # the value is None
-        asked = list(context.partition_keys) if partitions is not None else []
-        # tables of a job share their partitions: those before a table's own start are not there to be made
-        strange = out_of_range(project.config(), name, asked)
+        requested = list(context.partition_keys) if partitions is not None else []
+        # tables of a job share their partitions, so some may lie before the start of this table
+        strange = out_of_range(project.config(), name, requested)
         for reason in strange.values():
             context.log.warning(reason)
-        keys = [key for key in asked if key not in strange]
-        if asked and not keys:
+        keys = [key for key in requested if key not in strange]
+        if requested and not keys:
             yield dg.MaterializeResult(metadata={"partitions": "none: outside of the table's range"})
             yield from row_check_results(name, ())
             return
@@ -170,18 +160,13 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
                 project.config(), name, partitions=keys, master=project.spark_master, auditor=ProjectAuditor()
             )
         except CheckFailedError as error:
-            leave_run_failed(context.op_execution_context)
             if any(verdict.table == name for verdict in error.verdicts):
                 yield from row_check_results(name, error.verdicts)
-            raise failure_of(error) from error
+            _fail(context.op_execution_context, error)
         context.log.info("%s: %s rows", name, report.rows)
-        if keys:
-            for partition in keys:
-                metadata = {**refresh_metadata(report), **partition_metadata(report, partition)}
-                context.add_asset_metadata(metadata, asset_key=key, partition_key=partition)
-            yield dg.MaterializeResult()
-        else:
-            yield dg.MaterializeResult(metadata=refresh_metadata(report))
+        for partition in keys:
+            context.add_asset_metadata(partition_metadata(report, partition), asset_key=key, partition_key=partition)
+        yield dg.MaterializeResult(metadata=None if keys else refresh_metadata(report))
         yield from row_check_results(name, report.checks)
 
     with warnings.catch_warnings():
@@ -196,12 +181,12 @@ def published_asset(name: str, config: Config, partitions: dg.PartitionsDefiniti
             group_name=PUBLISHED_GROUP,
             kinds={"iceberg", "spark"},
             pool=table_pool(name),
-            description=f"{_how(entry.partition)}\n\n```sql\n{entry.sql.strip()}\n```",
+            description=f"{how}\n\n```sql\n{entry.sql.strip()}\n```",
         )(published)
 
 
 def _mirrors(config: Config, name: str) -> Sequence[str]:
-    """The mirrors that it is made of; none where the SQL is wrong: its runs say so, and all other assets are there."""
+    """The mirrors that its SQL reads; none if the SQL is wrong, so that the other assets still load and its runs report it."""
     try:
         return tables_read(config, name)
     except ConfigError as error:
@@ -209,15 +194,11 @@ def _mirrors(config: Config, name: str) -> Sequence[str]:
         return ()
 
 
-def _how(partition: str | None) -> str:
-    return "Made from mirrors as a whole." if partition is None else f"Re-made by {partition} from mirrors."
-
-
 SENSOR = "publish_after_ingest"
 
 
 def refreshed_tables(config: Config) -> list[str]:
-    """The tables that the job makes: those for which a run without partition means something."""
+    """The tables that the job updates: those that can be published without naming partitions."""
     return [
         name
         for name, entry in config.published.items()
@@ -244,7 +225,7 @@ def publish_job(config: Config) -> dg.JobDefinition | None:
 
 
 def publish_after_ingest(job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Starts the job when mirrors have been brought up to date and their checks have passed."""
+    """Starts the job after each successful ingest, that is, after the checks of the mirrors have passed."""
 
     @dg.run_status_sensor(
         name=SENSOR,
@@ -272,8 +253,7 @@ def _refresh_op(name: str) -> dg.OpDefinition:
         try:
             report = publish(config, name, master=project.spark_master, auditor=ProjectAuditor())
         except CheckFailedError as error:
-            leave_run_failed(context)
-            raise failure_of(error) from error
+            _fail(context, error)
         context.log.info("%s: %s", name, report.reason)
         if not report.is_unchanged:
             for event in _materializations(config, report, context.instance):
@@ -285,11 +265,11 @@ def _refresh_op(name: str) -> dg.OpDefinition:
 def _materializations(
     config: Config, report: PublishReport, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetMaterialization]:
-    """One per partition that was made; of a table without partitions, one."""
-    key, metadata = published_key(report.name), refresh_metadata(report)
+    """One per partition that was built; a single one if the table has no partitions."""
+    key = published_key(report.name)
     partitions = partitions_of(report.name, config.published)
     if partitions is None:
-        yield dg.AssetMaterialization(key, metadata=metadata)
+        yield dg.AssetMaterialization(key, metadata=refresh_metadata(report))
         return
     made = list(report.partitions) if report.partitions is not None else _existing(config, report.name)
     if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
@@ -297,12 +277,11 @@ def _materializations(
     known = set(partitions.get_partition_keys(dynamic_partitions_store=instance))
     for partition in made:
         if partition in known:
-            own = {**metadata, **partition_metadata(report, partition)}
-            yield dg.AssetMaterialization(key, partition=partition, metadata=own)
+            yield dg.AssetMaterialization(key, partition=partition, metadata=partition_metadata(report, partition))
 
 
 def _existing(config: Config, name: str) -> list[str]:
-    """Keys of the partitions that hold rows."""
+    """Keys of the partitions that have rows."""
     table = find_table(open_catalog(config), name)
     partition = published_entry(config, name).partitioning
     if table is None or partition is None:

@@ -1,8 +1,8 @@
-"""The commands that prove tables: `check` against the reference, `verify` against checksums, `publish` before rows are seen."""
+"""The commands `check`, `publish` and `verify`, which compare tables with the reference and with checksums."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,14 +30,14 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[TABLE]...",
-            help="Mirrors and published tables of the config; all of them if none is named.",
+            help="Mirrors and published tables of the config; all of them by default.",
             show_default=False,
         ),
     ] = None,
     config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per check.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
 ) -> None:
-    """Compare mirrors with their change logs and files, and published tables with their SQL, in DuckDB, and with their files.
+    """Check mirrors against their change logs and files, and published tables against DuckDB and their files.
 
     Exit code 0 if every check passes, 1 if one fails.
     """
@@ -55,10 +55,10 @@ def check(
             settings.table(name)
         if find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
-    failed = False
+    passed = True
     for name in tables or (*settings.tables, *settings.published):
         if name in settings.published:
-            from checks.published_equality import check_published  # with DuckDB and a SQL parser: only where needed
+            from checks.published_equality import check_published  # with DuckDB and a SQL parser: only if needed
 
             results = check_published(settings, name)
         else:
@@ -66,31 +66,24 @@ def check(
 
             results = run_checks(settings, name, checks_of(settings, name))
         for result in results:
-            failed |= not result.passed
+            passed &= result.passed
             if as_json:
                 import orjson
 
-                document = {
-                    "table": name,
-                    "check": result.name,
-                    "passed": result.passed,
-                    "compared": result.compared,
-                    "offending_keys": result.offending_keys,
-                    "details": result.details,
-                }
-                typer.echo(orjson.dumps(document, default=str))
+                document = asdict(result)
+                document = {"table": name, "check": document.pop("name"), **document}
+                typer.echo(orjson.dumps(document, default=str))  # keys may be of any type
                 continue
+            outcome = "FAILED" if not result.passed else "passed" if result.compared else "nothing"
             compared = ", ".join(f"{count:,} {what}" for what, count in result.compared.items())
-            typer.echo(
-                f"{('passed' if result.compared else 'nothing') if result.passed else 'FAILED'}  {name}  {result.name}  {compared}"
-            )
+            typer.echo(f"{outcome}  {name}  {result.name}  {compared}")
             for line in [*result.details, *(f"key {key}" for key in result.offending_keys)]:
                 typer.echo(f"        {line}")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(0 if passed else 1)
 
 
-_MOST_SHOWN = 20
-"""Partitions of which the reason is shown; --json has all."""
+_MAX_SHOWN = 20
+"""Partitions listed with their reasons; --json has all of them."""
 
 
 def publish(
@@ -98,7 +91,7 @@ def publish(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]...",
-            help="Tables under `published` in the config; by default all but those to whose partitions rows are added.",
+            help="Tables under `published` in the config; by default all except those in append mode with partitions.",
         ),
     ] = None,
     partition: Annotated[
@@ -106,28 +99,27 @@ def publish(
         typer.Option(
             "--partition",
             "--day",
-            help="Make this partition, whatever changed: 2026-01-31, 2026-01-31T13, 2026-01, 2026, a value, or FIRST..LAST. Repeatable.",
+            help="Build this partition even if nothing changed: 2026-01-31, 2026-01-31T13, 2026-01, 2026, a value, or FIRST..LAST. Repeatable.",
             show_default=False,
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Make all partitions, whatever changed.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Build all partitions, even if nothing changed.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", "--dry-run", help="Say what would be made and why, and make nothing.")
+        bool, typer.Option("--explain", "--dry-run", help="Show what would be built and why, without building it.")
     ] = False,
     unchecked: Annotated[
         bool,
-        typer.Option(
-            "--unchecked", help="Ask for no check, neither of the mirrors nor of the rows; the snapshot says so."
-        ),
+        typer.Option("--unchecked", help="Check neither the mirrors nor the new rows; the snapshot records this."),
     ] = False,
     config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
     master: Annotated[str | None, MASTER] = None,
     remote: Annotated[str | None, REMOTE] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
-    """Bring published tables up to date: of incremental ones only the partitions that changed, in one snapshot each.
+    """Bring published tables up to date, each in one snapshot. Incremental tables rebuild only the partitions that changed.
 
-    What is read has passed its checks: those that are missing are run first, and a mirror that fails one is not published.
+    The mirrors that are read must have passed their checks: missing results are computed first, and if a check fails,
+    nothing is published.
     """
     from checks.published_equality import ProjectAuditor
     from pipelines.config.project import load
@@ -148,9 +140,9 @@ def publish(
     if not chosen:
         raise ConfigError(f"{config} publishes nothing; add an entry under published")
     if partition and len(chosen) > 1:
-        raise ConfigError("--partition is of one table; name it")
+        raise ConfigError("--partition applies to a single table; specify which")
     for name in chosen:
-        published_query(settings, name)  # all mistakes are told before Spark starts
+        published_query(settings, name)  # report every mistake before Spark starts
         requested_partitions(settings, name, partition or (), is_full=full)
     check_catalog(settings)
     if not as_json:
@@ -169,7 +161,7 @@ def publish(
         if as_json:
             print_json(report.as_dict())
         else:
-            typer.echo(_told(report, with_reasons=explain))
+            typer.echo(_describe(report, with_reasons=explain))
     for name, reason in ({} if names else left_out_without_asking(settings)).items():
         left_out = {"name": name, "made": "nothing", "left_out": True, "reason": reason}
         if as_json:
@@ -178,74 +170,81 @@ def publish(
             typer.echo(f"{name}: left out, {reason}")
 
 
-def _told(report: "PublishReport", *, with_reasons: bool) -> str:
+def _describe(report: "PublishReport", *, with_reasons: bool) -> str:
     if report.is_unchanged:
         return f"{report.name}: up to date, {report.reason}"
-    what = "all partitions" if report.partitions is None else f"{len(report.partitions)} partitions"
-    if report.partitions is not None and len(report.partitions) == 1:
-        what = f"partition {report.partitions[0]}"
+    if report.partitions is None:
+        what = "all partitions"
+    else:
+        what = (
+            f"partition {report.partitions[0]}"
+            if len(report.partitions) == 1
+            else f"{len(report.partitions)} partitions"
+        )
     if report.is_dry:
-        told = f"{report.name}: would make {what} ({report.reason})"
+        lines = [f"{report.name}: would make {what} ({report.reason})"]
     else:
         verb = {"replace": "made", "append": "appended", "upsert": "upserted"}[report.mode]
-        deleted = f", {report.delete_rows:,} keys deleted first" if report.delete_rows else ""
-        told = (
-            f"{report.name}: {verb} {what} ({report.reason}): {report.rows:,} rows in {report.data_files} files{deleted}, "
-            f"snapshot {report.snapshot_id}"
-        )
-    if not report.is_dry and report.is_unchecked:
-        told += "; unchecked"
+        deleted = f", {counted(report.delete_rows, 'key')} deleted first" if report.delete_rows else ""
+        lines = [
+            f"{report.name}: {verb} {what} ({report.reason}): {counted(report.rows, 'row')} in "
+            f"{counted(report.data_files, 'file')}{deleted}, snapshot {report.snapshot_id}"
+            + ("; unchecked" if report.is_unchecked else "")
+        ]
     if empty := report.empty_partitions:
-        shown = ", ".join(empty[:_MOST_SHOWN]) + (
-            f" and {len(empty) - _MOST_SHOWN} more" if len(empty) > _MOST_SHOWN else ""
-        )
-        told += f"\n  warning: the SQL gives no rows for {shown}: published empty, in place of what was there"
-    changed = [f"  {table}: {count:,} rows came or went" for table, count in report.changed_rows.items()]
-    if not with_reasons:
-        return told
-    reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
-    more = [f"  and {len(reasons) - _MOST_SHOWN} more"] if len(reasons) > _MOST_SHOWN else []
-    return "\n".join([told, *changed, *reasons[:_MOST_SHOWN], *more])
+        more = f" and {len(empty) - _MAX_SHOWN} more" if len(empty) > _MAX_SHOWN else ""
+        shown = ", ".join(empty[:_MAX_SHOWN]) + more
+        lines.append(f"  warning: the SQL gives no rows for {shown}: published empty, in place of what was there")
+    if with_reasons:
+        lines += [f"  {table}: {counted(n, 'row')} came or went" for table, n in report.changed_rows.items()]
+        reasons = [f"  {key}: {', '.join(why)}" for key, why in report.why.items() if why]
+        lines += reasons[:_MAX_SHOWN]
+        lines += [f"  and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []
+    return "\n".join(lines)
 
 
-_MOST_LISTED = 5
-"""Files without checksums named for one table; `--json` names all."""
+_MAX_LISTED = 5
+"""Files without checksums that are listed for one table; `--json` has all of them."""
 
 
 def verify(
     tables: Annotated[list[str], typer.Argument(metavar="TABLE...", help=TABLE_HELP, show_default=False)],
     all_snapshots: Annotated[
-        bool, typer.Option("--all-snapshots", help="The files of all snapshots, not of the current one alone.")
+        bool, typer.Option("--all-snapshots", help="Verify the files of all snapshots, not only of the current one.")
     ] = False,
     relocate: Annotated[list[str] | None, RELOCATE] = None,
     config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
-    """Read every byte of every file of tables, and tell which are damaged.
+    """Read every byte of every file of tables, and report damaged files.
 
-    Checksums are compared wherever a file has them, every column is decoded, and sizes, numbers of rows, bounds and
-    counts are held against what manifests and metadata state. Exit code 0 if nothing is damaged, 1 if something is.
+    Checksums are compared where a file has them, every column is decoded, and sizes, numbers of rows, bounds and
+    counts are compared with manifests and metadata. Exit code 0 if nothing is damaged, 1 otherwise.
 
     Example: `nevermore verify shop.orders shop.customers`
     """
     is_damaged = False
     for name in tables:
-        found = _verified(name, relocate, config, all_snapshots=all_snapshots)
+        found = _verify(name, relocate, config, all_snapshots=all_snapshots)
         is_damaged |= bool(found.damage)
         if as_json:
-            print_json({"table": name, **_document(found)})
+            document = asdict(found)
+            document["files"] = document.pop("num_files")
+            document["bytes"] = document.pop("num_bytes")
+            document["not_compared"] = sorted(found.not_compared)
+            print_json({"table": name, **document})
         else:
             _print(name, found)
     raise typer.Exit(1 if is_damaged else 0)
 
 
-def _verified(name: str, relocate: list[str] | None, config: Path | None, *, all_snapshots: bool) -> "Verification":
+def _verify(name: str, relocate: list[str] | None, config: Path | None, *, all_snapshots: bool) -> "Verification":
     from checks.damage import Registered, Verification, verify_table
     from scan_core import Damage, MalformedTableError
 
     try:
         table = open_named_table(name, relocate, config)
-    except MalformedTableError as error:  # its metadata cannot be read: what is to be told, not a mistake of the user
+    except MalformedTableError as error:  # damaged metadata is a result, not a mistake of the user
         file, _, problem = str(error).partition(": ")
         return Verification(damage=[Damage(file, "", problem or str(error))])
     stated = catalog_state(name, config)
@@ -258,25 +257,14 @@ def _verified(name: str, relocate: list[str] | None, config: Path | None, *, all
         )
 
 
-def _document(found: "Verification") -> dict[str, Any]:
-    return {
-        "snapshot_ids": found.snapshot_ids,
-        "files": found.num_files,
-        "bytes": found.num_bytes,
-        "damage": [asdict(damage) for damage in found.damage],
-        "unprotected": [asdict(file) for file in found.unprotected],
-        "not_compared": sorted(found.not_compared),
-    }
-
-
 def _print(name: str, found: "Verification") -> None:
     for damage in found.damage:
         typer.echo(f"DAMAGED  {damage}")
     for text in sorted(found.not_compared):
         typer.echo(f"not compared: {text}")
-    for file in found.unprotected[:_MOST_LISTED]:
+    for file in found.unprotected[:_MAX_LISTED]:
         typer.echo(f"no checksum: {file.file}: {', '.join(file.parts)}")
-    if (more := len(found.unprotected) - _MOST_LISTED) > 0:
+    if (more := len(found.unprotected) - _MAX_LISTED) > 0:
         typer.echo(f"no checksum: {counted(more, 'more file')}; --json lists them")
     files = ", ".join(counted(number, kind) for kind, number in found.num_files.items()) or "no file could be read"
     result = f"{counted(len(found.damage), 'fault')} found" if found.damage else "no damage found"

@@ -1,6 +1,6 @@
 """Results of checks, and rows compared with rows: what is missing, unexpected, or different."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from checks.reference.sql_columns import open_connection
 
 MOST_OFFENDING_KEYS = 20
-"""Enough to see a pattern, few enough to read."""
+"""Keys or rows in a result: enough to see a pattern, few enough to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,9 @@ def sample(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-MOST_DIFFERENCES = 20
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two tables differ. `left_only` and `right_only` hold up to 20 surplus rows, sorted by the key columns."""
+    """How two tables differ. `left_only` and `right_only` have up to 20 surplus rows, sorted by the key columns."""
 
     num_left_only: int
     num_right_only: int
@@ -64,37 +61,43 @@ class Comparison:
 
 
 def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Comparison:
-    """Compare two tables; `sort_by` names the columns by which differences are shown in order.
+    """Compare two tables as multisets of rows; the rows that differ are listed in the order of the columns `sort_by`.
 
-    If columns or types differ, rows are not compared and count as different.
+    If columns or types differ, rows are not compared and all count as different.
     """
     left, right = canonical(left), canonical(right)
     differences = _type_differences(left.schema, right.schema)
     if differences or not left.schema.names:
         return Comparison(left.num_rows, right.num_rows, left.slice(0, 0), right.slice(0, 0), differences)
     names = [f"c{i}" for i in range(left.num_columns)]
-    order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or "ALL"
+    order = ", ".join(names[left.schema.get_field_index(name)] for name in sort_by) or ", ".join(names)
     with open_connection() as connection:
-        connection.register("left_rows", _as_bits(left).rename_columns(names))
-        connection.register("right_rows", _as_bits(right).rename_columns(names))
+        for side, rows in (("left_rows", left), ("right_rows", right)):
+            columns = [
+                pa.chunked_array([_array_bits(c) for c in rows[i].chunks], _bits_type(f.type))
+                for i, f in enumerate(rows.schema)
+            ]
+            places = pa.array(np.arange(rows.num_rows))
+            connection.register(side, pa.table([*columns, places], names=[*names, "place"]))
         connection.execute(
-            "CREATE TEMP TABLE surplus AS SELECT * EXCLUDE (weight), sum(weight) AS surplus FROM ("
+            f"CREATE TEMP TABLE surplus AS SELECT {', '.join(names)}, sum(weight) AS surplus, "
+            "min(place) FILTER (weight > 0) AS left_place, min(place) FILTER (weight < 0) AS right_place FROM ("
             "SELECT *, 1 AS weight FROM left_rows UNION ALL SELECT *, -1 AS weight FROM right_rows) "
-            "GROUP BY ALL HAVING sum(weight) <> 0"
+            f"GROUP BY {', '.join(names)} HAVING sum(weight) <> 0"
         )
         ((more, fewer),) = connection.execute(
             "SELECT coalesce(sum(surplus) FILTER (surplus > 0), 0), coalesce(-sum(surplus) FILTER (surplus < 0), 0) "
             "FROM surplus"
         ).fetchall()
         shown = [
-            connection.sql(
-                f"SELECT {', '.join(names)} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} "
-                f"LIMIT {MOST_DIFFERENCES}"
-            ).to_arrow_table()
-            for sign in (">", "<")
+            rows.take(
+                connection.sql(
+                    f"SELECT {place} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} LIMIT {MOST_OFFENDING_KEYS}"
+                ).to_arrow_table()[0]
+            )
+            for rows, place, sign in ((left, "left_place", ">"), (right, "right_place", "<"))
         ]
-    left_only, right_only = (_from_bits(t, left.schema) for t in shown)
-    return Comparison(int(more), int(fewer), left_only, right_only, ())
+    return Comparison(int(more), int(fewer), *shown, ())
 
 
 def canonical(table: pa.Table) -> pa.Table:
@@ -136,7 +139,7 @@ def _type_differences(left: pa.Schema, right: pa.Schema) -> tuple[str, ...]:
 
 
 def _bits_type(kind: pa.DataType) -> pa.DataType:
-    """The type with integers for floats, lists for maps, and one for `null`: what SQL compares exactly."""
+    """The type with integers for floats and lists for maps, so that SQL compares values exactly."""
     if pa.types.is_null(kind) or pa.types.is_float32(kind):
         return pa.int32()
     if pa.types.is_float64(kind):
@@ -151,87 +154,46 @@ def _bits_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _entries(kind: pa.DataType) -> pa.DataType:
-    """A map as the list that it is."""
+    """The type of a map as a list of its entries."""
     entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
     return pa.list_(pa.field("element", entry))
 
 
-def _as_bits(table: pa.Table) -> pa.Table:
-    columns = [
-        pa.chunked_array([_array_bits(chunk) for chunk in column.chunks], _bits_type(column.type))
-        for column in table.columns
-    ]
-    return pa.Table.from_arrays(columns, names=table.column_names)
-
-
 def _array_bits(array: pa.Array) -> pa.Array:
-    """Floats as the integers of their bits, with one NaN for all."""
+    """Values with floats as the integers of their bits, and one bit pattern for every NaN."""
     kind, wanted = array.type, _bits_type(array.type)
     if pa.types.is_null(kind):
         return pa.nulls(len(array), wanted)
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind):
         values = array.fill_null(0).to_numpy(zero_copy_only=False).copy()
         values[np.isnan(values)] = np.nan
-        return pa.array(values.view(f"i{values.itemsize}"), wanted, mask=_nulls(array))
+        return pa.array(values.view(f"i{values.itemsize}"), wanted, mask=nulls)
     if pa.types.is_map(kind):
         return _array_bits(array.cast(_entries(kind)))
-    return array if kind.equals(wanted) else _rebuilt(array, wanted, _array_bits)
-
-
-def _array_from_bits(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The inverse, except that maps stay lists of entries."""
-    if pa.types.is_null(kind):
-        return pa.nulls(len(array))
-    if pa.types.is_floating(kind):
-        return array.view(kind)
-    wanted = _entries(kind) if pa.types.is_map(kind) else kind
-    if array.type.equals(wanted):
+    if kind.equals(wanted):
         return array
-    if not pa.types.is_nested(wanted):
-        return array.cast(wanted)
-    members = [f.type for f in wanted] if pa.types.is_struct(wanted) else [wanted.value_type]
-    left = iter(members)
-    return _rebuilt(array, None, lambda child: _array_from_bits(child, next(left)))
-
-
-def _rebuilt(array: pa.Array, wanted: pa.DataType | None, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """A struct or list with its children changed."""
-    mask = pa.array(_nulls(array))
-    if pa.types.is_struct(array.type):
-        children = [change(child) for child in array.flatten()]
-        fields = [pa.field(f.name, c.type) for f, c in zip(array.type, children, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+    mask = pa.array(nulls)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(
+            [_array_bits(child) for child in array.flatten()], fields=list(wanted), mask=mask
+        )
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    values = change(array.flatten())
-    kind = wanted if wanted is not None else pa.list_(pa.field("element", values.type))
-    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
-
-
-def _from_bits(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        _array_from_bits(column.combine_chunks(), field.type)
-        for column, field in zip(table.columns, schema, strict=False)
-    ]
-    return pa.Table.from_arrays(columns, names=schema.names)
-
-
-def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
-    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
+    return pa.ListArray.from_arrays(offsets, _array_bits(array.flatten()), type=wanted, mask=mask)
 
 
 TOLERANCE = 1e-9
-"""Of the larger value, or absolute below one; of decimals their last digit, where engines may round a half either way."""
+"""Relative to the larger value, or absolute for values below 1. Decimals may differ by their last digit, because engines round a half up or down."""
 
 
 def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tuple[pa.Table, pa.Table, int, int]:
-    """Rows that only one side has: up to 20 of each, and how many there are.
+    """Rows that only one side has: up to 20 of each side, and their numbers.
 
     Args:
-        left: of the same columns and types as `right`.
-        right: the other side.
-        close: numeric columns that need not be equal to the last digit; rows pair up by all others.
+        left: a table.
+        right: a table with the same columns and types.
+        close: numeric columns that need not be equal to the last digit; rows are matched by all other columns.
     """
     names = [f"c{i}" for i in range(left.num_columns)]
     is_close = [name in close for name in left.column_names]
@@ -265,7 +227,7 @@ def surplus_rows(left: pa.Table, right: pa.Table, close: Collection[str]) -> tup
 
 
 def _rounded(name: str) -> str:
-    """Six digits: neighbours by the last digit sort by the next column."""
+    """A number rounded to six digits, so that values that differ by their last digit sort by the next column."""
     value = f"CAST({name} AS DOUBLE)"
     return f"CASE WHEN isfinite({value}) THEN CAST(format('{{:.6e}}', {value}) AS DOUBLE) ELSE {value} END"
 

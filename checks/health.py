@@ -1,32 +1,17 @@
-"""How a table is doing: fresh enough, in the shape of its log, not buried in deletes, little in quarantine."""
+"""The health of a table: age, schema compared with its log, number of deletes, and share of events in quarantine."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import scan_core
 from checks.comparison import CheckResult
 from checks.subject import DELETED_FLAG, Subject
-from scan_core import StructType
+from scan_core import DeleteFile, StructType
 
-DEFAULT_MOST_DELETE_FILES = 1_000
-"""Opening a small delete file costs about 0.1 ms: beyond this, a scan of a small table is mostly that."""
-DEFAULT_MOST_DELETE_SHARE = 0.5
-"""Delete rows per row in data files: beyond this, a rewrite of the data is cheaper than another week of scans."""
-DEFAULT_MOST_QUARANTINE_SHARE = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteDebt:
-    """What every scan of a table must load because of its deletes."""
-
-    delete_files: int
-    delete_rows: int
-    rows_in_files: int
-
-    @property
-    def share(self) -> float:
-        """Delete rows per row in the data files; 0 for a table without rows."""
-        return self.delete_rows / self.rows_in_files if self.rows_in_files else 0.0
+DEFAULT_MAX_DELETE_FILES = 1_000
+"""Opening a small delete file takes about 0.1 ms; with more files, this dominates a scan of a small table."""
+DEFAULT_MAX_DELETE_SHARE = 0.5
+"""Delete rows per row in data files; with more, rewriting the data is cheaper than another week of scans."""
+DEFAULT_MAX_QUARANTINE_SHARE = 0.01
 
 
 def freshness(table: str, max_age: timedelta, now: datetime | None = None) -> CheckResult:
@@ -41,37 +26,30 @@ def freshness(table: str, max_age: timedelta, now: datetime | None = None) -> Ch
     return CheckResult("freshness", not late, {"age in seconds": int(age.total_seconds())}, details=details)
 
 
-def measure_delete_debt(table: str) -> DeleteDebt:
-    """Delete files and rows that a scan of all rows meets; deletes that meet no live file do not count."""
-    plan = scan_core.open_table(table).scan().plan()
-    groups = {file.path: file for task in plan.tasks for group in task.equality_deletes for file in group.files}
-    positions = {
-        (file.path, file.content_offset): file
-        for task in plan.tasks
-        for file in (*task.position_deletes, *((task.deletion_vector,) if task.deletion_vector else ()))
-    }
-    files = [*groups.values(), *positions.values()]
-    data = {task.data_file.path: task.data_file.record_count for task in plan.tasks}
-    return DeleteDebt(len(files), sum(f.record_count for f in files), sum(data.values()))
-
-
 def delete_debt(
     table: str,
-    most_files: int = DEFAULT_MOST_DELETE_FILES,
-    most_share: float = DEFAULT_MOST_DELETE_SHARE,
+    max_files: int = DEFAULT_MAX_DELETE_FILES,
+    max_share: float = DEFAULT_MAX_DELETE_SHARE,
 ) -> CheckResult:
-    """A scan meets at most `most_files` delete files, and at most `most_share` delete rows per data row."""
-    debt = measure_delete_debt(table)
+    """A scan of all rows loads at most `max_files` delete files, and at most `max_share` delete rows per data row.
+
+    Deletes that apply to no live file do not count.
+    """
+    tasks = scan_core.open_table(table).scan().plan().tasks
+    deletes: dict[tuple[str, int | None], DeleteFile] = {}  # deletion vectors share their files
+    for task in tasks:
+        vectors = (task.deletion_vector,) if task.deletion_vector else ()
+        by_equality = (file for group in task.equality_deletes for file in group.files)
+        deletes |= {(file.path, file.content_offset): file for file in (*task.position_deletes, *vectors, *by_equality)}
+    delete_rows = sum(file.record_count for file in deletes.values())
+    data_rows = sum({task.data_file.path: task.data_file.record_count for task in tasks}.values())
+    share = delete_rows / data_rows if data_rows else 0.0
     details = []
-    if debt.delete_files > most_files:
-        details.append(f"{debt.delete_files:,} delete files, more than {most_files:,}: convert or compact")
-    if debt.share > most_share:
-        details.append(f"{debt.share:.2f} delete rows per data row, more than {most_share}: convert or compact")
-    compared = {
-        "delete files": debt.delete_files,
-        "delete rows": debt.delete_rows,
-        "rows in data files": debt.rows_in_files,
-    }
+    if len(deletes) > max_files:
+        details.append(f"{len(deletes):,} delete files, more than {max_files:,}: convert or compact")
+    if share > max_share:
+        details.append(f"{share:.2f} delete rows per data row, more than {max_share}: convert or compact")
+    compared = {"delete files": len(deletes), "delete rows": delete_rows, "rows in data files": data_rows}
     return CheckResult("delete_debt", not details, compared, details=details)
 
 
@@ -92,13 +70,13 @@ def schema_matches(subject: Subject) -> CheckResult:
 
 
 def quarantine_is_small(
-    quarantine: str | None, change_log: str, most_share: float = DEFAULT_MOST_QUARANTINE_SHARE
+    quarantine: str | None, change_log: str, max_share: float = DEFAULT_MAX_QUARANTINE_SHARE
 ) -> CheckResult:
-    """At most `most_share` of all events are in quarantine; None stands for a quarantine that does not exist."""
+    """At most `max_share` of all events are in quarantine; None stands for a quarantine that does not exist."""
     rejected = scan_core.open_table(quarantine).scan().count() if quarantine is not None else 0
     applied = scan_core.open_table(change_log).scan().count()
     share = rejected / (rejected + applied) if rejected else 0.0
-    details = [f"{share:.2%} of the events are in quarantine, more than {most_share:.2%}"] if share > most_share else []
+    details = [f"{share:.2%} of the events are in quarantine, more than {max_share:.2%}"] if share > max_share else []
     return CheckResult(
         "quarantine_is_small",
         not details,

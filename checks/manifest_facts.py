@@ -1,11 +1,11 @@
-"""What manifests say of files, held against the files: planning believes it, so that a wrong word loses rows or adds some.
+"""Compares what manifests state about files with the files. Planning relies on it: a wrong statement loses or adds rows.
 
 Partition values, bounds and counts of NULLs are claims about the rows of a file. The statistics in the file's footer prove
-most of them; what they do not prove is read, column by column, in batches that fit into memory.
+most of them; the columns of the other claims are read in batches that fit into memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -57,7 +57,7 @@ from scan_core import (
     read_split,
     verify_bytes,
 )
-from scan_core.files import decode_column, field_id_of, open_file
+from scan_core.files import FileReader, decode_column, field_id_of, open_file
 from scan_core.io import file_size, relocate
 from scan_core.metadata import (
     DATA_MANIFEST,
@@ -68,8 +68,8 @@ from scan_core.metadata import (
 )
 
 NAME = "manifests_match_files"
-MOST_TOLD = 20
-"""Statements of one result."""
+MAX_STATEMENTS = 20
+"""Statements in one result."""
 _FLOATS = frozenset({"float", "double"})
 _UNCOMPARED_BOUNDS = UNSUPPORTED_TYPES | {"uuid", "fixed", "boolean", "unknown"}
 """Types whose bounds writers order in different ways, or that nobody prunes by."""
@@ -80,22 +80,23 @@ _POSITION_PATHS = {
 
 
 def manifests_match_files(subject: Subject, since: int | None = None) -> CheckResult:
-    """Every live file of a table's current snapshot is whole, and is what manifests say, see `compare_manifests`."""
+    """Every live file of a table's current snapshot matches its manifests, see `compare_manifests`."""
     return compare_manifests(subject.opened, subject.opened.metadata.current_snapshot, since)
 
 
 def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None = None) -> CheckResult:
-    """Every live file of a snapshot is whole, and manifests say of it what is in it.
+    """Every live file of a snapshot is undamaged, and what the manifests state about it is true.
 
-    Each byte of the files is read and compared with the checksums in them. Compared are also the size and the number of rows of
-    data and delete files, partition values with the transformed values of all rows, deleted ones too, bounds and counts of
-    NULLs with the rows, and in the manifest list what manifests have in common. The partition of equality deletes is compared with their keys, as far as these have its columns, that of
-    position deletes and deletion vectors with the partitions of the live data files whose rows they delete.
+    Every byte of the files is read and compared with the checksums in them. Also compared are the size and the number of
+    rows of files, partition values with the transformed values of all rows (deleted ones too), bounds and counts of NULLs
+    with the rows, and the summaries in the manifest list with the manifests. The partition of equality deletes is compared
+    with their keys, as far as these contain its columns, and the partition of position deletes and deletion vectors with
+    those of the live data files whose rows they delete.
 
     Args:
         table: as the engine opened it.
         snapshot: of the table, on any branch; None for a table without one.
-        since: an earlier snapshot that has passed: files of which manifests say the same as then are left out.
+        since: an earlier snapshot that has passed; files with the same manifest entries as in it are skipped.
 
     Raises:
         MissingFileError: a file is gone.
@@ -103,7 +104,7 @@ def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None
     """
     listed = [] if snapshot is None else snapshot_manifests(snapshot, table.io)
     earlier = [] if since is None else snapshot_manifests(table.metadata.snapshots[since], table.io)
-    told = {_place(file): file for _, found in read_manifests(table, _without(earlier, listed)) for file in found}
+    before = {_place(file): file for _, found in read_manifests(table, _without(earlier, listed)) for file in found}
     facts = FileFacts(table, listed)
     details: list[str] = []
     damaged: dict[str, Sequence[Damage]] = {}
@@ -111,7 +112,7 @@ def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None
     for manifest, found in read_manifests(table, _without(listed, earlier)):
         details += summary_faults(manifest, found, table.metadata)
         for file in found:
-            if _says_the_same(told.get(_place(file)), file):
+            if _is_same_entry(before.get(_place(file)), file):
                 continue
             compared["delete files" if isinstance(file, DeleteFile) else "data files"] += 1
             if file.path not in damaged:  # deletion vectors share their files
@@ -119,8 +120,8 @@ def compare_manifests(table: Table, snapshot: Snapshot | None, since: int | None
                 details += map(str, damaged[file.path])
             if not damaged[file.path]:
                 details += facts.faults(file)
-    if len(details) > MOST_TOLD:
-        details = [*details[:MOST_TOLD], f"and {len(details) - MOST_TOLD:,} more"]
+    if len(details) > MAX_STATEMENTS:
+        details = [*details[:MAX_STATEMENTS], f"and {len(details) - MAX_STATEMENTS:,} more"]
     not_compared = [f"not compared: {text}" for text in sorted(facts.not_compared)]
     return CheckResult(NAME, not details, compared, details=[*details, *not_compared])
 
@@ -129,7 +130,7 @@ _Files = Sequence[DataFile] | Sequence[DeleteFile]
 
 
 def _without(manifests: Sequence[ManifestFile], others: Sequence[ManifestFile]) -> list[ManifestFile]:
-    """Those that are not among the others: a manifest that is in both snapshots was compared, and never changes."""
+    """Manifests that are not among the others. One that is in both snapshots has been compared, and never changes."""
     paths = {manifest.path for manifest in others}
     return [manifest for manifest in manifests if manifest.path not in paths]
 
@@ -145,17 +146,17 @@ def read_manifests(table: Table, listed: Sequence[ManifestFile]) -> list[tuple[M
 
 
 def _place(file: ContentFile) -> tuple[str, int | None]:
-    """Deletion vectors share their files."""
+    """What identifies a file; deletion vectors share their files."""
     return file.path, file.content_offset if isinstance(file, DeleteFile) else None
 
 
-def _says_the_same(before: ContentFile | None, now: ContentFile) -> bool:
+def _is_same_entry(before: ContentFile | None, now: ContentFile) -> bool:
     statistics = ("lower_bounds", "upper_bounds", "value_counts", "null_value_counts", "nan_value_counts")
     return before == now and all(dict(getattr(before, s)) == dict(getattr(now, s)) for s in statistics)
 
 
 def summary_faults(manifest: ManifestFile, files: _Files, metadata: TableMetadata) -> Iterator[str]:
-    """What the manifest list says of a manifest and its entries contradict."""
+    """Statements of the manifest list about a manifest that the entries of the manifest contradict."""
     if manifest.live_files is not None and manifest.live_files != len(files):
         yield f"{manifest.path}: has {len(files):,} live files, but {manifest.live_files:,} by the manifest list"
     if manifest.partitions is None or not files:
@@ -186,19 +187,19 @@ def _is_outside(value: Any, low: Any, high: Any, *, contains_null: bool) -> bool
 
 
 class _Claim(Protocol):
-    """What a manifest says of one column of a file."""
+    """A statement of a manifest about one column of a file."""
 
     @property
     def path(self) -> Sequence[NestedField]:
-        """The fields from the top-level column down to the one that is spoken of."""
+        """The fields from the top-level column down to the one that the claim is about."""
         ...
 
     def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
-        """Whether the statistics of a row group show that it holds for all of its rows."""
+        """Whether the statistics of a row group show that the claim holds for all of its rows."""
         ...
 
     def broken_by(self, values: pa.Array) -> pa.Array:
-        """For each value whether it contradicts."""
+        """For each value whether it contradicts the claim."""
         ...
 
     def text(self) -> str:
@@ -214,7 +215,7 @@ class _PartitionValue:
     kind: PrimitiveType
     transform: Transform
     expected: pa.Scalar
-    told: str
+    shown: str
 
     def is_proved(self, known: ColumnStatistics, num_rows: int) -> bool:
         if not self.expected.is_valid:
@@ -223,9 +224,8 @@ class _PartitionValue:
             return False
         if self.transform.kind == "bucket" and known.lower != known.upper:
             return False
-        ends = pa.concat_arrays(
-            [_one(partition_scalar(v, self.kind, "statistics")) for v in (known.lower, known.upper)]
-        )
+        bounds = (partition_scalar(v, self.kind, "statistics") for v in (known.lower, known.upper))
+        ends = pa.concat_arrays([pa.repeat(bound, 1) for bound in bounds])
         return not pc.any(self.broken_by(ends)).as_py()  # the other transforms keep the order
 
     def broken_by(self, values: pa.Array) -> pa.Array:
@@ -237,7 +237,7 @@ class _PartitionValue:
         return pc.invert(pc.fill_null(pc.equal(found, self.expected), fill_value=False))
 
     def text(self) -> str:
-        return f"partition {self.told}"
+        return f"partition {self.shown}"
 
 
 @dataclass(frozen=True)
@@ -285,10 +285,10 @@ class _Nulls:
 
 
 class FileFacts:
-    """Compares what manifests say of the files of one table with the files.
+    """Compares what manifests state about the files of one table with the files.
 
     Attributes:
-        not_compared: what could not be, and why.
+        not_compared: what could not be compared, and why.
     """
 
     def __init__(self, table: Table, manifests: Sequence[ManifestFile] = ()) -> None:
@@ -332,38 +332,48 @@ class FileFacts:
             yield str(error)
         yield from self._scope_faults(file, filter(None, [file.referenced_data_file]))
 
+    @contextmanager
+    def _open(self, file: ContentFile) -> Iterator[tuple[FileReader, FileProjection]]:
+        with closing(open_file(file.path, file.format, self._context.io)) as reader:
+            yield (
+                reader,
+                FileProjection(
+                    reader.arrow_schema,
+                    has_field_ids=reader.has_field_ids,
+                    context=self._context,
+                    file=file,
+                    member=reader.member,
+                ),
+            )
+
+    def _verifiable_claims(self, file: DataFile | DeleteFile, projection: FileProjection) -> list[_Claim]:
+        """Claims about rows of the file. A bound of a column that the file lacks is not about what stands in for the column."""
+        return [
+            claim
+            for claim in self._claims(file)
+            if (isinstance(file, DataFile) and isinstance(claim, _PartitionValue))
+            or not projection.is_absent(claim.path[-1].field_id)
+        ]
+
     def _content_faults(self, file: DataFile | DeleteFile) -> Iterator[str]:
-        """Of the rows: their number, and what is said of columns, by the footer where that proves it."""
-        broken: list[_Claim] = []
-        reader = open_file(file.path, file.format, self._context.io)
-        try:
+        """Wrong statements about the rows: their number, and claims about columns that neither footer nor rows confirm."""
+        unproved: list[_Claim] = []
+        with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield f"{file.path}: has {reader.num_rows:,} rows, but {file.record_count:,} by its manifest"
-            projection = FileProjection(
-                reader.arrow_schema,
-                has_field_ids=reader.has_field_ids,
-                context=self._context,
-                file=file,
-                member=reader.member,
-            )
             statistics = FileStatistics(reader, projection)
-            for claim in self._claims(file):
+            for claim in self._verifiable_claims(file, projection):
                 field = claim.path[-1]
-                is_of_rows = isinstance(file, DataFile) and isinstance(claim, _PartitionValue)
-                if not is_of_rows and projection.is_absent(field.field_id):
-                    continue  # what stands in for the column is no matter of this file's
                 for group in reader.row_groups:
                     known = statistics.of(group, {field.field_id: field.type})(field.field_id)
                     if known is None or not claim.is_proved(known, group.num_rows):
-                        broken.append(claim)
+                        unproved.append(claim)
                         break
-        finally:
-            reader.close()
-        if broken:
-            yield from self._by_rows(file, broken)
+        if unproved:
+            yield from self._by_rows(file, unproved)
 
     def by_all_rows(self, file: DataFile | DeleteFile) -> Iterator[tuple[str, str]]:
-        """What decoding every column of a data, equality-delete or position-delete file finds wrong: column and problem.
+        """Decode every column of a data, equality-delete or position-delete file; yield columns and their problems.
 
         Claims are compared with the rows alone, never with statistics of the file. One column is decoded at a time.
 
@@ -371,34 +381,18 @@ class FileFacts:
             MissingFileError: the file is gone.
             MalformedTableError: it cannot be opened.
         """
-        io = self._context.io
-        with closing(open_file(file.path, file.format, io)) as reader:
+        with self._open(file) as (reader, projection):
             if reader.num_rows != file.record_count:
                 yield "", f"expected {file.record_count:,} rows by its manifest, found {reader.num_rows:,}"
-            projection = FileProjection(
-                reader.arrow_schema,
-                has_field_ids=reader.has_field_ids,
-                context=self._context,
-                file=file,
-                member=reader.member,
-            )
-            claims = [
-                claim
-                for claim in self._claims(file)
-                if (isinstance(file, DataFile) and isinstance(claim, _PartitionValue))
-                or not projection.is_absent(claim.path[-1].field_id)
-            ]
+            claims = self._verifiable_claims(file, projection)
             columns = {path[0].field_id: path[0] for path in self._paths.values()}
             in_file = {i for i in columns if projection.index_of(i) is not None}
-            unknown = [
-                i for i, f in enumerate(reader.arrow_schema) if reader.has_field_ids and field_id_of(f) not in columns
-            ]
-            for index in unknown:
-                name = reader.arrow_schema.field(index).name
-                try:
-                    decode_column(reader, index)
-                except MalformedTableError as error:
-                    yield f"column {name!r}", _without_path(error, file.path)
+            for index, arrow_field in enumerate(reader.arrow_schema):
+                if reader.has_field_ids and field_id_of(arrow_field) not in columns:
+                    try:
+                        decode_column(reader, index)
+                    except MalformedTableError as error:
+                        yield f"column {arrow_field.name!r}", _without_path(error, file.path)
         for field_id, field in columns.items():
             own = [claim for claim in claims if claim.path[0].field_id == field_id]
             if field_id not in in_file and not own:
@@ -415,23 +409,17 @@ class FileFacts:
     def _column_faults(
         self, file: DataFile | DeleteFile, field: NestedField, claims: Sequence[_Claim], *, is_in_file: bool
     ) -> Iterator[str]:
-        """What the rows of one column contradict; of a column that the file has, values, NULLs and NaNs are counted, too."""
-        num_rows = nulls = nans = 0
+        """Claims that the rows of one column contradict, and wrong counts of values, NULLs and NaNs if the file has it."""
+        nulls = nans = 0
         is_float = isinstance(field.type, PrimitiveType) and field.type.name in _FLOATS
-        broken: dict[int, tuple[int, str]] = {}
+        found = _Contradictions(claims)
         for batch in self._batches(file, [replace(field, required=False)]):
-            column = batch.column(0)
-            num_rows += len(column)
-            nulls += column.null_count
-            nans += (pc.sum(pc.is_nan(column)).as_py() or 0) if is_float else 0
-            for i, claim in enumerate(claims):
-                values = descended(column, _steps(claim.path))
-                flags = claim.broken_by(values)
-                if count := pc.sum(flags).as_py() or 0:
-                    before, example = broken.get(i, (0, _short(values.filter(flags)[0].as_py())))
-                    broken[i] = before + count, example
-        for i, (count, example) in broken.items():
-            yield f"expected {claims[i].text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as {example}"
+            found.add(batch, [field])
+            nulls += batch.column(0).null_count
+            nans += (pc.sum(pc.is_nan(batch.column(0))).as_py() or 0) if is_float else 0
+        num_rows = found.num_rows
+        for claim, count, example in found.items():
+            yield f"expected {claim.text()} by its manifest; {count:,} of {num_rows:,} rows contradict, such as {example}"
         if num_rows != file.record_count:
             yield f"expected {file.record_count:,} rows by its manifest, decoded {num_rows:,}"
         if not is_in_file or not isinstance(field.type, PrimitiveType):
@@ -441,9 +429,9 @@ class FileFacts:
             ("NULLs", file.null_value_counts, nulls),
             *([("NaNs", file.nan_value_counts, nans)] if is_float else []),
         )
-        for name, by_id, found in stated:
-            if (expected := by_id.get(field.field_id)) is not None and expected != found:
-                yield f"expected {expected:,} {name} by its manifest, found {found:,}"
+        for name, by_id, counted in stated:
+            if (expected := by_id.get(field.field_id)) is not None and expected != counted:
+                yield f"expected {expected:,} {name} by its manifest, found {counted:,}"
 
     def _claims(self, file: DataFile | DeleteFile) -> Iterator[_Claim]:
         if isinstance(file, DataFile):
@@ -463,7 +451,7 @@ class FileFacts:
                 yield _Nulls(path, are_all=nulls > 0)
 
     def _partition_values(self, file: ContentFile, within: frozenset[int] | None = None) -> Iterator[_Claim]:
-        """The values of the partition; with `within`, of columns among these ids: others do not bind rows of a delete file."""
+        """Claims by the values of the partition; `within` limits them to columns that a delete file has, because only these bind its rows."""
         spec = self._metadata.specs[file.spec_id]
         for field, value in zip(spec.fields, file.partition, strict=True):
             transform, path = parse_transform(field.transform), self._paths.get(field.source_id)
@@ -475,11 +463,11 @@ class FileFacts:
                 continue
             result = transform.result_type(kind)
             assert isinstance(result, PrimitiveType)  # noqa: S101 - transforms give values
-            told = partition_text(replace(spec, fields=(field,)), (value,), self._paths)
-            yield _PartitionValue(path, kind, transform, partition_scalar(value, result, file.path), told)
+            shown = partition_text(replace(spec, fields=(field,)), (value,), self._paths)
+            yield _PartitionValue(path, kind, transform, partition_scalar(value, result, file.path), shown)
 
     def _has_scopes(self, file: DeleteFile) -> bool:
-        """Whether position deletes could be of another scope than the data files: else all is one partition."""
+        """Whether position deletes could have another scope than the data files; without partitions there is only one."""
         return bool(file.referenced_data_file) or any(spec.fields for spec in self._metadata.specs.values())
 
     def _paths_named_by(self, file: DeleteFile) -> list[str]:
@@ -488,7 +476,7 @@ class FileFacts:
         return sorted({path for paths in found for path in paths.to_pylist()})
 
     def _scope_faults(self, file: DeleteFile, paths: Iterable[str]) -> Iterator[str]:
-        """Position deletes reach the data files of their own spec and partition alone, and one file where they name it."""
+        """Position deletes apply only to data files of their own spec and partition, or to the one file that they reference."""
         spec = self._metadata.specs[file.spec_id]
         for path in paths:
             if file.referenced_data_file is not None and path != file.referenced_data_file:
@@ -499,12 +487,12 @@ class FileFacts:
             if data is None or (data.spec_id, data.partition) == (file.spec_id, file.partition):
                 continue  # a data file that is gone has no partition any more
             own, other = (
-                self._partition_told(spec, file),
-                self._partition_told(self._metadata.specs[data.spec_id], data),
+                self._partition_text_of(spec, file),
+                self._partition_text_of(self._metadata.specs[data.spec_id], data),
             )
             yield f"{file.path}: partition {own} by its manifest, but it deletes rows of {path}, whose partition is {other}"
 
-    def _partition_told(self, spec: PartitionSpec, file: ContentFile) -> str:
+    def _partition_text_of(self, spec: PartitionSpec, file: ContentFile) -> str:
         return f"{partition_text(spec, file.partition, self._paths) or 'none'} (spec {spec.spec_id})"
 
     @cached_property
@@ -521,26 +509,41 @@ class FileFacts:
         return read_split(Split(context, (FileScanTask(as_data, 0, as_data.file_size_bytes),)), ScanMetrics())
 
     def _by_rows(self, file: ContentFile, claims: Sequence[_Claim]) -> Iterator[str]:
-        """Those of the claims that rows contradict: how many do, and one of them."""
-        columns = {claim.path[0].field_id: replace(claim.path[0], required=False) for claim in claims}
-        order = list(columns)
-        counts, examples = [0] * len(claims), [""] * len(claims)
-        num_rows = 0
-        for batch in self._batches(file, tuple(columns.values())):
-            num_rows += batch.num_rows
-            for i, claim in enumerate(claims):
-                values = descended(batch.column(order.index(claim.path[0].field_id)), _steps(claim.path))
-                flags = claim.broken_by(values)
-                count = pc.sum(flags).as_py() or 0
-                if count and not counts[i]:
-                    examples[i] = _short(values.filter(flags)[0].as_py())
-                counts[i] += count
-        for claim, count, example in zip(claims, counts, examples, strict=True):
-            if count:
-                yield (
-                    f"{file.path}: {claim.text()} by its manifest, but {count:,} of {num_rows:,} rows contradict, such as "
-                    f"{_name(claim.path)} = {example}"
-                )
+        """The claims that rows contradict, with the number of these rows and one of their values."""
+        columns = list({claim.path[0].field_id: replace(claim.path[0], required=False) for claim in claims}.values())
+        found = _Contradictions(claims)
+        for batch in self._batches(file, columns):
+            found.add(batch, columns)
+        for claim, count, example in found.items():
+            yield (
+                f"{file.path}: {claim.text()} by its manifest, but {count:,} of {found.num_rows:,} rows contradict, such as "
+                f"{_name(claim.path)} = {example}"
+            )
+
+
+class _Contradictions:
+    """Counts the rows that contradict claims, and keeps one example for each claim."""
+
+    def __init__(self, claims: Sequence[_Claim]) -> None:
+        self.num_rows = 0
+        self._claims = claims
+        self._found: dict[int, tuple[int, str]] = {}
+
+    def add(self, batch: pa.RecordBatch, columns: Sequence[NestedField]) -> None:
+        """Compare the rows of a batch with these top-level columns."""
+        self.num_rows += batch.num_rows
+        places = {field.field_id: place for place, field in enumerate(columns)}
+        for i, claim in enumerate(self._claims):
+            values = descended(batch.column(places[claim.path[0].field_id]), _steps(claim.path))
+            flags = claim.broken_by(values)
+            if count := pc.sum(flags).as_py() or 0:
+                before, example = self._found.get(i, (0, _short(values.filter(flags)[0].as_py())))
+                self._found[i] = before + count, example
+
+    def items(self) -> Iterator[tuple[_Claim, int, str]]:
+        """Contradicted claims, each with the number of rows and an example."""
+        for i, (count, example) in sorted(self._found.items()):
+            yield self._claims[i], count, example
 
 
 def _without_path(error: ScanError, path: str) -> str:
@@ -554,10 +557,6 @@ def _steps(path: Sequence[NestedField]) -> list[int]:
         members = above.type.fields if isinstance(above.type, StructType) else ()
         steps.append([m.field_id for m in members].index(below.field_id))
     return steps
-
-
-def _one(value: pa.Scalar) -> pa.Array:
-    return pa.repeat(value, 1)
 
 
 def _name(path: Sequence[NestedField]) -> str:

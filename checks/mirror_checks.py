@@ -1,4 +1,4 @@
-"""Chooses the checks of a mirror and loads what they look at.
+"""Chooses and runs the checks of a mirror, and keeps their results.
 
 Also detects rollbacks: changes that were applied once and are no longer applied.
 """
@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import scan_core
 from checks.comparison import CheckResult
@@ -22,7 +21,7 @@ from checks.equality import (
 from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
-from checks.subject import Subject
+from checks.subject import Subject, find_recorded
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name
 from pipelines.errors import SourceError
@@ -37,32 +36,40 @@ NAME = "nothing_was_rolled_back"
 
 
 def nothing_was_rolled_back(subject: Subject) -> CheckResult:
-    """The current snapshots of the mirror and its change log hold every change that they have held before."""
+    """The current snapshots of the mirror and its change log contain every change that they contained before."""
     mirror = subject.opened.metadata
-    applied_log, applied = subject.applied
+    recorded = find_recorded(mirror, mirror.current_snapshot_id, LOG_ORDINAL)
+    applied = _last_change(mirror, LOG_ORDINAL)
     details = list(_set_back(mirror, LOG_ORDINAL, "the mirror"))
-    notes = list(_forgotten(mirror, "the mirror"))
+    notes = list(_missing_newest(mirror, "the mirror"))
     compared = {"last change applied": applied or 0}
     if subject.change_log is not None:
         log = scan_core.open_table(subject.change_log, relocate=subject.relocate).metadata
         details += _set_back(log, LAST_ORDINAL, "the change log")
-        notes += _forgotten(log, "the change log")
-        held = _held(log, LAST_ORDINAL)
-        if held is not None:
-            compared["last change in log"] = held
-            if applied is not None and applied > held:
-                details.append(f"the mirror holds changes up to {applied}, its change log only those up to {held}")
-        line = _line(log)
-        if applied_log in log.snapshots and applied_log not in line:
+        notes += _missing_newest(log, "the change log")
+        last = _last_change(log, LAST_ORDINAL)
+        if last is not None:
+            compared["last change in log"] = last
+            if applied is not None and applied > last:
+                details.append(f"the mirror has changes up to {applied}, its change log only up to {last}")
+        line = log.ancestors(log.current_snapshot_id) if log.current_snapshot_id is not None else ()
+        applied_log = int((recorded.summary.get(LOG_SNAPSHOT) if recorded else None) or 0)
+        if applied_log in log.snapshots and all(s.snapshot_id != applied_log for s in line):
             details.append(
-                f"the mirror holds the changes of snapshot {applied_log} of its change log, from which the log's current "
-                "snapshot does not descend: the log was set back, or its changes were made anew"
+                f"the mirror has the changes of snapshot {applied_log} of its change log, which is not an ancestor of the "
+                "log's current snapshot: the log was set back, or its changes were written again"
             )
     return CheckResult(NAME, not details, compared, details=[*details, *notes])
 
 
+def _last_change(metadata: TableMetadata, ordinal: str) -> int | None:
+    """The last change that the current snapshot contains; None if it is not recorded."""
+    recorded = find_recorded(metadata, metadata.current_snapshot_id, ordinal)
+    return None if recorded is None else int(recorded.summary[ordinal])
+
+
 def _set_back(metadata: TableMetadata, ordinal: str, what: str) -> Iterator[str]:
-    """A snapshot that was the current one, and holds changes that the current one does not hold."""
+    """Reports an earlier current snapshot that contains changes that the current one does not contain."""
     were_current = {entry.snapshot_id for entry in metadata.snapshot_log} or set(metadata.snapshots)
     reached = [
         (int(snapshot.summary[ordinal]), snapshot.snapshot_id)
@@ -70,38 +77,23 @@ def _set_back(metadata: TableMetadata, ordinal: str, what: str) -> Iterator[str]
         if snapshot.snapshot_id in were_current and ordinal in snapshot.summary
     ]
     last, snapshot_id = max(reached, default=(0, 0))
-    held = _held(metadata, ordinal) or 0
-    if last > held:
+    now = _last_change(metadata, ordinal) or 0
+    if last > now:
         yield (
-            f"{what} was set back: snapshot {snapshot_id} held the changes up to {last}, the current snapshot "
-            f"{metadata.current_snapshot_id} holds those up to {held}; make snapshot {snapshot_id} the current one again"
+            f"{what} was set back: snapshot {snapshot_id} has the changes up to {last}, the current snapshot "
+            f"{metadata.current_snapshot_id} only up to {now}; make snapshot {snapshot_id} the current one again"
             + (", or apply the changes again with nevermore ingest" if ordinal == LOG_ORDINAL else "")
         )
 
 
-def _forgotten(metadata: TableMetadata, what: str) -> Iterator[str]:
-    """Said where the newest snapshot is gone, which expiring old ones never takes: nothing tells what it held."""
+def _missing_newest(metadata: TableMetadata, what: str) -> Iterator[str]:
+    """Reports that the newest snapshot is gone. Expiry never removes it, and nothing else records what it contained."""
     newest = max((s.sequence_number for s in metadata.snapshots.values()), default=0)
     if metadata.last_sequence_number > newest:
         yield (
-            f"not compared: {what} has had snapshots that are newer than all that it has now "
-            f"(sequence number {metadata.last_sequence_number}, now {newest}): nothing tells what they held"
+            f"not compared: {what} had snapshots that are newer than all of its snapshots now "
+            f"(sequence number {metadata.last_sequence_number}, now {newest}); their content is unknown"
         )
-
-
-def _held(metadata: TableMetadata, ordinal: str) -> int | None:
-    """The last change that the current snapshot holds; None where it does not tell."""
-    if metadata.current_snapshot_id is None:
-        return None
-    line = metadata.ancestors(metadata.current_snapshot_id)
-    return next((int(s.summary[ordinal]) for s in line if ordinal in s.summary), None)
-
-
-def _line(metadata: TableMetadata) -> set[int]:
-    """The current snapshot and its ancestors."""
-    if metadata.current_snapshot_id is None:
-        return set()
-    return {s.snapshot_id for s in metadata.ancestors(metadata.current_snapshot_id)}
 
 
 MirrorCheck = Callable[[Subject], CheckResult]
@@ -116,11 +108,12 @@ MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
 }
 """By name, in the order in which people read them."""
 FULL_CHECK_AFTER_SECONDS = 24 * 3600.0
-"""Since all rows of a mirror were compared, after which the next check compares them all again."""
+"""Maximum time between two comparisons of all rows of a mirror."""
 KEYLESS_CHECKS = ("mirror_equals_reference", "removals_find_rows", MANIFESTS, NAME)
-"""What can be said of a table whose rows have no key (`identity: full`); `removals_find_rows` of no other.
+"""Checks of a table whose rows have no key (`identity: full`). `removals_find_rows` applies to no other table.
 
-With a key, a delete of a row that is not there leaves no wrong row: streams begin in mid-table, and events come twice.
+With a key, a delete that finds no row leaves no wrong row: a stream may begin with deletes of older rows, and events may
+be delivered twice.
 """
 KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, NAME)
 
@@ -134,12 +127,12 @@ def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
 
 
 def mirror_subject(config: Config, table: str, metadata: str | None = None) -> Subject | None:
-    """The mirror and its change log, by their current metadata files; None where nothing was ingested yet.
+    """The mirror and its change log, by their current metadata files; None if nothing was ingested yet.
 
     Args:
         config: the project.
-        table: a mirror of it.
-        metadata: an earlier metadata file of the mirror, to look at the snapshot that was current then.
+        table: a mirror of the project.
+        metadata: an earlier metadata file of the mirror, to check the snapshot that was current then.
     """
     if not has_catalog(config):
         return None
@@ -149,27 +142,24 @@ def mirror_subject(config: Config, table: str, metadata: str | None = None) -> S
     if mirror is None or log.table is None:
         return None
     settings = config.tables[table]
+    # an adopted table states its key itself; the log knows it from the first change on
+    declared = tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
     return Subject(
         table=metadata or str(mirror.metadata_location),
-        key=() if settings.identity == "full" else log.key or _declared_key(mirror),
+        key=() if settings.identity == "full" else log.key or declared,
         change_log=str(log.table.metadata_location),
         soft_delete=settings.soft_delete,
     )
 
 
-def _declared_key(mirror: Any) -> tuple[str, ...]:
-    """What an adopted table says of its key: the log knows it from the first change on."""
-    return tuple(filter(None, mirror.metadata.properties.get(KEY, "").split(",")))
-
-
 def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[CheckResult]:
-    """Checks of a mirror by name, over all rows of one state of it, whose results are kept.
+    """Run checks of a mirror by name over all of its rows, and keep the results.
 
-    What is no mirror yet passes, and is said to be what it is.
+    A table that is not a mirror yet passes, with a note.
     """
     subject = mirror_subject(config, table)
     if subject is None:
-        yield from _without_subject(config, table, names).values()
+        yield from _results_without_log(config, table, names).values()
         return
     found: dict[str, CheckResult] = {}
     began = time.time()
@@ -185,28 +175,29 @@ def run_checks(config: Config, table: str, names: Iterable[str]) -> Iterator[Che
 
 
 def snapshot_results(config: Config, table: str, metadata: str | None = None) -> KeptResults:
-    """The results of all checks of one snapshot of a mirror: those that are kept, else found out now and kept.
+    """The results of all checks of one snapshot of a mirror: kept ones, or else new ones, which are then kept.
 
-    Where an earlier snapshot has passed, only the keys that changed since are compared, unless all rows were compared
-    too long ago, or the changes cannot tell.
+    If an earlier snapshot has passed, only the keys that changed since are compared, unless the last comparison of all
+    rows is too old, or the changes cannot be used.
 
     Args:
         config: the project.
-        table: a mirror of it.
-        metadata: the metadata file by which the snapshot is the current one; None for that of the catalog.
+        table: a mirror of the project.
+        metadata: the metadata file in which the snapshot is the current one; None for the current metadata file.
     """
     names = list(checks_of(config, table))
     if metadata is not None and not parse_location(metadata).is_local:
-        return _not_compared(names, "the reference reads local files only")
+        reason = ["not compared: the reference reads local files only"]
+        return KeptResults(0, {n: CheckResult(n, passed=True, details=reason) for n in names}, None, time.time())
     subject = mirror_subject(config, table, metadata)
     if subject is None:
-        return KeptResults(0, _without_subject(config, table, names), None, time.time())
+        return KeptResults(0, _results_without_log(config, table, names), None, time.time())
     store, snapshot_id = _store(config, table, subject), _snapshot_id(subject)
     kept = store.find(snapshot_id)
     if kept is not None and set(names) <= set(kept.results):
-        # the same snapshot may have become the current one again since
+        # not kept: this snapshot may have become the current one again by a rollback
         return replace(kept, results={**kept.results, NAME: nothing_was_rolled_back(subject)})
-    made = _since_green(subject, store, names) or KeptResults(
+    made = _check_since_green(subject, store, names) or KeptResults(
         snapshot_id, {name: MIRROR_CHECKS[name](subject) for name in names}, None, time.time()
     )
     store.keep(made)
@@ -214,7 +205,7 @@ def snapshot_results(config: Config, table: str, metadata: str | None = None) ->
 
 
 def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
-    """Whether the checks of a snapshot of a mirror have passed, as far as results are kept; nothing is checked now."""
+    """Whether kept results show that a snapshot of a mirror has passed its checks; nothing is checked now."""
     subject = mirror_subject(config, table)
     if subject is None or not parse_location(subject.table).is_local:
         return False
@@ -222,31 +213,27 @@ def is_known_green(config: Config, table: str, snapshot_id: int | None) -> bool:
     return kept is not None and kept.is_green(checks_of(config, table))
 
 
-def _since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> KeptResults | None:
-    """The results by the keys that changed since the last snapshot that has passed; None where all rows are to be compared."""
+def _check_since_green(subject: Subject, store: ResultStore, names: Iterable[str]) -> KeptResults | None:
+    """Check the keys that changed since the last snapshot that passed; None if all rows must be compared."""
     snapshot_id = _snapshot_id(subject)
-    for snapshot in subject.opened.metadata.ancestors(snapshot_id)[1:] if snapshot_id else ():
-        green = store.find(snapshot.snapshot_id)
-        if green is None or not green.is_green(names):
-            continue
-        if time.time() - green.full_at > FULL_CHECK_AFTER_SECONDS:
-            _log.info(
-                "%s: all rows are compared: they were last %s seconds ago", subject.table, FULL_CHECK_AFTER_SECONDS
-            )
-            return None
-        found = check_changed_keys(subject, green.snapshot_id)
-        if isinstance(found, NeedsAllRows):
-            _log.info("%s: all rows are compared: %s", subject.table, found.reason)
-            return None
-        found[MANIFESTS] = manifests_match_files(subject, since=green.snapshot_id)
-        found[NAME] = nothing_was_rolled_back(subject)
-        return KeptResults(snapshot_id, {n: found[n] for n in names}, green.snapshot_id, green.full_at)
-    return None
-
-
-def _not_compared(names: Iterable[str], reason: str) -> KeptResults:
-    passed = {name: CheckResult(name, passed=True, details=[f"not compared: {reason}"]) for name in names}
-    return KeptResults(0, passed, None, time.time())
+    earlier = subject.opened.metadata.ancestors(snapshot_id)[1:] if snapshot_id else ()
+    results = ((snapshot.snapshot_id, store.find(snapshot.snapshot_id)) for snapshot in earlier)
+    green_id, green = next(((i, kept) for i, kept in results if kept is not None and kept.is_green(names)), (0, None))
+    if green is None:
+        return None
+    if time.time() - green.full_at > FULL_CHECK_AFTER_SECONDS:
+        found: Iterable[CheckResult] | NeedsAllRows = NeedsAllRows(
+            f"the last comparison of all rows is more than {FULL_CHECK_AFTER_SECONDS:.0f} seconds old"
+        )
+    else:
+        found = check_changed_keys(subject, green_id)
+    if isinstance(found, NeedsAllRows):
+        _log.info("%s: comparing all rows: %s", subject.table, found.reason)
+        return None
+    made = {result.name: result for result in found}
+    made[MANIFESTS] = manifests_match_files(subject, since=green_id)
+    made[NAME] = nothing_was_rolled_back(subject)
+    return KeptResults(snapshot_id, {n: made[n] for n in names}, green_id, green.full_at)
 
 
 def _snapshot_id(subject: Subject) -> int:
@@ -256,30 +243,27 @@ def _snapshot_id(subject: Subject) -> int:
 def _store(config: Config, table: str, subject: Subject) -> ResultStore:
     mirror = find_table(open_catalog(config), table)
     if mirror is None:
-        raise SourceError(f"{table} has vanished")
+        raise SourceError(f"{table} no longer exists")
     return ResultStore(subject, storage_of(mirror), metadata_location(mirror))
 
 
-def _without_subject(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:
-    """The results where there is nothing to compare with; they fail if there was."""
+def _results_without_log(config: Config, table: str, names: Iterable[str]) -> dict[str, CheckResult]:
+    """The results for a table that cannot be compared; they fail if it has had a change log before."""
     found = find_table(open_catalog(config), table) if has_catalog(config) else None
-    if found is not None and newest_property(found, LOG_SNAPSHOT):
-        reason = (
-            f"{table} follows the change log {change_log_name(table)}, which the catalog does not have any more, so nothing "
-            "tells whether its rows are right; register the log again, or build the mirror anew"
-        )
-        return {name: CheckResult(name, passed=False, details=[reason]) for name in names}
-    reason = _why_not_compared(config, table)
-    return {name: CheckResult(name, passed=True, details=[reason]) for name in names}
-
-
-def _why_not_compared(config: Config, table: str) -> str:
-    found = find_table(open_catalog(config), table) if has_catalog(config) else None
+    passed = True
     if found is None:
-        return f"{table} does not exist yet: nothing to compare"
-    if newest_property(found, LOG_ORDINAL) is not None:
-        return f"{table} has no change log, like an adopted table before its first change: nothing to compare it with"
-    return (
-        f"{table} exists, but is no mirror: others made it, and no change log is applied to it, so there is nothing to "
-        f"compare; nevermore adopt {table} makes it one, or says why it cannot"
-    )
+        reason = f"{table} does not exist yet: nothing to compare"
+    elif newest_property(found, LOG_SNAPSHOT):
+        passed = False
+        reason = (
+            f"the change log {change_log_name(table)} of {table} is no longer in the catalog, so its rows cannot be "
+            "checked; register the log again, or rebuild the mirror"
+        )
+    elif newest_property(found, LOG_ORDINAL) is not None:
+        reason = f"{table} has no change log, like an adopted table before its first change: nothing to compare it with"
+    else:
+        reason = (
+            f"{table} exists, but is not a mirror: another program created it, and no change log is applied to it, so there "
+            f"is nothing to compare; nevermore adopt {table} turns it into a mirror, or says why it cannot"
+        )
+    return {name: CheckResult(name, passed=passed, details=[reason]) for name in names}

@@ -1,9 +1,10 @@
 """Published tables against DuckDB: the same SQL over the change log must give the same rows."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import cached_property
 from typing import Any
 
 import duckdb
@@ -12,23 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-import scan_core
-from checks.comparison import CheckResult, sample, surplus_rows
-from checks.equality import applied_ordinal
-from checks.kept_results import KeptResults
+from checks.comparison import MOST_OFFENDING_KEYS, CheckResult, sample, surplus_rows
+from checks.equality import in_type
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import compare_manifests
 from checks.mirror_checks import is_known_green, mirror_subject, snapshot_results
 from checks.reference import sql_columns
 from checks.reference.expected_rows import fold_log, live_rows
 from checks.reference.sql_columns import open_connection
-from pipelines.config.project import Config
+from pipelines.config.project import Config, PublishedConfig
 from pipelines.config.publish_partition import PublishedPartition
 from pipelines.errors import ConfigError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.publish.audit import StagedRows, Verdict
 from pipelines.publish.lineage.sql_functions import unrepeatable
-from pipelines.publish.query import arguments, published_entry, published_query
+from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query
 from pipelines.publish.state import Origin, Provenance, provenance_of, query_hash
 from scan_core import (
     FilesAhead,
@@ -38,6 +37,7 @@ from scan_core import (
     ScanPlan,
     Schema,
     Split,
+    Table,
     Type,
     arrow_type,
     count_split,
@@ -310,178 +310,208 @@ def keys_of_rows(rows: pa.Table, partition: PublishedPartition, kind: Type) -> p
         kind: Iceberg type of that column.
     """
     column = rows.column(partition.column).cast(arrow_type(kind)).combine_chunks()
-    physical = parse_transform(partition.transform).apply(column, kind)
-    distinct = pc.unique(physical)
-    identity = PublishedPartition(partition.column, "value", "identity")
-    found = [_key(partition, identity, value, kind) for value in distinct]
-    return pa.array(found, pa.string()).take(pc.index_in(physical, distinct))
-
-
-def _key(partition: PublishedPartition, identity: PublishedPartition, value: pa.Scalar, kind: Type) -> str:
-    """Of a value of the partition field, in the form of manifests."""
-    if partition.transform == "identity":
-        physical = identity.physical_values(pa.array([value.as_py()], arrow_type(kind)), kind).pop()
-    elif pa.types.is_date32(value.type):
-        physical = value.cast(pa.int32()).as_py()
+    transformed = parse_transform(partition.transform).apply(column, kind)
+    distinct = pc.unique(transformed)
+    if partition.transform == "identity":  # values as manifests store them
+        identity = PublishedPartition(partition.column, "value", "identity")
+        physical = [
+            identity.physical_values(pa.array([value.as_py()], arrow_type(kind)), kind).pop() for value in distinct
+        ]
     else:
-        physical = value.as_py()
-    return partition.key_of(physical, kind)
+        physical = (distinct.cast(pa.int32()) if pa.types.is_date32(distinct.type) else distinct).to_pylist()
+    keys = [partition.key_of(value, kind) for value in physical]
+    return pa.array(keys, pa.string()).take(pc.index_in(transformed, distinct))
 
 
 NAME = "published_equals_duckdb"
-MOST_BYTES = 2 * 1024**3
-"""Of data files of the mirrors, beyond which the rows are not made again: all of them are held in memory."""
+MAX_BYTES = 2 * 1024**3
+"""Maximum size of the mirrors' data files that are compared, because all of their rows are in memory at once."""
 
 
-def published_equals_duckdb(config: Config, name: str, *, most_bytes: int = MOST_BYTES) -> CheckResult:
-    """The rows of a published table, as a multiset, are those that DuckDB computes; sums of floats need only be close.
+def published_equals_duckdb(config: Config, name: str, *, max_bytes: int = MAX_BYTES) -> CheckResult:
+    """The rows of a published table, as a multiset, equal those that DuckDB computes; sums of floats need only be close.
 
     Args:
         config: the project.
         name: an entry of `published`.
-        most_bytes: of the mirrors' data files; more are not compared.
+        max_bytes: maximum size of the mirrors' data files; larger ones are not compared.
 
     Raises:
         ConfigError: an unknown name, or SQL that cannot run.
     """
-    return _result(lambda: _Comparison(config, name, most_bytes))
-
-
-def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, most_bytes: int = MOST_BYTES) -> CheckResult:
-    """As `published_equals_duckdb`, over exactly the rows that a run has staged."""
-    return _result(lambda: _Comparison(config, staged.name, most_bytes, staged))
-
-
-def _result(prepare: Callable[[], "_Comparison"]) -> CheckResult:
     try:
-        comparison = prepare()
-        parts = list(comparison.parts())
+        table, provenance = _published_table(config, name)
+        unknown = "no snapshot records what the rows were made from"
+        comparison = _Comparison(config, name, max_bytes, table.schema, table.scan().to_table(), provenance, unknown)
+        return _compare_parts(comparison, list(comparison.parts()))
     except NotComparableError as reason:
         return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
+
+
+def staged_rows_equal_duckdb(config: Config, staged: StagedRows, *, max_bytes: int = MAX_BYTES) -> CheckResult:
+    """As `published_equals_duckdb`, over exactly the rows that a run has staged."""
+    origin = Origin(staged.query, staged.sources)
+    made = Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
+    try:
+        _published_table(config, staged.name)
+        schema, rows = staged_scan(staged).schema, staged_table(staged)
+        comparison = _Comparison(config, staged.name, max_bytes, schema, rows, made, "no partition was made")
+        return _compare_parts(comparison, list(comparison.parts()))
+    except NotComparableError as reason:
+        return CheckResult(NAME, passed=True, details=[f"not compared: {reason}"])
+
+
+def _published_table(config: Config, name: str) -> tuple[Table, Provenance]:
+    """The table, and what its rows were made from."""
+    mode = published_entry(config, name).mode
+    if mode != "replace":
+        raise NotComparableError(f"mode: {mode} keeps rows of earlier states of the mirrors")
+    table = find_table(open_catalog(config), name) if has_catalog(config) else None
+    if table is None:
+        raise NotComparableError(f"{name} does not exist yet")
+    return open_table(table), provenance_of(table)
+
+
+def _compare_parts(comparison: "_Comparison", parts: Sequence["_Part"]) -> CheckResult:
     rows = sum(part.actual.num_rows for part in parts)
     compared = {"rows published": rows, "rows by DuckDB": sum(part.expected.num_rows for part in parts)}
     if left_out := comparison.rows.num_rows - rows:
         compared["rows not compared"] = left_out
-    details, offending = [], []
+    wrong, notes, offending = [], [], []
     for part in parts:
+        text = part.partitions.text()
         more, fewer, num_more, num_fewer = surplus_rows(part.actual, part.expected, part.close)
         if not num_more and not num_fewer:
             continue
         if comparison.is_undetermined(part):
-            details.append(
-                f"not compared: ties: DuckDB gives other rows for {part.text} when it reads in another order"
-            )
+            notes.append(f"not compared: ties: DuckDB gives other rows for {text} when it reads in another order")
             continue
-        details += [f"{num_more:,} rows of {part.text} are published that DuckDB does not compute"] if num_more else []
-        details += [f"{num_fewer:,} rows that DuckDB computes for {part.text} are not published"] if num_fewer else []
+        wrong += [f"{num_more:,} rows of {text} are published that DuckDB does not compute"] if num_more else []
+        wrong += [f"{num_fewer:,} rows that DuckDB computes for {text} are not published"] if num_fewer else []
         offending += [*sample(more), *sample(fewer)]
-    failed = any(not text.startswith("not compared") for text in details)
-    return CheckResult(NAME, not failed, compared, offending[:20], details)
+    return CheckResult(NAME, not wrong, compared, offending[:MOST_OFFENDING_KEYS], [*wrong, *notes])
+
+
+@dataclass(frozen=True)
+class _Only:
+    """The partitions with these keys."""
+
+    keys: frozenset[str]
+
+    def text(self) -> str:
+        return f"partitions {_shortened(self.keys)}"
+
+    def rows(self, row_keys: pa.Array) -> pa.Array:
+        """For each row, by the key of its partition, whether it is among them."""
+        return pc.is_in(row_keys, pa.array(sorted(self.keys), pa.string()))
+
+
+@dataclass(frozen=True)
+class _AllBut:
+    """All partitions, or all of a table without partitions, except these keys."""
+
+    keys: frozenset[str]
+
+    def text(self) -> str:
+        return f"all partitions but {_shortened(self.keys)}" if self.keys else "the table"
+
+    def rows(self, row_keys: pa.Array) -> pa.Array:
+        return pc.invert(_Only(self.keys).rows(row_keys))
+
+
+def _shortened(keys: frozenset[str]) -> str:
+    return ", ".join(sorted(keys)[:5]) + (", ..." if len(keys) > 5 else "")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of one origin: all of the table, or some partitions."""
+    """Rows that were made from the same snapshots by the same SQL."""
 
     origin: Origin
-    keys: frozenset[str]
-    others: bool
-    text: str
+    partitions: _Only | _AllBut
     actual: pa.Table
     expected: pa.Table
-    close: frozenset[str] = field(default_factory=frozenset)
+    close: frozenset[str]
 
 
+@dataclass(frozen=True)
 class _Comparison:
-    def __init__(self, config: Config, name: str, most_bytes: int, staged: StagedRows | None = None) -> None:
-        self._config = config
-        self._entry = published_entry(config, name)
-        self._query = published_query(config, name)
-        if self._entry.mode != "replace":
-            raise NotComparableError(f"mode: {self._entry.mode} keeps rows of earlier states of the mirrors")
-        catalog = open_catalog(config) if has_catalog(config) else None
-        table = None if catalog is None else find_table(catalog, name)
-        if catalog is None or table is None:
-            raise NotComparableError(f"{name} does not exist yet")
-        self._most_bytes = most_bytes
-        self._mirrors = {t: find_table(catalog, t) for t in self._query.tables}
-        self._hash = query_hash(config, self._entry)
-        self._why_without_origin = "no snapshot tells what the rows were made from"
-        if staged is None:
-            self._provenance: Provenance = provenance_of(table)
-            scan = scan_core.open_table(table).scan()
-            self.rows = scan.to_table()
-        else:
-            origin = Origin(staged.query, staged.sources)
-            self._why_without_origin = "no partition was made"
-            self._provenance = (
-                Provenance(rest=origin) if staged.keys is None else Provenance(dict.fromkeys(staged.keys, origin))
-            )
-            scan = staged_scan(staged)
-            self.rows = staged_table(staged)
-        self._schema = scan.schema
-        partition = self._entry.partitioning
-        kind = None if partition is None else self._schema.find(partition.column).type
-        self._keys = None if partition is None or kind is None else keys_of_rows(self.rows, partition, kind)
+    """The rows of a published table, or those that a run has staged, and what they were made from."""
+
+    config: Config
+    name: str
+    max_bytes: int
+    schema: Schema
+    rows: pa.Table
+    provenance: Provenance
+    why_without_origin: str
+
+    @cached_property
+    def query(self) -> PublishedQuery:
+        return published_query(self.config, self.name)
+
+    @cached_property
+    def entry(self) -> PublishedConfig:
+        return published_entry(self.config, self.name)
+
+    @cached_property
+    def row_keys(self) -> pa.Array | None:
+        """The partition key of each row; None for a table without partitions."""
+        return self._keys_of(self.rows)
+
+    def _keys_of(self, rows: pa.Table) -> pa.Array | None:
+        partition = self.entry.partitioning
+        return None if partition is None else keys_of_rows(rows, partition, self.schema.find(partition.column).type)
 
     def parts(self) -> Iterator[_Part]:
         """The table in parts of one origin each, with the rows that DuckDB computes for them."""
-        if not self._schema.fields or any(not isinstance(f.type, PrimitiveType) for f in self._schema.fields):
+        if not self.schema.fields or any(not isinstance(f.type, PrimitiveType) for f in self.schema.fields):
             raise NotComparableError("the result has nested columns")
         by_origin: dict[tuple[Any, ...], tuple[Origin, set[str]]] = {}
-        for key, origin in self._provenance.made.items():
+        for key, origin in self.provenance.made.items():
             same = (origin.query, *sorted(origin.snapshots.items()))
             by_origin.setdefault(same, (origin, set()))[1].add(key)
-        made, found, reason = frozenset(self._provenance.made), 0, self._why_without_origin
-        todo = [(origin, frozenset(keys), False) for origin, keys in by_origin.values()]
-        if self._provenance.rest is not None:
-            todo.append((self._provenance.rest, made, True))
-        for origin, keys, others in todo:
-            if origin.query != self._hash:
-                reason = "the rows were made by other SQL or settings than the config has now"
-                continue
-            shown = ", ".join(sorted(keys)[:5]) + (", ..." if len(keys) > 5 else "")
-            text = ("the table" if not keys else f"all partitions but {shown}") if others else f"partitions {shown}"
-            expected, close = self._expected(origin, keys, others=others)
+        todo: list[tuple[Origin, _Only | _AllBut]] = [(origin, _Only(frozenset(k))) for origin, k in by_origin.values()]
+        if self.provenance.rest is not None:
+            todo.append((self.provenance.rest, _AllBut(frozenset(self.provenance.made))))
+        current = [(o, partitions) for o, partitions in todo if o.query == query_hash(self.config, self.entry)]
+        if not current:
+            changed = "the rows were made by other SQL or settings than the config has now"
+            raise NotComparableError(changed if todo else self.why_without_origin)
+        for origin, partitions in current:
+            expected, close = self._expected(origin, partitions)
             actual = self.rows.select(expected.column_names)
-            if self._keys is not None:
-                actual = actual.filter(_within(self._keys, keys, others=others))
-            found += 1
-            yield _Part(origin, keys, others, text, actual, expected, close)
-        if not found:
-            raise NotComparableError(reason)
+            if self.row_keys is not None:
+                actual = actual.filter(partitions.rows(self.row_keys))
+            yield _Part(origin, partitions, actual, expected, close)
 
     def is_undetermined(self, part: _Part) -> bool:
         """Whether DuckDB itself computes other rows when the mirrors' rows come in another order."""
-        again, _ = self._expected(part.origin, part.keys, others=part.others, is_reversed=True)
+        again, _ = self._expected(part.origin, part.partitions, is_reversed=True)
         return any(surplus_rows(part.expected, again, part.close)[2:])
 
     def _expected(
-        self, origin: Origin, keys: frozenset[str], *, others: bool, is_reversed: bool = False
+        self, origin: Origin, partitions: _Only | _AllBut, *, is_reversed: bool = False
     ) -> tuple[pa.Table, frozenset[str]]:
         schemas, rows = self._sources(origin)
-        tree = self._query.in_full(schemas)
+        tree = self.query.in_full(schemas)
         if tree is None:
             raise NotComparableError("the SQL is not understood well enough")
-        partition = self._entry.partitioning
         runs: list[str | None] = [None]
-        if partition is not None and self._query.depends_on_partition:
-            existing = set() if self._keys is None else set(pc.unique(self._keys).to_pylist())
-            runs = list(sorted(existing - keys) if others else sorted(keys))
+        if self.entry.partitioning is not None and self.query.depends_on_partition:
+            existing = set(pc.unique(self.row_keys).to_pylist())
+            runs = sorted(partitions.keys if isinstance(partitions, _Only) else existing - partitions.keys)
         parts, close = [], frozenset[str]()
         with open_connection() as connection:
-            for table, view in self._query.view_names.items():
-                connection.register(view, _reversed(rows[table]) if is_reversed else rows[table])
+            for table, view in self.query.view_names.items():
+                backwards = pa.array(np.arange(rows[table].num_rows)[::-1])
+                connection.register(view, rows[table].take(backwards) if is_reversed else rows[table])
             for key in runs:
-                sql = duckdb_sql(tree, arguments(self._query, self._entry, key))
-                made, loose = self._run(connection, sql)
+                made, loose = self._run(connection, duckdb_sql(tree, arguments(self.query, self.entry, key)))
                 close |= loose
-                wanted = keys if key is None else frozenset({key})
-                if partition is not None:
-                    kind = self._schema.find(partition.column).type
-                    made = made.filter(
-                        _within(keys_of_rows(made, partition, kind), wanted, others=others and key is None)
-                    )
+                if (keys := self._keys_of(made)) is not None:
+                    # a run for one partition publishes the rows of this partition alone
+                    made = made.filter((partitions if key is None else _Only(frozenset({key}))).rows(keys))
                 parts.append(made)
         if not parts:
             raise NotComparableError("the table has no partitions")
@@ -493,7 +523,7 @@ class _Comparison:
             connection.execute(f"CREATE OR REPLACE TEMP TABLE made AS {sql}")
             found = connection.execute("DESCRIBE made").fetchall()
             by_name = {row[0].lower(): (row[0], row[1]) for row in found}
-            fields = [f for f in self._schema.fields if f.name.lower() in by_name]
+            fields = [f for f in self.schema.fields if f.name.lower() in by_name]
             if len(fields) < len(found):
                 raise NotComparableError("the table does not have all columns of the SQL")
             cast = ", ".join(
@@ -508,74 +538,63 @@ class _Comparison:
         return pa.table(columns, names=[f.name for f in fields]), frozenset(loose)
 
     def _sources(self, origin: Origin) -> tuple[dict[str, Schema], dict[str, pa.Table]]:
-        """Schemas and living rows of the mirrors, as they were read; times without zone, as those of UTC."""
-        scans, locations = {}, {}
-        for table, mirror in self._mirrors.items():
+        """Schemas and live rows of the mirrors at the snapshots that were read; times without a zone are in UTC."""
+        catalog = open_catalog(self.config)
+        scans = {}
+        for table in self.query.tables:
+            mirror = find_table(catalog, table)
             if mirror is None:
-                raise NotComparableError(f"{table} does not exist any more")
-            opened = scan_core.open_table(mirror)
+                raise NotComparableError(f"{table} no longer exists")
+            opened = open_table(mirror)
             wanted = origin.snapshots.get(table)
             if wanted is not None and wanted not in opened.metadata.snapshots:
                 raise NotComparableError(f"snapshot {wanted} of {table} has expired")
             is_current = wanted == opened.metadata.current_snapshot_id
-            locations[table] = str(mirror.metadata_location)
             scans[table] = opened.scan() if wanted is None or is_current else opened.scan().as_of(wanted)
         schemas = {table: scan.schema for table, scan in scans.items()}
         size = sum(task.data_file.file_size_bytes for scan in scans.values() for task in scan.plan().tasks)
-        if size > self._most_bytes:
-            raise NotComparableError(f"the mirrors hold {size:,} bytes, more than {self._most_bytes:,}")
+        if size > self.max_bytes:
+            raise NotComparableError(f"the mirrors have {size:,} bytes, more than {self.max_bytes:,}")
         rows = {}
-        for table, columns in self._query.columns(schemas).items():
+        for table, columns in self.query.columns(schemas).items():
             wanted = origin.snapshots.get(table)
-            is_current = wanted == scans[table].table.metadata.current_snapshot_id
-            alive = self._demanded(scans[table], table, columns)
+            opened = scans[table].table
+            alive = self._rows_by_log(scans[table], table, columns)
             if alive is None:
-                alive = live_rows(locations[table], snapshot_id=None if is_current else wanted, columns=columns)
-            rows[table] = _without_zones(alive.slice(0, 0) if wanted is None else alive)
+                past = None if wanted == opened.metadata.current_snapshot_id else wanted
+                alive = live_rows(opened.metadata_path, snapshot_id=past, columns=columns)
+            alive = alive.slice(0, 0) if wanted is None else alive
+            naive = [pa.timestamp(f.type.unit) if pa.types.is_timestamp(f.type) else f.type for f in alive.schema]
+            rows[table] = alive.cast(pa.schema(list(zip(alive.column_names, naive, strict=True))))
         return schemas, rows
 
-    def _demanded(self, scan: Scan, table: str, columns: Sequence[str]) -> pa.Table | None:
-        """The rows that the log of a mirror demands at a snapshot; None where its files are known to have just these rows.
+    def _rows_by_log(self, scan: Scan, table: str, columns: Sequence[str]) -> pa.Table | None:
+        """The rows that the log of a mirror requires at a snapshot; None if its files are known to have these rows.
 
-        Also None for a table without a log, whose files are all there is to read.
+        Also None for a table without a log, of which there are only the files.
         """
         snapshot = scan.snapshot
-        if snapshot is None or is_known_green(self._config, table, snapshot.snapshot_id):
+        if snapshot is None or is_known_green(self.config, table, snapshot.snapshot_id):
             return None
-        subject = mirror_subject(self._config, table)
+        subject = mirror_subject(self.config, table)
         if subject is None or subject.change_log is None:
             return None
-        if subject.why_not_by_log is not None:
-            raise NotComparableError(f"{table} has not passed its checks, and {subject.why_not_by_log}")
-        if subject.soft_delete:
-            raise NotComparableError(f"{table} has not passed its checks, and its log does not tell rows that are gone")
-        ordinal = applied_ordinal(subject, snapshot.snapshot_id)
-        if ordinal is None:
-            raise NotComparableError(f"{table} has not passed its checks, and does not tell what of its log it holds")
+        ordinal = subject.applied_ordinal(snapshot.snapshot_id)
+        why_not = subject.why_not_by_log
+        if why_not is None and subject.soft_delete:
+            why_not = "its log does not have the rows that are flagged as deleted"
+        if why_not is None and ordinal is None:
+            why_not = "it does not record which changes of its log it contains"
+        if why_not is not None:
+            raise NotComparableError(f"{table} has not passed its checks, and {why_not}")
         rows = fold_log(subject.change_log, subject.key, up_to_ordinal=ordinal, adopted=subject.adopted).rows
-        found = []
-        for column in scan.select(*columns).arrow_schema:
-            if column.name not in rows.column_names:  # dropped by the source
-                found.append(pa.nulls(rows.num_rows, column.type))
-            elif isinstance(column.type, pa.BaseExtensionType):
-                found.append(rows.column(column.name))
-            else:  # the table's type may be wider
-                found.append(rows.column(column.name).cast(column.type))
+        found = [
+            in_type(rows.column(f.name), f.type)
+            if f.name in rows.column_names
+            else pa.nulls(rows.num_rows, f.type)  # dropped by the source
+            for f in scan.select(*columns).arrow_schema
+        ]
         return pa.table(found, names=list(columns))
-
-
-def _within(row_keys: pa.Array, keys: frozenset[str], *, others: bool) -> pa.Array:
-    inside = pc.is_in(row_keys, pa.array(sorted(keys), pa.string()))
-    return pc.invert(inside) if others else inside
-
-
-def _without_zones(rows: pa.Table) -> pa.Table:
-    naive = [pa.timestamp(f.type.unit) if pa.types.is_timestamp(f.type) else f.type for f in rows.schema]
-    return rows.cast(pa.schema(list(zip(rows.column_names, naive, strict=True))))
-
-
-def _reversed(rows: pa.Table) -> pa.Table:
-    return rows.take(pa.array(np.arange(rows.num_rows)[::-1]))
 
 
 class ProjectAuditor:
@@ -586,7 +605,8 @@ class ProjectAuditor:
         found: list[Verdict] = []
         for table, scan in scans.items():
             kept = snapshot_results(config, table, scan.table.metadata_path)
-            found += [_verdict(table, result, _how(kept)) for result in kept.results.values()]
+            how = "" if kept.since is None else f"since snapshot {kept.since}: "
+            found += [_verdict(table, result, how) for result in kept.results.values()]
         return found
 
     def rows(self, config: Config, staged: StagedRows) -> Sequence[Verdict]:
@@ -616,10 +636,6 @@ def check_published(config: Config, name: str) -> Iterator[CheckResult]:
         return
     table = open_table(found)
     yield compare_manifests(table, table.metadata.current_snapshot)
-
-
-def _how(kept: KeptResults) -> str:
-    return "" if kept.since is None else f"since snapshot {kept.since}: "
 
 
 def _verdict(table: str, result: CheckResult, how: str = "") -> Verdict:

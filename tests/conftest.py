@@ -24,8 +24,8 @@ DEMO_FILES = ("tests/docs/test_examples.py", "tests/end_to_end/")
 class FileScheduling(LoadScopeScheduling):
     """A file of tests goes to one process, so that what its tests share is made once; so do all files of the demo.
 
-    `--dist loadgroup` would not do: pytest 9.2 ignores the names by which xdist 3.8 tells groups, without a word. Files
-    keep the order of their names: those that start Spark come first, and a quick one is what the last process waits for.
+    `--dist loadgroup` is not possible: pytest 9.2 ignores the names by which xdist 3.8 distinguishes groups. Files keep the
+    order of collection, in which the long ones come first, so that at the end one process waits for a quick file at most.
     """
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
@@ -34,6 +34,13 @@ class FileScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return "demo" if nodeid.startswith(DEMO_FILES) else nodeid.split("::", 1)[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The demo and its documentation first, then files that start Spark, then all other files."""
+    with_spark = {item.path for item in items if item.get_closest_marker("spark")}
+    items.sort(key=lambda item: 0 if item.nodeid.startswith(DEMO_FILES) else 1 if item.path in with_spark else 2)
 
 
 @pytest.hookimpl(optionalhook=True)

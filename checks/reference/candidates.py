@@ -16,6 +16,7 @@ from checks.reference import sql_columns
 from checks.reference.facts import FileFacts, RefusedError, TableFacts, positions, read_avro
 from checks.reference.sql_columns import Shape, arrow_shape, parquet_shapes
 
+_EXACT = decimal.Context(prec=80)
 _LOGICAL = {
     "date": pa.date32(),
     "time-micros": pa.time64("us"),
@@ -134,9 +135,8 @@ def _value(value: Any, schema: Any) -> Any:
     if kind == "map":
         return [(k, _value(v, schema["values"])) for k, v in value.items()]
     if logical == "decimal":
-        unscaled = int.from_bytes(value, "big", signed=True)
-        sign, digits = int(unscaled < 0), tuple(map(int, str(abs(unscaled))))
-        return decimal.Decimal((sign, digits, -schema.get("scale", 0)))
+        unscaled = decimal.Decimal(int.from_bytes(value, "big", signed=True))
+        return unscaled.scaleb(-schema.get("scale", 0), _EXACT)
     return value
 
 
@@ -174,7 +174,7 @@ class Workspace:
         paths = [self.table.local(f.path) for f in files]
         if files[0].format == "parquet":
             shape = self.shapes[paths[0]]
-            listed = ", ".join(_string(p) for p in paths)
+            listed = ", ".join(sql_columns.string_literal(p) for p in paths)
             source = (
                 f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false, "
                 "binary_as_string = false)"
@@ -236,8 +236,7 @@ def candidates(workspace: Workspace, files: Sequence[FileFacts], fields: Sequenc
     for number, file in enumerate(files):
         parquet = file.format == "parquet"
         shape = workspace.shapes[workspace.table.local(file.path)] if parquet else number
-        constants = tuple(v for v in file.partition)
-        groups.setdefault((file.format, shape, file.spec_id, constants), []).append(file)
+        groups.setdefault((file.format, shape, file.spec_id, file.partition), []).append(file)
     facts = workspace.name("files")
     workspace.connection.register(facts, _file_facts(workspace, files))
     selects = []
@@ -279,10 +278,6 @@ def _file_facts(workspace: Workspace, files: Sequence[FileFacts]) -> pa.Table:
             "first_row_id": pa.array([f.first_row_id for f in files], pa.int64()),
         }
     )
-
-
-def _string(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 _FILE_PATH, _POS = 2147483546, 2147483545

@@ -11,7 +11,7 @@ import pyarrow as pa
 from checks.reference import sql_columns
 from checks.reference.candidates import Workspace, candidates, equality_conditions, position_condition
 from checks.reference.facts import RefusedError, TableFacts, read_table_facts
-from checks.reference.sql_columns import open_connection
+from checks.reference.sql_columns import open_connection, string_literal
 
 Field = Mapping[str, Any]
 
@@ -84,11 +84,8 @@ def put_before(
 
 def _struct(fields: Sequence[Field], values: Mapping[str, str]) -> str:
     """A struct of these fields, of values by name; NULL where there is none."""
-    members = (
-        f"{name} := CAST({values.get(f['name'], 'NULL')} AS {sql_columns.nested_sql_type(f['type'])})"
-        for name, f in zip(sql_columns.member_names(fields), fields, strict=True)
-    )
-    return f"struct_pack({', '.join(members)})"
+    casts = [f"CAST({values.get(f['name'], 'NULL')} AS {sql_columns.nested_sql_type(f['type'])})" for f in fields]
+    return sql_columns.struct_pack(fields, casts)
 
 
 @dataclass(frozen=True)
@@ -105,6 +102,12 @@ class Members:
     def of_after(self, name: str, relation: str = "") -> str:
         """SQL for a member of `after`, of a relation with its dot."""
         return f"struct_extract_at({relation}after, {self.after.index(name) + 1})"
+
+    def keys(self, key: Sequence[str]) -> tuple[str, str]:
+        """SQL for the key columns before and after a change, as k0, k1, ..."""
+        old = ", ".join(f"{self.of_key(k)} AS k{i}" for i, k in enumerate(key))
+        new = ", ".join(f"{self.of_after(k)} AS k{i}" for i, k in enumerate(key))
+        return old, new
 
 
 def replay(
@@ -188,7 +191,7 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], m
         value = members.of_after(name, "a.")
         if name in found:
             joins.append(
-                f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = {_text(name)} "
+                f"LEFT JOIN replay_sources AS s{i} ON s{i}.ordinal = a.ordinal AND s{i}.name = {string_literal(name)} "
                 f"LEFT JOIN replay_changes AS e{i} ON e{i}.ordinal = s{i}.source"
             )
             value = f"CASE WHEN s{i}.source IS NULL THEN {value} ELSE {members.of_after(name, f'e{i}.')} END"
@@ -198,20 +201,14 @@ def _final_rows(connection: duckdb.DuckDBPyConnection, columns: Sequence[str], m
 
 def deleted_keys(log: str, key: Sequence[str], members: Members) -> str:
     """SQL for keys that a change removed and none brought back, as k0, k1, ...; call after `replay`."""
-    positions = range(len(key))
-    keys = ", ".join(f"k{i}" for i in positions)
-    old = ", ".join(f"{members.of_key(k)} AS k{i}" for i, k in enumerate(key))
-    truncated = f"SELECT {old} FROM {log} WHERE op <> 't' AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
-    new = ", ".join(f"{members.of_after(k)} AS k{i}" for i, k in enumerate(key))
-    truncated_new = (
-        f"SELECT {new} FROM {log} WHERE op NOT IN ('t', 'd') "
-        f"AND ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't')"
-    )
-    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in positions)
-    gone = f"SELECT {keys} FROM replay_actions WHERE NOT upsert"
+    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    old, new = members.keys(key)
+    same = " AND ".join(f"a.k{i} IS NOT DISTINCT FROM g.k{i}" for i in range(len(key)))
+    truncated = f"FROM {log} WHERE ordinal < (SELECT max(ordinal) FROM {log} WHERE op = 't') AND op"
     return (
-        f"SELECT DISTINCT {keys} FROM ({gone} UNION ALL {truncated} UNION ALL {truncated_new}) AS g "
-        f"WHERE NOT EXISTS (SELECT 1 FROM replay_actions AS a WHERE a.recency = 1 AND a.upsert AND {same})"
+        f"SELECT DISTINCT {keys} FROM (SELECT {keys} FROM replay_actions WHERE NOT upsert "
+        f"UNION ALL SELECT {old} {truncated} <> 't' UNION ALL SELECT {new} {truncated} NOT IN ('t', 'd')) AS g "
+        f"WHERE NOT EXISTS (SELECT 1 FROM replay_actions AS a WHERE a.recency = 1 AND a.upsert AND {same}) ORDER BY ALL"
     )
 
 
@@ -229,7 +226,7 @@ def replay_rows(
     new = ", ".join(f"{members.of_after(c)} AS v{i}" for i, c in enumerate(columns))
     old = ", ".join(f"{members.of_key(c) if c in members.key else 'NULL'} AS v{i}" for i, c in enumerate(columns))
     values = ", ".join(f"v{i}" for i in range(len(columns)))
-    known = ", ".join(_text(c) for c in columns)
+    known = ", ".join(string_literal(c) for c in columns)
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE replay_steps AS
@@ -274,7 +271,8 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     by_name = sorted(range(len(columns)), key=lambda i: columns[i])
     order = ", ".join(f"v{i} NULLS FIRST" for i in by_name)
     same = " AND ".join(
-        f"(r.v{i} IS NOT DISTINCT FROM s.v{i} OR list_contains(s.lacking, {_text(c)}))" for i, c in enumerate(columns)
+        f"(r.v{i} IS NOT DISTINCT FROM s.v{i} OR list_contains(s.lacking, {string_literal(c)}))"
+        for i, c in enumerate(columns)
     )
     group = f"PARTITION BY {shared}" if shared else ""
     connection.execute(
@@ -327,11 +325,7 @@ def _replay_one_by_one(connection: duckdb.DuckDBPyConnection, columns: Sequence[
     return int(missed)
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-__all__ = ["AdoptedRows", "Folded", "KeyRange", "RefusedError", "changed_keys", "fold_changes", "fold_log", "live_rows"]
+__all__ = ["AdoptedRows", "Folded", "RefusedError", "changed_keys", "fold_changes", "fold_log", "live_rows"]
 
 _LOG_COLUMNS = ("ordinal", "op", "key", "after", "unchanged")
 
@@ -358,22 +352,12 @@ class Folded:
     num_missed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """Rows whose `column` is within [low, high]: a sample that every reader can find."""
-
-    column: str
-    low: pa.Scalar
-    high: pa.Scalar
-
-
 def live_rows(
     location: str | Path,
     *,
     snapshot_id: int | None = None,
     ref: str | None = None,
     columns: Sequence[str] | None = None,
-    within: KeyRange | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """The rows alive in a snapshot, in no particular order, in the exact types of the schema in force.
@@ -384,7 +368,6 @@ def live_rows(
         ref: a branch (current schema) or tag (its snapshot's schema) instead.
         columns: names to return, `_file`, `_pos`, `_row_id` and `_last_updated_sequence_number` among them; all
             columns of the schema by default.
-        within: only rows within this range of a column.
         relocate: old path prefix -> new path prefix.
 
     Raises:
@@ -406,8 +389,7 @@ def live_rows(
             return target.empty_table()
         sources = [f"v{by_name[n]}" if n in by_name else _METADATA_COLUMNS[n][0] for n in wanted]
         selected = ", ".join(f"{source} AS r{i}" for i, source in enumerate(sources)) or "1 AS r0"
-        kept = _within(connection, within, list(by_name))
-        rows = connection.sql(f"SELECT {selected} FROM ({query}){kept}").to_arrow_table()
+        rows = connection.sql(f"SELECT {selected} FROM ({query})").to_arrow_table()
         return _in_types(rows, target)
 
 
@@ -436,7 +418,6 @@ def fold_log(
     snapshot_id: int | None = None,
     up_to_ordinal: int | None = None,
     adopted: AdoptedRows | None = None,
-    within: KeyRange | None = None,
     relocate: Mapping[str, str] | None = None,
 ) -> Folded:
     """The last state of every key according to a change-log table.
@@ -449,29 +430,51 @@ def fold_log(
         snapshot_id: fold this snapshot of the log instead of the current one.
         up_to_ordinal: fold only changes with at most this ordinal: those that a mirror has applied.
         adopted: rows to begin with; columns and types are then the mirror's.
-        within: only the rows within this range of a column; deleted keys are always all of them.
         relocate: old path prefix -> new path prefix.
     """
-    table = read_table_facts(location, relocate)
-    snapshot, schema = table.snapshot(snapshot_id)
-    fields = {f["name"]: f for f in schema["fields"]}
-    if "after" not in fields:
-        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, within, relocate)
-    after, keys = fields["after"]["type"]["fields"], fields["key"]["type"]["fields"]
+    log = _Log.read(location, snapshot_id, relocate)
+    if log is None:
+        return Folded(pa.table({}), pa.table({})) if adopted is None else _unchanged(adopted, key, relocate)
+    after, keys = log.after, log.keys
     with open_connection() as connection:
-        logged = [fields[n] for n in _LOG_COLUMNS]
-        query = live_query(connection, table, snapshot, logged) or sql_columns.no_rows(logged)
-        named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
-        since = "" if adopted is None else f" AND v0 > {int(adopted.ordinal)}"
-        applied = "" if up_to_ordinal is None else f" AND v0 <= {int(up_to_ordinal)}"
-        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) WHERE true{since}{applied}")
+        log.load(connection, None if adopted is None else adopted.ordinal, up_to_ordinal)
         if adopted is not None:
             after, keys = _begin_with(connection, adopted, after, keys, relocate)
         members, key_types = ({f["name"]: f["type"] for f in listed} for listed in (after, keys))
         wanted = list(columns) if columns is not None else list(members)
         row_schema = pa.schema([(n, sql_columns.arrow_type(members[n])) for n in wanted])
         key_schema = pa.schema([(n, sql_columns.arrow_type(key_types[n])) for n in key])
-        return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema, within)
+        return _folded(connection, Members(list(key_types), list(members)), row_schema, key_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A snapshot of a change log. `after` and `keys` are the members of the columns `after` and `key`."""
+
+    table: TableFacts
+    snapshot: Mapping[str, Any] | None
+    columns: Sequence[Field]
+    after: Sequence[Field]
+    keys: Sequence[Field]
+
+    @classmethod
+    def read(cls, location: str | Path, snapshot_id: int | None, relocate: Mapping[str, str] | None) -> "_Log | None":
+        """None for a log that has had no rows yet, and so has no column `after`."""
+        table = read_table_facts(location, relocate)
+        snapshot, schema = table.snapshot(snapshot_id)
+        fields = {f["name"]: f for f in schema["fields"]}
+        if "after" not in fields:
+            return None
+        columns = [fields[n] for n in _LOG_COLUMNS]
+        return cls(table, snapshot, columns, *(fields[n]["type"]["fields"] for n in ("after", "key")))
+
+    def load(self, connection: duckdb.DuckDBPyConnection, after_ordinal: int | None, up_to_ordinal: int | None) -> None:
+        """Create the temporary table `changes` with the changes within a range of ordinals."""
+        query = live_query(connection, self.table, self.snapshot, self.columns) or sql_columns.no_rows(self.columns)
+        named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
+        since = "" if after_ordinal is None else f" AND v0 > {int(after_ordinal)}"
+        until = "" if up_to_ordinal is None else f" AND v0 <= {int(up_to_ordinal)}"
+        connection.execute(f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) WHERE true{since}{until}")
 
 
 def changed_keys(
@@ -494,29 +497,19 @@ def changed_keys(
     Returns:
         None where the changes are of all rows, as a truncate is, or the log has had no rows yet.
     """
-    table = read_table_facts(location, relocate)
-    snapshot, schema = table.snapshot(None)
-    fields = {f["name"]: f for f in schema["fields"]}
-    if "after" not in fields:
+    log = _Log.read(location, None, relocate)
+    if log is None:
         return None
-    after, keys = fields["after"]["type"]["fields"], fields["key"]["type"]["fields"]
-    members = Members([f["name"] for f in keys], [f["name"] for f in after])
-    logged = [fields[n] for n in _LOG_COLUMNS]
+    key_types = {f["name"]: f["type"] for f in log.keys}
+    members = Members(list(key_types), [f["name"] for f in log.after])
     with open_connection() as connection:
-        query = live_query(connection, table, snapshot, logged) or sql_columns.no_rows(logged)
-        named = ", ".join(f"v{i} AS {name}" for i, name in enumerate(_LOG_COLUMNS))
-        connection.execute(
-            f"CREATE TEMP TABLE changes AS SELECT {named} FROM ({query}) "
-            f"WHERE v0 > {int(after_ordinal)} AND v0 <= {int(up_to_ordinal)}"
-        )
+        log.load(connection, after_ordinal, up_to_ordinal)
         if connection.execute("SELECT 1 FROM changes WHERE op = 't' LIMIT 1").fetchall():
             return None
-        old = ", ".join(f"{members.of_key(k)} AS k{i}" for i, k in enumerate(key))
-        new = ", ".join(f"{members.of_after(k)} AS k{i}" for i, k in enumerate(key))
+        old, new = members.keys(key)
         found = connection.sql(
             f"SELECT {old} FROM changes UNION SELECT {new} FROM changes WHERE op <> 'd'"
         ).to_arrow_table()
-    key_types = {f["name"]: f["type"] for f in keys}
     return _in_types(found, pa.schema([(n, sql_columns.arrow_type(key_types[n])) for n in key]))
 
 
@@ -541,13 +534,11 @@ def _begin_with(
     return put_before(connection, rows, adopted, fields=fields, after=after, key=key)
 
 
-def _unchanged(
-    adopted: AdoptedRows, key: Sequence[str], within: KeyRange | None, relocate: Mapping[str, str] | None
-) -> Folded:
+def _unchanged(adopted: AdoptedRows, key: Sequence[str], relocate: Mapping[str, str] | None) -> Folded:
     """Adopted rows upon which no change came."""
     rows = adopted.rows
     if rows is None:
-        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, within=within, relocate=relocate)
+        rows = live_rows(adopted.table, snapshot_id=adopted.snapshot_id, relocate=relocate)
     rows = rows if adopted.snapshot_id is not None else rows.slice(0, 0)
     return Folded(rows, rows.select(list(key)).slice(0, 0))
 
@@ -567,32 +558,16 @@ def _folded(
     members: Members,
     row_schema: pa.Schema,
     key_schema: pa.Schema,
-    within: KeyRange | None = None,
 ) -> Folded:
     key = key_schema.names
-    kept = _within(connection, within, row_schema.names)
     if not key:
         alive, num_missed = replay_rows(connection, "changes", row_schema.names, members)
-        found = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
+        found = connection.sql(alive).to_arrow_table()
         return Folded(_in_types(found, row_schema), key_schema.empty_table(), num_missed)
     alive = replay(connection, "changes", key, row_schema.names, members)
-    rows = connection.sql(f"SELECT * FROM ({alive}){kept}").to_arrow_table()
+    rows = connection.sql(alive).to_arrow_table()
     gone = connection.sql(deleted_keys("changes", key, members)).to_arrow_table()
     return Folded(_in_types(rows, row_schema), _in_types(gone, key_schema))
-
-
-def _within(connection: duckdb.DuckDBPyConnection, within: KeyRange | None, names: Sequence[str]) -> str:
-    """A WHERE clause for a range over columns v0, v1, ... called `names`; empty without a range."""
-    if within is None:
-        return ""
-    limits = pa.table({"low": _one(within.low), "high": _one(within.high)})
-    connection.register("key_range", limits)
-    column = f"v{list(names).index(within.column)}"
-    return f" WHERE {column} BETWEEN (SELECT low FROM key_range) AND (SELECT high FROM key_range)"
-
-
-def _one(value: pa.Scalar) -> pa.Array:
-    return pa.array([value.as_py()], value.type)
 
 
 def _in_types(rows: pa.Table, target: pa.Schema) -> pa.Table:

@@ -4,6 +4,7 @@ Columns are matched by field id at every depth (rule 16).
 """
 
 import atexit
+import decimal
 import re
 import shutil
 import struct
@@ -21,10 +22,10 @@ from checks.reference.facts import RefusedError
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """One in-memory database per process: opening one costs twenty times a connection to it.
+    """One in-memory database per process: opening one takes twenty times as long as connecting to it.
 
-    What exceeds memory goes to a private folder, not to `.tmp` of whatever folder the process was started in, where others
-    may have laid a link.
+    DuckDB spills to a private folder. Its default is `.tmp` in the working directory, where another user may have created
+    a link.
     """
     folder = tempfile.mkdtemp(prefix="nevermore-duckdb-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -32,47 +33,31 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def open_connection() -> duckdb.DuckDBPyConnection:
-    """A connection of its own: what it registers and its temporary tables are seen by nobody else."""
+    """A new connection, with its own registered relations and temporary tables."""
     connection = _database().cursor()
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET arrow_lossless_conversion = true")
     return connection
 
 
-_SQL = {
-    "boolean": "BOOLEAN",
-    "int": "INTEGER",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "date": "DATE",
-    "time": "TIME",
-    "timestamp": "TIMESTAMP",
-    "timestamptz": "TIMESTAMPTZ",
-    "timestamp_ns": "TIMESTAMP_NS",
-    "timestamptz_ns": "TIMESTAMPTZ_NS",
-    "string": "VARCHAR",
-    "uuid": "UUID",
-    "binary": "BLOB",
-    "unknown": "INTEGER",
+_TYPES = {
+    "boolean": ("BOOLEAN", pa.bool_()),
+    "int": ("INTEGER", pa.int32()),
+    "long": ("BIGINT", pa.int64()),
+    "float": ("FLOAT", pa.float32()),
+    "double": ("DOUBLE", pa.float64()),
+    "date": ("DATE", pa.date32()),
+    "time": ("TIME", pa.time64("us")),
+    "timestamp": ("TIMESTAMP", pa.timestamp("us")),
+    "timestamptz": ("TIMESTAMPTZ", pa.timestamp("us", "UTC")),
+    "timestamp_ns": ("TIMESTAMP_NS", pa.timestamp("ns")),
+    "timestamptz_ns": ("TIMESTAMPTZ_NS", pa.timestamp("ns", "UTC")),
+    "string": ("VARCHAR", pa.string()),
+    "uuid": ("UUID", pa.uuid()),
+    "binary": ("BLOB", pa.binary()),
+    "unknown": ("INTEGER", pa.null()),
 }
-_ARROW = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "time": pa.time64("us"),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "timestamp_ns": pa.timestamp("ns"),
-    "timestamptz_ns": pa.timestamp("ns", "UTC"),
-    "string": pa.string(),
-    "uuid": pa.uuid(),
-    "binary": pa.binary(),
-    "unknown": pa.null(),
-}
+"""Types of DuckDB and Arrow for each primitive type without parameters."""
 _TEMPORAL_LITERALS = {
     "date": "(DATE '1970-01-01' + CAST({} AS INTEGER))",
     "time": "(TIME '00:00:00' + to_microseconds(CAST({} AS BIGINT)))",
@@ -81,28 +66,30 @@ _TEMPORAL_LITERALS = {
     "timestamp_ns": "make_timestamp_ns(CAST({} AS BIGINT))",
     "timestamptz_ns": "CAST(make_timestamp_ns(CAST({} AS BIGINT)) AS TIMESTAMPTZ_NS)",
 }
+_EXACT = decimal.Context(prec=80)
 _PARAMETERS = re.compile(r"(decimal|fixed)\D+(\d+)(?:\s*,\s*(\d+))?\D*$")
 
 
 def sql_type(iceberg_type: str) -> str:
     """DuckDB's type for a primitive type."""
-    found = _PARAMETERS.match(iceberg_type)
-    if found:
-        return "BLOB" if found[1] == "fixed" else f"DECIMAL({found[2]}, {found[3]})"
-    if iceberg_type not in _SQL:
+    return _primitive_types(iceberg_type)[0]
+
+
+def _primitive_types(iceberg_type: str) -> tuple[str, pa.DataType]:
+    match = _PARAMETERS.match(iceberg_type)
+    if match and match[1] == "fixed":
+        return "BLOB", pa.binary(int(match[2]))
+    if match:
+        return f"DECIMAL({match[2]}, {match[3]})", pa.decimal128(int(match[2]), int(match[3]))
+    if iceberg_type not in _TYPES:
         raise RefusedError(f"type {iceberg_type} is not supported")
-    return _SQL[iceberg_type]
+    return _TYPES[iceberg_type]
 
 
 def arrow_type(iceberg_type: Any) -> pa.DataType:
     """Arrow's type for a type in its JSON form."""
     if isinstance(iceberg_type, str):
-        found = _PARAMETERS.match(iceberg_type)
-        if found:
-            return pa.binary(int(found[2])) if found[1] == "fixed" else pa.decimal128(int(found[2]), int(found[3]))
-        if iceberg_type not in _ARROW:
-            raise RefusedError(f"type {iceberg_type} is not supported")
-        return _ARROW[iceberg_type]
+        return _primitive_types(iceberg_type)[1]
     match iceberg_type["type"]:
         case "struct":
             return pa.struct([(f["name"], arrow_type(f["type"])) for f in iceberg_type["fields"]])
@@ -127,17 +114,13 @@ def partition_literal(value: Any, iceberg_type: str) -> str:
     if iceberg_type == "string":
         return _text(value)
     if iceberg_type.startswith("decimal"):
-        return f"CAST('{_decimal_text(value, iceberg_type)}' AS {target})"
+        scale = int(re.findall(r"\d+", iceberg_type)[1])
+        return (
+            f"CAST('{decimal.Decimal(int.from_bytes(value, 'big', signed=True)).scaleb(-scale, _EXACT):f}' AS {target})"
+        )
     if not isinstance(value, bytes):
         return f"CAST('{value}' AS {target})"
     return f"CAST('{value.hex()}' AS UUID)" if iceberg_type == "uuid" else f"unhex('{value.hex()}')"
-
-
-def _decimal_text(value: bytes, iceberg_type: str) -> str:
-    scale = int(re.findall(r"\d+", iceberg_type)[1])
-    unscaled = int.from_bytes(value, "big", signed=True)
-    digits = str(abs(unscaled)).rjust(scale + 1, "0")
-    return f"{'-' if unscaled < 0 else ''}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}"
 
 
 def default_literal(value: Any, iceberg_type: Any) -> str:
@@ -154,11 +137,8 @@ def default_literal(value: Any, iceberg_type: Any) -> str:
                 values = ", ".join(default_literal(v, iceberg_type["value"]) for v in value["values"])
                 return f"CAST(map([{keys}], [{values}]) AS {nested_sql_type(iceberg_type)})"
         fields = iceberg_type["fields"]
-        members = ", ".join(
-            f"{name} := {default_literal(value.get(str(f['id']), f.get('initial-default')), f['type'])}"
-            for name, f in zip(member_names(fields), fields, strict=True)
-        )
-        return f"struct_pack({members})"
+        members = [default_literal(value.get(str(f["id"]), f.get("initial-default")), f["type"]) for f in fields]
+        return struct_pack(fields, members)
     if iceberg_type == "string":
         return _text(value)
     if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
@@ -194,8 +174,14 @@ def no_rows(fields: Sequence[Mapping[str, Any]]) -> str:
     return f"SELECT {nulls} WHERE false"
 
 
+def struct_pack(fields: Sequence[Mapping[str, Any]], values: Sequence[str]) -> str:
+    """SQL for a struct of these fields, of one expression for each."""
+    members = (f"{name} := {value}" for name, value in zip(member_names(fields), values, strict=True))
+    return f"struct_pack({', '.join(members)})"
+
+
 def member_names(fields: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of a struct's members as SQL identifiers; DuckDB knows no case, so `ID` beside `id` gets its place added."""
+    """SQL identifiers for a struct's members. DuckDB ignores case, so of `id` and `ID` the second gets its position appended."""
     names, taken = [], {str(f["name"]).lower() for f in fields}
     seen: set[str] = set()
     for place, field in enumerate(fields, 1):
@@ -226,6 +212,11 @@ def quoted(name: str) -> str:
 
 def _text(value: str) -> str:
     return f"decode(unhex('{value.encode().hex()}'))"
+
+
+def string_literal(text: str) -> str:
+    """A SQL string."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 _FIELD_ID_KEYS = (b"iceberg.id", b"PARQUET:field_id")
@@ -323,7 +314,7 @@ def _arrow_node(field: pa.Field) -> Node:
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    """Only what the projection must tell apart: bytes, text, integers; the rest is cast by DuckDB."""
+    """Only bytes, text and integers need to be distinguished; DuckDB casts the rest."""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return "BLOB"
     return "BIGINT" if pa.types.is_integer(kind) else str(kind).upper()
@@ -373,7 +364,7 @@ def key_of_delete_file(field: Field, shape: Shape, file: str) -> str:
     Raises:
         RefusedError: the file has no column with this id (rule 11).
     """
-    found = _search(field["id"], shape.columns, "", 0)
+    found = _search(field["id"], shape.columns, "")
     if found is None:
         raise RefusedError(f"{file}: equality id {field['id']} is not a column of the delete file")
     node, sql = found
@@ -390,26 +381,29 @@ def canonical(sql: str, iceberg_type: str) -> str:
 def _locate(path: list[Field], shape: Shape) -> tuple[Node | None, str]:
     """The file's node for a path of ids through structs."""
     candidates, sql, node = shape.columns, "", None
-    for depth, field in enumerate(path):
+    for field in path:
         position = next((i for i, n in enumerate(candidates) if n.field_id == field["id"]), None)
         if position is None:
             return None, ""
-        node = candidates[position]
-        sql = f"c{position}" if depth == 0 else f"struct_extract_at({sql}, {position + 1})"
+        node, sql = candidates[position], _child(sql, position)
         candidates = node.children
     return node, sql
 
 
-def _search(field_id: int, nodes: tuple[Node, ...], parent: str, depth: int) -> tuple[Node, str] | None:
+def _search(field_id: int, nodes: tuple[Node, ...], parent: str) -> tuple[Node, str] | None:
+    """The node with a field id among nodes and the members of structs, depth first."""
     for position, node in enumerate(nodes):
-        sql = f"c{position}" if depth == 0 else f"struct_extract_at({parent}, {position + 1})"
+        sql = _child(parent, position)
         if node.field_id == field_id:
             return node, sql
-        if node.kind == "struct":
-            found = _search(field_id, node.children, sql, depth + 1)
-            if found is not None:
-                return found
+        if node.kind == "struct" and (found := _search(field_id, node.children, sql)) is not None:
+            return found
     return None
+
+
+def _child(parent: str, position: int) -> str:
+    """SQL for a member of a struct, or for a column of the file if there is no parent."""
+    return f"struct_extract_at({parent}, {position + 1})" if parent else f"c{position}"
 
 
 def _absent(field: Field, missing: Missing) -> str:
@@ -433,12 +427,17 @@ def _value(wanted: Any, node: Node, sql: str, missing: Missing, depth: int = 0) 
         case "struct":
             if not wanted["fields"]:
                 return f"CASE WHEN {sql} IS NULL THEN NULL ELSE {{}} END"
-            names = member_names(wanted["fields"])
-            members = ", ".join(
-                f"{name} := {_member(f, node, sql, missing, depth)}"
-                for name, f in zip(names, wanted["fields"], strict=True)
-            )
-            return f"CASE WHEN {sql} IS NULL THEN NULL ELSE struct_pack({members}) END"
+            places = {child.field_id: i for i, child in enumerate(node.children)}
+            values = []
+            for f in wanted["fields"]:
+                place = places.get(f["id"])
+                inside = (
+                    None
+                    if place is None
+                    else _value(f["type"], node.children[place], _child(sql, place), missing, depth)
+                )
+                values.append(_absent(f, missing) if inside is None else inside)
+            return f"CASE WHEN {sql} IS NULL THEN NULL ELSE {struct_pack(wanted['fields'], values)} END"
         case "list":
             element = _value(wanted["element"], node.children[0], f"x{depth}", missing, depth + 1)
             return f"list_transform({sql}, lambda x{depth}: {element})"
@@ -448,13 +447,6 @@ def _value(wanted: Any, node: Node, sql: str, missing: Missing, depth: int = 0) 
             value = _value(wanted["value"], node.children[1], f"struct_extract_at({entry}, 2)", missing, depth + 1)
             packed = f"struct_pack(key := {map_key}, value := {value})"
             return f"map_from_entries(list_transform(map_entries({sql}), lambda {entry}: {packed}))"
-
-
-def _member(field: Field, parent: Node, sql: str, missing: Missing, depth: int) -> str:
-    for position, node in enumerate(parent.children):
-        if node.field_id == field["id"]:
-            return _value(field["type"], node, f"struct_extract_at({sql}, {position + 1})", missing, depth)
-    return _absent(field, missing)
 
 
 def _primitive(wanted: str, node: Node, sql: str) -> str:

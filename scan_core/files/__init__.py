@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from scan_core.exports import lazy_exports
 
 if TYPE_CHECKING:
+    from scan_core.columns.file_reader import FileReader as FileReader
     from scan_core.columns.file_reader import field_id_of as field_id_of
     from scan_core.columns.memory_budget import DecodingLimits as DecodingLimits
     from scan_core.files.avro import AvroField as AvroField
@@ -33,7 +34,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.columns.file_reader": "field_id_of",
+            "scan_core.columns.file_reader": "FileReader field_id_of",
             "scan_core.columns.memory_budget": "DecodingLimits",
             "scan_core.files.avro": "AvroField Block encode_long parse_record read_avro_header read_block record_bytes",
             "scan_core.files.formats": "decode_column open_file",

@@ -3,16 +3,16 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+
+from tests.support.processes import free_port, wait_for
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 _GROUP = """
@@ -36,15 +36,6 @@ def group_of(leader: int) -> set[int]:
         if group == str(leader) and state != "Z":
             found.add(int(folder.name))
     return found
-
-
-def wait_for(what: str, seconds: float, is_there: Any) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := is_there():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"no {what} within {seconds} s")
 
 
 def child_of(parent: int) -> int | None:
@@ -79,12 +70,6 @@ def project(tmp_path: Path) -> Iterator[Path]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('this is the package of the user')")
     return tmp_path
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def loaded(port: int) -> Any:

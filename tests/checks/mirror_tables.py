@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from checks.comparison import CheckResult
 from checks.subject import Subject
 from pipelines.iceberg.positions import LOG_ORDINAL
 from tests.support.iceberg_json import Column, Partition, list_of, struct
@@ -78,3 +79,11 @@ def shop(folder: Path, *, partitioned: bool = False) -> tuple[MirrorTables, list
         tables.apply([(4, "us", 60), (1, "eu", 11)], deletes=[(3, "us")]),
     ]
     return tables, batches
+
+
+def no_rows_lost(subject: Subject) -> CheckResult:
+    """Every key that the log leaves alive is among the rows that the engine returns."""
+    found = {tuple(row.values()) for row in subject.engine_keys.to_pylist()}
+    alive = subject.folded.rows.select(list(subject.key)).to_pylist()
+    lost = [row for row in alive if tuple(row.values()) not in found]
+    return CheckResult("no_rows_lost", not lost, {"keys alive in log": len(alive)}, lost)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from checks.comparison import CheckResult
-from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears, no_rows_lost
+from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.health import delete_debt, quarantine_is_small, schema_matches
 from checks.subject import Subject
 from scan_core.deletes.filter import EqualityFilter
 from scan_core.plan import delete_index, planner
-from tests.checks.mirror_tables import MirrorTables, shop
+from tests.checks.mirror_tables import MirrorTables, no_rows_lost, shop
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -161,11 +161,11 @@ def test_soft_deleted_rows_count_as_gone_only_when_flagged(tmp_path: Path) -> No
 def test_delete_debt_counts_what_scans_meet(tmp_path: Path) -> None:
     tables, _ = shop(tmp_path)
     location = str(tables.mirror.metadata_path)
-    found = delete_debt(location, most_share=1)
+    found = delete_debt(location, max_share=1)
     assert found.compared == {"delete files": 2, "delete rows": 6, "rows in data files": 8}
     assert found.passed
-    assert not delete_debt(location, most_files=1).passed
-    assert not delete_debt(location, most_share=0.5).passed
+    assert not delete_debt(location, max_files=1).passed
+    assert not delete_debt(location, max_share=0.5).passed
 
 
 def test_quarantine_share_decides(tmp_path: Path) -> None:
@@ -175,22 +175,4 @@ def test_quarantine_share_decides(tmp_path: Path) -> None:
     quarantine = TableBuilder(tmp_path / "q", [Column(1, "reason", "string")])
     quarantine.commit(quarantine.data({"reason": ["bad"] * 2}))
     assert not quarantine_is_small(str(quarantine.metadata_path), log).passed
-    assert quarantine_is_small(str(quarantine.metadata_path), log, most_share=0.5).passed
-
-
-@pytest.mark.parametrize("sample_rows", [1, 2, 3])
-def test_sample_by_key_range_compares_only_that_and_finds_what_is_wrong_in_it(tmp_path: Path, sample_rows: int) -> None:
-    tables, batches = shop(tmp_path)
-    sampled = replace(tables.subject(), sample_rows=sample_rows)
-    result = mirror_equals_reference(sampled)
-    assert result.passed
-    assert 1 <= result.compared["rows from engine"] == result.compared["rows by log"] < 4
-    tables.mirror.commit(remove=[batches[0][0]])
-    assert not no_rows_lost(replace(tables.subject(), sample_rows=sample_rows)).passed
-
-
-def test_table_smaller_than_the_sample_is_compared_whole(tmp_path: Path) -> None:
-    tables, _ = shop(tmp_path)
-    subject = replace(tables.subject(), sample_rows=4)
-    assert subject.key_range is None
-    assert mirror_equals_reference(subject).compared["rows from engine"] == 4
+    assert quarantine_is_small(str(quarantine.metadata_path), log, max_share=0.5).passed

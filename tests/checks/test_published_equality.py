@@ -147,7 +147,7 @@ def test_what_cannot_be_compared_passes_and_says_why(tmp_path: Path, config: Con
     publish(config, PUBLISHED[:1])
     assert "other SQL" in reason(sql=SQL + " having count(*) > 7")
     assert "mode: append" in reason(mode="append")
-    limited = published_equals_duckdb(config, NAME, most_bytes=1)
+    limited = published_equals_duckdb(config, NAME, max_bytes=1)
     assert limited.passed
     assert "more than 1" in limited.details[0]
     unknown = make_config(tmp_path, sql=SQL.replace("c.city", "soundex(c.city) as city").replace("1, 2", "1, c.city"))

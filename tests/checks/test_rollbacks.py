@@ -52,8 +52,8 @@ def test_command_and_publications_see_a_mirror_that_was_set_back_until_it_is_who
     assert exited.value.code == 1
     told = {found["check"]: found for found in map(orjson.loads, capsys.readouterr().out.splitlines())}
     assert [name for name, found in told.items() if not found["passed"]] == [NAME]
-    assert f"snapshot {second.snapshot_id} held the changes up to 2" in told[NAME]["details"][0]
-    assert f"the current snapshot {first.snapshot_id} holds those up to 1" in told[NAME]["details"][0]
+    assert f"snapshot {second.snapshot_id} has the changes up to 2" in told[NAME]["details"][0]
+    assert f"the current snapshot {first.snapshot_id} only up to 1" in told[NAME]["details"][0]
     assert not snapshot_results(config, TABLE).results[NAME].passed
     assert project.run().exit_code == 0
     assert [row["id"] for row in project.rows()] == [1, 2]

@@ -27,8 +27,8 @@ def test_a_table_of_others_is_said_to_be_no_mirror(tmp_path: Path) -> None:
     table = catalog.create_table(NAME, Schema(NestedField(1, "id", LongType(), required=False)))
     table.append(pa.table({"id": [1]}))
     no_mirror = (
-        f"{NAME} exists, but is no mirror: others made it, and no change log is applied to it, so there is nothing to "
-        f"compare; nevermore adopt {NAME} makes it one, or says why it cannot"
+        f"{NAME} exists, but is not a mirror: another program created it, and no change log is applied to it, so there is "
+        f"nothing to compare; nevermore adopt {NAME} turns it into a mirror, or says why it cannot"
     )
     assert told() == [(True, [no_mirror])]
     adopt(catalog, config, NAME)

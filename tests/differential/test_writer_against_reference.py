@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears, no_rows_lost
+from checks.equality import key_is_unique, mirror_equals_reference, no_deleted_row_reappears
 from checks.subject import Subject
 from pipelines.iceberg.catalog import find_table
+from tests.checks.mirror_tables import no_rows_lost
 from tests.pipelines.change_batches import Change, Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in
 

@@ -1,18 +1,37 @@
-"""Every example in README and docs runs, in order, in a demo project of its own page."""
+"""Every example in README and docs runs, in order, in a demo project of its own page.
 
+The feeds of docs/sources.md run in `test_sources.py`, each in an empty folder.
+"""
+
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
+PAGES = sorted({REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")} - {REPOSITORY / "docs" / "sources.md"})
 BLOCK = re.compile(
     r"^```(?P<language>python|bash|yaml|json|csv|text)(?P<options>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
+
+INTERPRETER = """
+import json, os, sys, traceback
+answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+for line in sys.stdin:
+    error = ""
+    try:
+        exec(compile(json.loads(line), "<example>", "exec"), globals())
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps(error), file=answers)
+"""
+"""Runs blocks of code in one namespace, as a reader does who types them; answers each with its error."""
 
 
 def examples(page: Path) -> list[tuple[str, str, str]]:
@@ -21,36 +40,72 @@ def examples(page: Path) -> list[tuple[str, str, str]]:
     return [block for block in found if "no-run" not in block[1]]
 
 
+class Interpreter:
+    """One Python process for all blocks of a page."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], log: Path) -> None:
+        answers, self._answers_end = os.pipe()
+        self._log = log
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", INTERPRETER, str(self._answers_end)],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                pass_fds=(self._answers_end,),
+            )
+        os.close(self._answers_end)
+        self._answers = os.fdopen(answers)
+
+    def run(self, code: str, what: str) -> None:
+        """Run a block; `what` it is, for the message of a failure."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(code) + "\n")
+        self._process.stdin.flush()
+        answer = self._answers.readline()
+        error = json.loads(answer) if answer else "the process ended"
+        assert not error, f"{what}\n{self._log.read_text()[-3000:]}\n{error}"
+
+    def end(self) -> None:
+        """Let the process end as at the end of a script."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(timeout=120) == 0
+        finally:
+            self._process.kill()
+            self._answers.close()
+
+
+@contextmanager
+def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterator[Interpreter]:
+    process = Interpreter(folder, environment, log)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=lambda page: page.stem)
-def test_every_example_of_the_page_runs(page: Path, demo_project: Path) -> None:
+def test_every_example_of_the_page_runs(page: Path, demo_project: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
-    script: list[str] = []
-    blocks = examples(page)
-    for number, (language, options, code) in enumerate(blocks):
-        if language in {"yaml", "json", "csv", "text"}:
-            if language != "yaml" and "file=" not in options:
-                continue
-            name = options.removeprefix("file=") or "nevermore.yaml"
-            (demo_project / name).parent.mkdir(parents=True, exist_ok=True)
-            (demo_project / name).write_text(code, encoding="utf-8")
-        elif language == "bash":
-            _run(["bash", "-euo", "pipefail", "-c", code], demo_project, environment, f"{page.name}: {code}")
-        else:
-            script.append(code)
-            if number + 1 < len(blocks) and blocks[number + 1][0] == "python":
-                continue  # a block runs after those above it, so that neighbours need one process
-            _run(
-                [sys.executable, "-W", "ignore", "-c", "\n".join(script)],
-                demo_project,
-                environment,
-                f"{page.name}: {code}",
-            )
-
-
-def _run(command: list[str], folder: Path, environment: dict[str, str], what: str) -> None:
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    with interpreter(demo_project, environment, tmp_path / "output.txt") as python:
+        for language, options, code in examples(page):
+            what = f"{page.name}: {code}"
+            if language == "python":
+                python.run(code, what)
+            elif language == "bash":
+                command = ["bash", "-euo", "pipefail", "-c", code]
+                done = subprocess.run(
+                    command, cwd=demo_project, env=environment, capture_output=True, text=True, timeout=600, check=False
+                )
+                assert done.returncode == 0, f"{what}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            elif language == "yaml" or "file=" in options:
+                path = demo_project / (options.removeprefix("file=") or "nevermore.yaml")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(code, encoding="utf-8")

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from assets.commands import _print
+from assets.demo import DemoReport
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def contents(warehouse: Path) -> dict[str, bytes]:
-    """All files of the tables; results of checks, which ran again, are kept anew beside them."""
+    """All files of the tables; but not the results of checks, which run again and are kept again."""
     files = (path for path in warehouse.rglob("*") if path.is_file() and path.parent.name != "nevermore-checks")
     return {str(path.relative_to(warehouse)): path.read_bytes() for path in files}
 
@@ -51,9 +54,15 @@ def test_every_check_compared_something_and_passed(summary: dict[str, Any]) -> N
 
 def test_a_second_run_finds_nothing_new_and_changes_nothing(demo_project: Path) -> None:
     before = contents(demo_project / "warehouse")
-    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(demo_project)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=600, check=False)
+    command = [sys.executable, "-m", "pipelines.cli.main", "demo", "--dir", str(demo_project), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["nothing_new"] is True
     assert contents(demo_project / "warehouse") == before
-    assert "Nothing new" in subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+
+
+def test_a_run_that_finds_nothing_new_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    _print(DemoReport(), Path("shop"), 1.0)
+    shown = capsys.readouterr().out
+    assert "Nothing new. No event was applied twice, no table changed." in shown
+    assert "cd shop" in shown
