@@ -27,6 +27,7 @@ from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.ingest.feed_run import settle
 from pipelines.mirrors.mirror import Mirror
 from pipelines.publish.refresh import publish
+from pipelines.publish.refresh_report import PublishReport
 from scan_core import open_table
 
 ROUNDS = 5
@@ -41,16 +42,21 @@ tables:
   shop.orders: {source: {type: files, path: none}, key: [id], partition_by: ["day(at)"]}
   shop.customers: {source: {type: files, path: none}, key: [id]}
 published:
-  shop.incremental: &daily
+  {first}: &daily
     partition: day
     incremental: true
     sql: >
       select cast(o.at as date) as day, c.city, count(*) as orders, sum(o.amount) as amount, max(o.amount) as most
       from shop.orders o left join shop.customers c on c.id = o.customer_id
       group by 1, 2
-  shop.full: *daily
+  {second}: *daily
 spark: {conf: {spark.driver.memory: 2g, spark.sql.shuffle.partitions: "2"}}
 """
+
+
+def shop_config(folder: str, first: str, second: str) -> Config:
+    """A project with two published tables of the same SQL."""
+    return parse(CONFIG.replace("{first}", first).replace("{second}", second), Path(folder) / "nevermore.yaml")
 
 
 def orders(numbers: np.ndarray, seed: int) -> pa.Table:
@@ -80,6 +86,14 @@ class Shop:
         appended = log.append(changes_of(rows), str(next(self._positions)))
         list(mirror.catch_up(log, appended, reject=lambda _: None))
 
+    def fill(self, days: int) -> None:
+        """All customers, and the orders of some days."""
+        numbers = np.arange(CUSTOMERS)
+        self.apply("shop.customers", pa.table({"id": numbers, "city": [f"city-{n % CITIES}" for n in numbers]}))
+        for start in range(0, days, 50):
+            last = min(start + 50, days)
+            self.apply("shop.orders", orders(np.arange(start * ROWS_PER_DAY, last * ROWS_PER_DAY), 0))
+
     def change(self) -> None:
         """1 % of the orders of two days get other amounts; other days in each batch."""
         batch = next(self._batches)
@@ -88,15 +102,15 @@ class Shop:
         chosen = [d * ROWS_PER_DAY + random.choice(ROWS_PER_DAY, ROWS_PER_DAY // 100, replace=False) for d in days]
         self.apply("shop.orders", orders(np.sort(np.concatenate(chosen)), batch))
 
-    def publish(self, name: str, *, is_full: bool) -> Answer:
+    def publish(self, name: str, prove: Callable[[PublishReport], None] = lambda _: None, **options: Any) -> Answer:
+        """Bring a table up to date; `prove` looks at the report."""
         wall, cpu = time.perf_counter(), cpu_seconds()
-        made = publish(self.config, name, is_full=is_full)
+        made = publish(self.config, name, **options)
         wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-        if not is_full and made.partitions is not None:
-            assert len(made.partitions) == 2, made
-        return Answer(self._held(name), wall, cpu)
+        prove(made)
+        return Answer(self._digest(name), wall, cpu)
 
-    def _held(self, name: str) -> str:
+    def _digest(self, name: str) -> str:
         """A digest of all rows of a published table."""
         rows = (
             open_table(find_table(self._catalog, name))
@@ -110,18 +124,16 @@ class Shop:
 def measure(rounds: int) -> None:
     """Print and record the race."""
     with tempfile.TemporaryDirectory() as folder:
-        shop = Shop(parse(CONFIG, Path(folder) / "nevermore.yaml"))
-        numbers = np.arange(CUSTOMERS)
-        shop.apply(
-            "shop.customers", pa.table({"id": numbers, "city": [f"city-{n % CITIES}" for n in range(CUSTOMERS)]})
-        )
-        for start in range(0, DAYS, 50):
-            shop.apply("shop.orders", orders(np.arange(start * ROWS_PER_DAY, (start + 50) * ROWS_PER_DAY), 0))
+        shop = Shop(shop_config(folder, "shop.incremental", "shop.full"))
+        shop.fill(DAYS)
         shop.publish("shop.incremental", is_full=True)
+
+        def prove(made: PublishReport) -> None:
+            assert made.partitions is None or len(made.partitions) == 2, made
 
         def incremental() -> Answer:
             shop.change()
-            return shop.publish("shop.incremental", is_full=False)
+            return shop.publish("shop.incremental", prove)
 
         candidates: dict[str, Callable[[], Any]] = {
             "incremental": incremental,

@@ -34,11 +34,11 @@ def candidates(spark: "SparkSession", metadata: str, files: str) -> "dict[str, C
     """For each way to read: the DataFrame over the table, given a query's name."""
     import scan_core
     from scan_core.deletes.indexes import DELETE_CACHE
-    from scan_core.spark import native as dead_row_bits
+    from scan_core.spark import native as native_reader
     from scan_core.spark.frames import dataframe
 
     def native(_: str) -> "DataFrame":
-        dead_row_bits.forget()
+        native_reader.forget()
         DELETE_CACHE.clear()
         return dataframe(spark, scan_core.open_table(metadata).scan(), reader="native")
 

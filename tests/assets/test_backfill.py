@@ -79,7 +79,7 @@ def dagster_dev(project: ShopProject) -> Iterator[Dagster]:
     ) as process:  # fmt: skip
         try:
             dagster = Dagster(port)
-            wait_for("definitions", 200, dagster.is_loaded)
+            wait_for("definitions", 600, dagster.is_loaded)
             yield dagster
         finally:
             process.send_signal(signal.SIGINT)
@@ -99,7 +99,7 @@ def project(tmp_path: Path) -> ShopProject:
     project.land("people", "1.jsonl", [event("c", "customers", after={"id": 1, "name": "Ada"})])
     run_once(project.config)
     command = [sys.executable, "-m", "pipelines.cli.main", "publish", NAME, "--config", str(project.path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=900)
     changes = [event("u", "orders", before=row, after={**row, "amount": row["amount"] + 1}) for row in orders]
     project.land("orders", "2.jsonl", changes)
     run_once(project.config)
@@ -114,7 +114,7 @@ def rows(table: Any, ref: str | None = None) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_red_partition_of_a_backfill_fails_alone_and_stays_as_it_was(project: ShopProject) -> None:
     with dagster_dev(project) as dagster:
         asset = {"path": published_key(NAME).path}
@@ -127,7 +127,7 @@ def test_a_red_partition_of_a_backfill_fails_alone_and_stays_as_it_was(project: 
             status = dagster.ask(STATUS, id=backfill)["partitionBackfillOrError"]["status"]
             return None if status in {"REQUESTED", "FAILING"} else str(status)
 
-        assert wait_for("end of the backfill", 600, ended) == "COMPLETED_FAILED"
+        assert wait_for("end of the backfill", 1200, ended) == "COMPLETED_FAILED"
         runs = dagster.ask(RUNS, id=backfill)["runsOrError"]["results"]
     by_day = {}
     for run in runs:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.types import LongType
 
 from pipelines.config.project import load
-from pipelines.publish import writer as published_writer
+from pipelines.publish import writer
 from pipelines.publish.refresh import publish
 from pipelines.spark.session import project_session
 from tests.cluster.sales_project import DAYS
@@ -30,8 +30,8 @@ def main() -> None:
     session = project_session(config.spark)
     fault, folder = arguments.fault, arguments.folder
     session.udf.register("through", killing(fault, folder), LongType())
-    before = published_writer._run
-    published_writer._run = lambda name, frame, task: before(name, frame, after_writing(task, fault, folder))
+    before = writer._run
+    writer._run = lambda name, frame, task: before(name, frame, after_writing(task, fault, folder))
     reports = [publish(config, "shop.sold", partitions=[day]).as_dict() for day in (*DAYS, DAYS[0])]
     print(json.dumps({"reports": reports, "happened": [p.name for p in Path(folder).iterdir()]}))  # noqa: T201
     session.stop()

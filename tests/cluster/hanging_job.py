@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.config.project import load
-from pipelines.publish import writer as published_writer
+from pipelines.publish import writer
 from pipelines.publish.refresh import publish
 
 HANG_SECONDS = 60
@@ -14,8 +14,8 @@ HANG_SECONDS = 60
 
 def main() -> None:
     config, day, marker = sys.argv[1:]
-    before = published_writer._run
-    published_writer._run = lambda name, frame, task: before(name, frame, hanging(task, marker))
+    before = writer._run
+    writer._run = lambda name, frame, task: before(name, frame, hanging(task, marker))
     publish(load(Path(config)), "shop.sold", partitions=[day])
 
 

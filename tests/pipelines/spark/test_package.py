@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import ConfigError
-from pipelines.spark import package as spark_dependencies
+from pipelines.spark import package
 from pipelines.spark.package import (
     build_package,
     check_package,
@@ -77,7 +77,7 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
 
 
 def test_libraries_are_packed_with_all_that_they_require(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_dependencies, "REQUIREMENTS", ("sqlglot", "pydantic"))
+    monkeypatch.setattr(package, "REQUIREMENTS", ("sqlglot", "pydantic"))
     names = {one.metadata["Name"].lower() for one in required_distributions()}
     assert names >= {"sqlglot", "pydantic", "pydantic-core", "typing-extensions"} or names >= {"pydantic_core"}
     with tarfile.open(pack_dependencies(tmp_path)) as packed:
@@ -87,7 +87,7 @@ def test_libraries_are_packed_with_all_that_they_require(tmp_path: Path, monkeyp
 
 
 def test_a_library_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_dependencies, "REQUIREMENTS", ("sqlglot", "no-such-library"))
+    monkeypatch.setattr(package, "REQUIREMENTS", ("sqlglot", "no-such-library"))
     with pytest.raises(ConfigError, match="no-such-library is not installed here"):
         required_distributions()
 

@@ -12,8 +12,7 @@ import pytest
 
 from scan_core.deletes.indexes import DeleteCache
 from scan_core.files.parquet.file_layout import FOOTERS
-from scan_core.io import cache as manifest_cache
-from scan_core.io import catalog
+from scan_core.io import cache, catalog
 from scan_core.io.location import Location
 from scan_core.joins import key_set
 from scan_core.model.metrics import ScanMetrics
@@ -89,7 +88,7 @@ def _use_the_catalog() -> None:
 
 
 SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
-    "manifests": (lambda: manifest_cache._DECODED._lock, lambda: manifest_cache.put("fork", "value", 1)),
+    "manifests": (lambda: cache._DECODED._lock, lambda: cache.put("fork", "value", 1)),
     "file systems": (lambda: catalog._lock, _use_the_catalog),
     "hashes of keys": (
         lambda: key_filter._HASHES._lock,
@@ -113,10 +112,10 @@ def test_what_a_process_shares_is_usable_after_a_fork_while_another_thread_holds
 
 
 def test_an_account_of_manifests_that_was_left_half_done_begins_anew() -> None:
-    manifest_cache.put("before", "value", 10)
-    with manifest_cache._DECODED._lock:
+    cache.put("before", "value", 10)
+    with cache._DECODED._lock:
         child = os.fork()
         if child == 0:
-            os._exit(manifest_cache.total_bytes())
+            os._exit(cache.total_bytes())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert manifest_cache.get("before") == "value"
+    assert cache.get("before") == "value"

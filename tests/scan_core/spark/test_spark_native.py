@@ -12,7 +12,6 @@ import scan_core
 from scan_core.io.cache import BoundedCache
 from scan_core.model.errors import OptionError
 from scan_core.spark import native
-from scan_core.spark import native as native_files
 from scan_core.spark.frames import choice_of, dataframe, reports_of, why_not_native
 from scan_core.spark.native import NativeLimits
 from tests.support.iceberg_json import Column, Partition
@@ -103,7 +102,7 @@ def test_a_file_that_matches_no_bits_fails_the_query(
     spark: SparkSession, builder: TableBuilder, monkeypatch: pytest.MonkeyPatch, limits: NativeLimits
 ) -> None:
     sizes = iter(range(1, 100))
-    monkeypatch.setattr(native_files, "file_size", lambda *_: next(sizes))
+    monkeypatch.setattr(native, "file_size", lambda *_: next(sizes))
     frame = dataframe(spark, scan_core.open_table(builder.metadata_path).scan(), reader="native", limits=limits)
     with pytest.raises(PySparkException, match="has no delete bits"):
         frame.collect()
