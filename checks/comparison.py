@@ -89,15 +89,15 @@ def compare(left: pa.Table, right: pa.Table, sort_by: Sequence[str] = ()) -> Com
             "SELECT coalesce(sum(surplus) FILTER (surplus > 0), 0), coalesce(-sum(surplus) FILTER (surplus < 0), 0) "
             "FROM surplus"
         ).fetchall()
-        shown = [
+        left_only, right_only = (
             rows.take(
                 connection.sql(
                     f"SELECT {place} FROM surplus WHERE surplus {sign} 0 ORDER BY {order} LIMIT {MOST_OFFENDING_KEYS}"
                 ).to_arrow_table()[0]
             )
             for rows, place, sign in ((left, "left_place", ">"), (right, "right_place", "<"))
-        ]
-    return Comparison(int(more), int(fewer), *shown, ())
+        )
+    return Comparison(int(more), int(fewer), left_only, right_only, ())
 
 
 def canonical(table: pa.Table) -> pa.Table:
