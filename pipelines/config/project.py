@@ -203,6 +203,7 @@ class PublishedOptions(Section):
         bloom_filters: columns that get Bloom filters.
         distribution: `none`: the tasks that computed the rows write them; `rebalance`: rows are shuffled into files of even size; `range`: rows are also shuffled so that files do not overlap in `sort_by`.
         direct_copy: let the tasks that read a mirror write the files, if the SQL only selects columns of one mirror and no row is sorted or shuffled.
+        push_down: pass conditions and join keys that the SQL puts on the rows of a mirror to its scan.
     """
 
     target_file_bytes: Bytes = DEFAULT_TARGET_FILE_BYTES
@@ -213,6 +214,7 @@ class PublishedOptions(Section):
     bloom_filters: Names = ()
     distribution: Literal["none", "rebalance", "range"] = "none"
     direct_copy: bool = True
+    push_down: bool = True
 
 
 class PublishedConfig(Section):

@@ -6,7 +6,7 @@ This module imports pyspark.
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from pipelines.errors import PublishError
 from pipelines.iceberg.catalog import find_table
+from pipelines.publish.pushdown import Pushed
 from pipelines.publish.query import PublishedQuery
 from scan_core import Changes, ChangeType, PrimitiveType, Scan, ScanMetrics, open_table, read_changes
 from scan_core.spark import (
@@ -34,12 +35,37 @@ from scan_core.spark import (
 
 @dataclass(frozen=True, slots=True)
 class MirrorRead:
-    """What one table gave to a publication. `metrics` adds up planning and all tasks."""
+    """What one table gave to a publication.
+
+    Attributes:
+        snapshot_id: that was read.
+        columns: that were read.
+        where: conditions that the scan applied.
+        metrics: of planning and all tasks.
+        joins: joins whose keys filtered the scan, in words.
+        left: by condition or join of the SQL, why Spark applied it alone.
+    """
 
     snapshot_id: int | None
     columns: tuple[str, ...]
     where: str | None
     metrics: ScanMetrics
+    joins: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON and metadata."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "columns": list(self.columns),
+            "where": self.where,
+            "joins": list(self.joins),
+            "applied_by_spark_alone": dict(self.left),
+            "rows_read": self.metrics.rows_out,
+            "bytes_read": self.metrics.bytes_read,
+            "bytes_skipped": self.metrics.bytes_skipped,
+            "data_files_skipped": self.metrics.data_files_pruned,
+        }
 
 
 def mirror_scans(catalog: Any, query: PublishedQuery) -> dict[str, Scan]:
@@ -86,11 +112,12 @@ def snapshots_read(scans: Mapping[str, Scan]) -> dict[str, int]:
     return {name: scan.snapshot.snapshot_id for name, scan in scans.items() if scan.snapshot}
 
 
-def read_of(scan: Scan, metrics: ScanMetrics) -> MirrorRead:
+def read_of(scan: Scan, metrics: ScanMetrics, pushed: Pushed | None = None) -> MirrorRead:
     """The facts of a scan that was read."""
     where = " and ".join(str(p) for p in scan.predicates) or None
     snapshot_id = scan.snapshot.snapshot_id if scan.snapshot else None
-    return MirrorRead(snapshot_id, scan.columns or (), where, metrics)
+    pushed = pushed or Pushed()
+    return MirrorRead(snapshot_id, scan.columns or (), where, metrics, tuple(pushed.joins), pushed.left)
 
 
 def _fresh(folder: str | None) -> str | None:

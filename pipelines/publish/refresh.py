@@ -42,6 +42,7 @@ from pipelines.publish.audit import (
 from pipelines.publish.direct_copy import copied_columns
 from pipelines.publish.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
 from pipelines.publish.publish_commit import Publication, Published, PublishedTarget, StagedSnapshot
+from pipelines.publish.pushdown import Pushed, push_down
 from pipelines.publish.query import PublishedQuery, arguments, published_entry, published_query, requested_partitions
 from pipelines.publish.refresh_plan import (
     MakeAll,
@@ -77,7 +78,7 @@ from pipelines.publish.task import PublishTask, TaskDeletes
 from pipelines.publish.writer import CopiedRows, QueryRows, Rows, file_layout, query_result, rows_beyond, rows_of
 from pipelines.spark.session import project_session
 from scan_core import Scan, ScanMetrics
-from scan_core.spark import quoted_name
+from scan_core.spark import means_what_scans_mean, quoted_name
 
 MOST_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""
@@ -192,10 +193,12 @@ class WorkWriter:
         for record, storage in self._records:
             record.end(storage)
 
-    def count(self, scans: Mapping[str, Scan], metrics: Mapping[str, ScanMetrics]) -> None:
+    def count(
+        self, scans: Mapping[str, Scan], metrics: Mapping[str, ScanMetrics], pushed: Mapping[str, Pushed] | None = None
+    ) -> None:
         """Add what scans have read."""
         for table, scan in scans.items():
-            read, before = read_of(scan, metrics[table]), self.reads.get(table)
+            read, before = read_of(scan, metrics[table], (pushed or {}).get(table)), self.reads.get(table)
             self.reads[table] = read if before is None else replace(read, metrics=before.metrics + read.metrics)
 
     def _count_rows(self, files: Sequence[WrittenFile], delta: RowDelta) -> None:
@@ -227,8 +230,13 @@ class WorkWriter:
         """The files of one query."""
         scans, _ = self._narrowed(part.values)
         copied = self._copied(part.values)
+        given = arguments(self._query, self._entry, part.key)
+        pushed: Mapping[str, Pushed] = {}
+        if copied is None and self._entry.options.push_down and means_what_scans_mean(self._spark):
+            found = push_down(self._query, scans, given)
+            scans, pushed = found.scans, found.pushed
         with views_of(self._spark, scans, self._reports) as (views, reports):
-            result = query_result(self._spark, self._query, views, arguments(self._query, self._entry, part.key))
+            result = query_result(self._spark, self._query, views, given)
             rows: Rows
             if copied is not None:
                 (scan,) = scans.values()
@@ -241,7 +249,7 @@ class WorkWriter:
         if copied is not None:  # of one table, whose view nobody has read
             self.copied_rows += sum(file.record_count for file in written.files)
             metrics = dict.fromkeys(scans, written.metrics)
-        self.count(scans, metrics)
+        self.count(scans, metrics, pushed)
         return written.files
 
     def _narrowed(self, values: Collection[Any] | None) -> tuple[Mapping[str, Scan], frozenset[str]]:

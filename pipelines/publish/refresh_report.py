@@ -127,6 +127,7 @@ class PublishReport:
             "bytes_read": self.metrics.bytes_read,
             "bytes_skipped": self.metrics.bytes_skipped,
             "read_snapshots": {table: read.snapshot_id for table, read in self.reads.items()},
+            "reads": {table: read.as_dict() for table, read in self.reads.items()},
         }
 
 

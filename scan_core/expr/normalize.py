@@ -416,9 +416,30 @@ def _shorter_coalesce(node: Coalesce) -> BoundExpr:
     return Coalesce(tuple(kept), node.type) if kept else node
 
 
+_NEVER_FAILING_CALLS = frozenset((
+    "lower", "upper", "trim", "ltrim", "rtrim", "reverse", "length", "octet_length", "startswith", "endswith", "contains",
+    "year", "quarter", "month", "week", "day", "hour", "minute", "dayofweek", "weekday", "dayofyear", "isnan",
+    "array_contains", "map_contains_key", "size",
+))  # fmt: skip
+_NEVER_FAILING_CASTS = frozenset((
+    ("timestamp", "date"), ("timestamptz", "date"), ("int", "long"), ("int", "double"), ("float", "double"),
+    ("int", "string"), ("long", "string"), ("date", "string"), ("boolean", "string"),
+))  # fmt: skip
+
+
 def may_fail(node: BoundExpr) -> bool:
-    """Can evaluating it fail on some row?"""
-    return isinstance(node, Cast | Call | Failure) or any(may_fail(c) for c in children(node))
+    """Whether evaluating it might fail on some row: unless it is known not to."""
+    match node:
+        case Failure():
+            return True
+        case Call(name) if name not in _NEVER_FAILING_CALLS:
+            return True
+        case Cast(operand, kind, safe) if (
+            not safe and (name_of(operand.type), name_of(kind)) not in _NEVER_FAILING_CASTS
+        ):
+            return True
+        case _:
+            return any(may_fail(child) for child in children(node))
 
 
 def _flat(kind: type[And] | type[Or], operands: list[BoundExpr]) -> BoundExpr:

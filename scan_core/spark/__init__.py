@@ -7,12 +7,17 @@ from scan_core.exports import lazy_exports
 if TYPE_CHECKING:
     from scan_core.spark.frames import choice_of as choice_of
     from scan_core.spark.frames import dataframe as dataframe
+    from scan_core.spark.frames import means_what_scans_mean as means_what_scans_mean
     from scan_core.spark.frames import parallelism_of as parallelism_of
+    from scan_core.spark.frames import push_filters as push_filters
     from scan_core.spark.frames import reports_of as reports_of
     from scan_core.spark.frames import why_not_native as why_not_native
     from scan_core.spark.joins import BuildLimits as BuildLimits
+    from scan_core.spark.joins import Prefiltered as Prefiltered
     from scan_core.spark.joins import explain_join as explain_join
     from scan_core.spark.joins import join as join
+    from scan_core.spark.joins import prefilter_by_keys as prefilter_by_keys
+    from scan_core.spark.joins import prefilter_by_ranges as prefilter_by_ranges
     from scan_core.spark.native import NativeLimits as NativeLimits
     from scan_core.spark.reader_choice import Reader as Reader
     from scan_core.spark.reader_choice import ReaderChoice as ReaderChoice
@@ -31,8 +36,8 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "scan_core.spark.frames": "choice_of dataframe parallelism_of reports_of why_not_native",
-            "scan_core.spark.joins": "BuildLimits explain_join join",
+            "scan_core.spark.frames": "choice_of dataframe means_what_scans_mean parallelism_of push_filters reports_of why_not_native",
+            "scan_core.spark.joins": "BuildLimits Prefiltered explain_join join prefilter_by_keys prefilter_by_ranges",
             "scan_core.spark.native": "NativeLimits",
             "scan_core.spark.reader_choice": "Reader ReaderChoice require_session",
             "scan_core.spark.reports": "TaskReports",

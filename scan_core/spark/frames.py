@@ -58,7 +58,7 @@ class PushedFilters:
     left: Mapping[str, str]
 
 
-def push_filters(scan: "Scan", filters: Iterable[str]) -> PushedFilters:
+def push_filters(scan: "Scan", filters: Iterable[str], *, never_failing: bool = False) -> PushedFilters:
     """Narrow `scan` by as many of `filters` as it applies exactly.
 
     As soon as one filter is left, so are those that can fail, such as casts: a row that the one removes must not fail
@@ -67,6 +67,7 @@ def push_filters(scan: "Scan", filters: Iterable[str]) -> PushedFilters:
     Args:
         scan: what is read.
         filters: SQL conditions, all of which rows must fulfil.
+        never_failing: leave all filters that can fail, as conditions that are not known here may remove the rows.
     """
     left: dict[str, str] = {}
     fallible: list[str] = []
@@ -79,8 +80,9 @@ def push_filters(scan: "Scan", filters: Iterable[str]) -> PushedFilters:
         else:
             if predicate is not None and any(map(may_fail, predicate.conjuncts)):
                 fallible.append(text)
-    if left:
-        reason = f"it can fail, perhaps on a row that a filter not applied here removes: {next(iter(left))}"
+    if left or never_failing:
+        what = "the rest of the query" if never_failing else f"a filter not applied here removes: {next(iter(left))}"
+        reason = f"it can fail, perhaps on a row that {what}" + (" removes" if never_failing else "")
         left |= dict.fromkeys(fallible, reason)
     applied = tuple(text for text in wanted if text not in left)
     for text in applied:
@@ -137,7 +139,7 @@ def dataframe(
         raise OptionError(f"filters are a sequence of conditions, not one text: [{filters!r}]")
     limits = limits or NativeLimits()
     left: Sequence[str] = filters
-    if filters and _means_what_scans_mean(spark):
+    if filters and means_what_scans_mean(spark):
         pushed = push_filters(scan, filters)
         scan, left = pushed.scan, tuple(pushed.left)
     schema = spark_schema(scan.schema)
@@ -232,8 +234,8 @@ def _native(
     return found
 
 
-def _means_what_scans_mean(spark: SparkSession) -> bool:
-    """Are casts, overflows and times of the session those of filters?"""
+def means_what_scans_mean(spark: SparkSession) -> bool:
+    """Whether casts, overflows and times mean in the session what they mean in filters of scans: ANSI mode, and UTC."""
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     return zone in _UTC and str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
 from scan_core.joins.late_keys import distinct_keys
-from scan_core.model.errors import OptionError
+from scan_core.model.errors import OptionError, UnsupportedError
 from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
 from scan_core.spark.frames import choice_of, dataframe, register, reports_of
@@ -564,3 +564,77 @@ def _session(*sides: "Scan | DataFrame") -> SparkSession:
     if found is None:
         raise OptionError("no Spark session is active: pass spark=...")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Prefiltered:
+    """A scan that may lack rows without partner.
+
+    Attributes:
+        scan: narrowed, or as it was.
+        what: that narrowed it, in words; empty for nothing.
+        why_not_by_keys: why keys were not collected, if they were not.
+    """
+
+    scan: "Scan"
+    what: str = ""
+    why_not_by_keys: str = ""
+
+
+def prefilter_by_keys(
+    scan: "Scan", columns: Sequence[str], keys: "Scan", key_columns: Sequence[str], limits: BuildLimits | None = None
+) -> Prefiltered:
+    """Narrow `scan` by the keys of another scan, which is read here; by what its statistics tell where that costs too much.
+
+    Args:
+        scan: whose rows are needed only if they have a partner.
+        columns: that are joined.
+        keys: the other side.
+        key_columns: what `columns` are compared with, as Spark compares them, in this order.
+        limits: of what is collected.
+    """
+    limits = limits or BuildLimits()
+    found = _keys_of_partners(scan, columns, keys, key_columns, limits)
+    if isinstance(found, pa.Table):
+        return Prefiltered(scan.prefilter(columns, found), f"{found.num_rows} rows of keys")
+    return replace(prefilter_by_ranges(scan, columns, keys, key_columns, limits), why_not_by_keys=found)
+
+
+def prefilter_by_ranges(
+    scan: "Scan", columns: Sequence[str], keys: "Scan", key_columns: Sequence[str], limits: BuildLimits | None = None
+) -> Prefiltered:
+    """Narrow `scan` to the ranges that statistics of another scan's files give for its keys, without reading them."""
+    limits = limits or BuildLimits()
+    names = [
+        ours for ours, theirs in zip(columns, key_columns, strict=True) if _are_keys_alike(scan, ours, keys, theirs)
+    ]
+    pairs = dict(zip(columns, key_columns, strict=True))
+    for name in names:
+        scan = scan.prefilter(name, induced_ranges(keys, pairs[name], limits.max_ranges))
+    return Prefiltered(scan, f"ranges of {', '.join(names)} that statistics give" if names else "")
+
+
+def _keys_of_partners(
+    scan: "Scan", columns: Sequence[str], keys: "Scan", key_columns: Sequence[str], limits: BuildLimits
+) -> pa.Table | str:
+    try:
+        left, right = spark_schema(scan.select(*columns).schema), spark_schema(keys.select(*key_columns).schema)
+        scan.key_fields(columns)
+        keys.key_fields(key_columns)
+    except (OptionError, UnsupportedError) as error:
+        return str(error)
+    if not all(are_joined_exactly(a.dataType, b.dataType) for a, b in zip(left.fields, right.fields, strict=True)):
+        return "Spark casts the keys, and compares other values than a filter would"
+    plans = keys.plan(), scan.plan()
+    is_one = len(columns) == 1 and _are_keys_alike(scan, columns[0], keys, key_columns[0])
+    if is_one and may_cover(keys, key_columns[0], scan, columns[0], plans=plans):
+        return "the keys may be all that there are, as statistics tell"
+    side = keys_of_scan(keys.select(*key_columns), key_columns, limits)
+    return side.keys if side.keys is not None else str(side.why_not)
+
+
+def _are_keys_alike(scan: "Scan", ours: str, keys: "Scan", theirs: str) -> bool:
+    try:
+        return are_comparable(scan.key_fields([ours])[0], keys.key_fields([theirs])[0])
+    except OptionError:
+        return False

@@ -29,7 +29,8 @@ def check(seed: int, kinds: Sequence[str] = KINDS) -> Counter[str]:
     chance = random.Random(seed)
     sql = Queries(chance, kinds).relation(chance.choice([1, 2, 2, 3]))
     tree = qualified(sql, SCHEMAS)
-    assert tree is not None, sql
+    if tree is None:
+        return Counter(["unknown"])
     flat = traceable(tree)
     assert not isinstance(flat, str), (flat, sql)
     found = reaches(flat, "day")

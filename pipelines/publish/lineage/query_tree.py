@@ -57,11 +57,30 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
         known = MappingSchema(shapes, dialect=DIALECT, normalize=False)  # the names are no SQL to be parsed
         tree = qualify(parsed, schema=known, dialect=DIALECT, quote_identifiers=False)
         tree = annotate_types(tree, schema=known, dialect=DIALECT)
+        if _has_captured_columns(tree, shapes):
+            return None
         _rename(tree, _STAR, "*")
         _quote_names(tree)
     except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None
+
+
+def _has_captured_columns(tree: exp.Expression, shapes: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a column got the name of a source that hides its own, as `cid` of `o` in `from o where (select x from l o where cid = 1)`."""
+    for scope in traverse_scope(tree):
+        for column in scope.find_all(exp.Column):
+            source = scope.sources.get(column.table)
+            known = (
+                source.expression.named_selects
+                if isinstance(source, Scope)
+                else shapes.get(source.name)
+                if source
+                else None
+            )
+            if known is not None and "*" not in known and column.name.lower() not in {name.lower() for name in known}:
+                return True
+    return False
 
 
 def _rename(tree: exp.Expression, old: str, new: str) -> None:

@@ -1,0 +1,362 @@
+"""Determines from the SQL alone which rows of its tables a query needs: conditions on them, and joins they must survive.
+
+A row that fails a condition found here affects no row of the result, so a scan may leave it out. Whatever is not
+certain gives no condition. The rules for one SELECT are in `query_shape.py`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from sqlglot import exp
+
+from pipelines.publish.lineage.query_shape import (
+    SelectShape,
+    conjuncts,
+    correlations,
+    owner,
+    why_not_sliced,
+)
+from pipelines.publish.lineage.sql_functions import is_row_wise
+
+_RESULT = "_result"
+"""Qualifies columns of a query's result in conditions on it."""
+_MAX_CONDITIONS = 64
+"""Conditions on one source; equalities between many columns could multiply them without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceColumns:
+    """Columns of the table at one place of the query: index of the place, names of the columns."""
+
+    place: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """A row is needed only if its values of `columns` occur among those of `keys`, in this order."""
+
+    columns: tuple[str, ...]
+    keys: PlaceColumns
+
+
+@dataclass(slots=True)
+class TablePlace:
+    """One place where the query names a table, and what is certain of the rows that it needs there.
+
+    Attributes:
+        table: the name, as the tree has it.
+        conditions: over columns of this table alone; all must be true of a needed row.
+        partners: equi-joins without which a row is not needed.
+    """
+
+    table: str
+    conditions: list[exp.Expression] = field(default_factory=list)
+    partners: list[Partners] = field(default_factory=list)
+
+
+class _HasPartner(exp.Expression):
+    """Stands for "these expressions occur among the values of those columns", and moves through a query as conditions do."""
+
+    arg_types: ClassVar = {"expressions": True, "keys": True}
+
+
+def needed_rows(tree: exp.Query) -> tuple[TablePlace, ...]:
+    """What the query needs of its tables, for every place that names one.
+
+    Args:
+        tree: as `traceable` gives it, without parameters.
+    """
+    return _Descent(tree).places
+
+
+class _Descent:
+    """Carries conditions from the result down to the tables."""
+
+    def __init__(self, tree: exp.Query) -> None:
+        tables = list(tree.find_all(exp.Table))
+        self.places = tuple(TablePlace(table.name) for table in tables)
+        self._indexes = {id(table): index for index, table in enumerate(tables)}
+        self._visit(tree, [])
+
+    def _visit(self, query: exp.Expression, wanted: Sequence[exp.Expression]) -> None:
+        """Go on with a query of whose result only the rows are needed that fulfil `wanted`."""
+        if isinstance(query, exp.Subquery):
+            is_cut = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
+            alias = query.args.get("alias")
+            is_renamed = alias is not None and alias.columns
+            self._visit(query.this, [] if is_cut or is_renamed else wanted)
+        elif isinstance(query, exp.SetOperation):
+            for side, conditions in self._of_sides(query, wanted):
+                self._visit(side, conditions)
+        elif isinstance(query, exp.Select):
+            self._visit_select(query, wanted, {})
+
+    def _of_sides(
+        self, query: exp.SetOperation, wanted: Sequence[exp.Expression]
+    ) -> Iterator[tuple[exp.Expression, list[exp.Expression]]]:
+        """Both sides of a union, intersection or difference: rows that are equal on all columns decide about each other."""
+        sides = [query.left, query.right]
+        inner = [side.unnest() for side in sides]
+        names = [select.alias_or_name.lower() for select in query.selects]
+        are_alike = (
+            not any(query.args.get(part) for part in ("limit", "offset", "by_name", "on"))
+            and len(set(names)) == len(names)
+            and all(isinstance(side, exp.Query) and len(side.selects) == len(names) for side in inner)
+        )
+        for side, of in zip(sides, inner, strict=True):
+            found = []
+            for condition in wanted if are_alike else ():
+                used = {column.name.lower() for column in condition.find_all(exp.Column)}
+                at = {name: number for number, name in enumerate(names)}
+                have_one_type = all(
+                    name in at and _have_one_type(*(each.selects[at[name]].type for each in inner)) for name in used
+                )
+                if have_one_type:
+                    renamed = {name: exp.column(of.selects[at[name]].alias_or_name, table=_RESULT) for name in used}
+                    found.append(_substituted(condition, renamed))
+            yield side, found
+
+    def _visit_select(
+        self, select: exp.Select, wanted: Sequence[exp.Expression], inherited: Mapping[str, Sequence[exp.Expression]]
+    ) -> None:
+        shape = SelectShape(select)
+        known = {alias: _Conditions(inherited.get(alias, ())) for alias in shape.sources}
+        for alias, conditions in known.items():
+            conditions.extend(c for c in shape.conditions_of(alias) if owner(c) == alias and is_row_wise(c))
+        for condition in wanted:
+            if (inner := _through_projection(shape, condition)) is not None:
+                known[str(owner(inner))].add(inner)
+        self._add_partners(shape, known)
+        queries = [query for query in shape.subqueries if isinstance(query.unnest(), exp.Select)]
+        ties = {id(query): list(self._ties(shape, query)) for query in queries if _is_evaluated_per_row(query)}
+        for query in queries:
+            if _must_find_rows(query, select):
+                self._add_outer_partners(shape, known, query, ties.get(id(query), []))
+        _spread(shape, known)
+        for alias, source in shape.sources.items():
+            if isinstance(source.node, exp.Table):
+                self._settle_place(self._indexes[id(source.node)], known[alias])
+            else:
+                self._visit(source.node, [_requalified(c, alias, _RESULT) for c in known[alias]])
+        for query in shape.subqueries:
+            inner_select = query.unnest()
+            if isinstance(inner_select, exp.Select):
+                self._visit_select(inner_select, [], self._inherited(shape, known, ties.get(id(query), [])))
+            else:
+                self._visit(query, [])
+
+    def _settle_place(self, index: int, conditions: "_Conditions") -> None:
+        place = self.places[index]
+        for condition in conditions:
+            if not isinstance(condition, _HasPartner):
+                place.conditions.append(condition)
+            elif condition.args["keys"].place != index and all(
+                isinstance(e, exp.Column) for e in condition.expressions
+            ):
+                place.partners.append(Partners(tuple(e.name for e in condition.expressions), condition.args["keys"]))
+
+    def _add_partners(self, shape: SelectShape, known: Mapping[str, "_Conditions"]) -> None:
+        pairs: dict[tuple[str, str], list[tuple[exp.Expression, exp.Expression]]] = {}
+        for alias, other, link in shape.links():
+            # where a join fills the other source up with NULLs, rows do without a partner in it
+            if other not in shape.nullable and link not in pairs.setdefault((alias, other), []):
+                pairs[alias, other].append(link)
+        for (alias, other), links in pairs.items():
+            known[alias].extend(self._partners(shape, other, links))
+
+    def _partners(
+        self, shape: SelectShape, other: str, links: Sequence[tuple[exp.Expression, exp.Expression]]
+    ) -> Iterator[_HasPartner]:
+        """One for each place where the keys of the other source come from."""
+        by_place: dict[int, list[tuple[exp.Expression, str]]] = {}
+        for ours, theirs in links:
+            if isinstance(ours, exp.Column) and (key := self._origin(shape.sources[other].node, theirs)) is not None:
+                by_place.setdefault(key.place, []).append((ours, key.columns[0]))
+        for place, columns in by_place.items():
+            keys = PlaceColumns(place, tuple(column for _, column in columns))
+            yield _HasPartner(expressions=[ours.copy() for ours, _ in columns], keys=keys)
+
+    def _origin(self, node: exp.Expression, column: exp.Expression) -> PlaceColumns | None:
+        """The column of a table that all values of a source's column come from, but for NULLs."""
+        if not isinstance(column, exp.Column):
+            return None
+        while isinstance(node, exp.Subquery):
+            if node.args.get("alias") is not None and node.args["alias"].columns:
+                return None
+            node = node.this
+        if isinstance(node, exp.Table):
+            return PlaceColumns(self._indexes[id(node)], (column.name,))
+        if not isinstance(node, exp.Select):
+            return None
+        found = [e.unalias() for e in node.expressions if e.alias_or_name.lower() == column.name.lower()]
+        sources = SelectShape(node).sources
+        if len(found) != 1 or not isinstance(found[0], exp.Column) or found[0].table not in sources:
+            return None
+        group = node.args.get("group")
+        if group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None:
+            return None
+        return self._origin(sources[found[0].table].node, found[0])
+
+    @staticmethod
+    def _ties(shape: SelectShape, query: exp.Query) -> Iterator[tuple[str, exp.Column, str, exp.Column]]:
+        """Equalities of plain columns, outside and inside, that every row of a sub-query fulfils."""
+        inner = query.unnest()
+        assert isinstance(inner, exp.Select)  # noqa: S101  its caller asked
+        for outside, theirs, alias, ours in correlations(shape, SelectShape(inner), query):
+            if isinstance(theirs, exp.Column) and isinstance(ours, exp.Column):
+                yield outside, theirs, alias, ours
+
+    def _add_outer_partners(
+        self,
+        shape: SelectShape,
+        known: Mapping[str, "_Conditions"],
+        query: exp.Query,
+        ties: Sequence[tuple[str, exp.Column, str, exp.Column]],
+    ) -> None:
+        """Rows that a condition `exists` or `in` keeps have a partner in the sub-query, which fulfils its conditions."""
+        inner = query.unnest()
+        assert isinstance(inner, exp.Select)  # noqa: S101  its caller asked
+        inside = SelectShape(inner)
+        pairs: dict[tuple[str, str], list[tuple[exp.Expression, exp.Expression]]] = {}
+        for outside, theirs, alias, ours in ties:
+            if outside not in shape.nullable:
+                pairs.setdefault((outside, alias), []).append((theirs, ours))
+        for (outside, alias), links in pairs.items():
+            known[outside].extend(self._partners(inside, alias, links))
+            for condition in inside.conditions_of(alias):
+                if owner(condition) == alias and is_row_wise(condition):
+                    for theirs, ours in links:
+                        known[outside].add_renamed(condition, ours, theirs)
+
+    def _inherited(
+        self,
+        shape: SelectShape,
+        known: Mapping[str, "_Conditions"],
+        ties: Sequence[tuple[str, exp.Column, str, exp.Column]],
+    ) -> dict[str, list[exp.Expression]]:
+        """Conditions on the rows of a sub-query: it is needed only for rows outside that are needed themselves."""
+        found: dict[str, _Conditions] = {}
+        pairs: dict[tuple[str, str], list[tuple[exp.Expression, exp.Expression]]] = {}
+        for outside, theirs, alias, ours in ties:
+            mine = found.setdefault(alias, _Conditions())
+            for condition in () if outside in shape.nullable else known[outside]:
+                mine.add_renamed(condition, theirs, ours)
+            pairs.setdefault((alias, outside), []).append((ours, theirs))
+        for (alias, outside), links in pairs.items():
+            found[alias].extend(self._partners(shape, outside, links))
+        return {alias: list(conditions) for alias, conditions in found.items()}
+
+
+class _Conditions:
+    """Conditions on the rows of one source, each once."""
+
+    def __init__(self, conditions: Sequence[exp.Expression] = ()) -> None:
+        self._by_text: dict[str, exp.Expression] = {}
+        self.extend(conditions)
+
+    def __iter__(self) -> Iterator[exp.Expression]:
+        return iter(list(self._by_text.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def add(self, condition: exp.Expression) -> None:
+        """Add a condition unless it is there, or there are too many."""
+        if len(self._by_text) < _MAX_CONDITIONS:
+            self._by_text.setdefault(_text(condition), condition)
+
+    def extend(self, conditions: "Sequence[exp.Expression] | Iterator[exp.Expression]") -> None:
+        for condition in conditions:
+            self.add(condition)
+
+    def add_renamed(self, condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> None:
+        """Add a condition on the column `old` alone as one on the equal column `new`."""
+        columns = list(condition.find_all(exp.Column))
+        if columns and all(column == old for column in columns) and _have_one_type(old.type, new.type):
+            self.add(_with_column(condition, old, new))
+
+
+def _spread(shape: SelectShape, known: Mapping[str, _Conditions]) -> None:
+    """Put conditions on one side of an equality on the other side as well, until nothing is new."""
+    links = [
+        (alias, other, ours, theirs)
+        for alias, other, (ours, theirs) in shape.links()
+        if other not in shape.nullable and isinstance(ours, exp.Column) and isinstance(theirs, exp.Column)
+    ]
+    before = -1
+    while before != (before := sum(map(len, known.values()))):
+        for alias, other, ours, theirs in links:
+            for condition in known[other]:
+                known[alias].add_renamed(condition, theirs, ours)
+
+
+def _through_projection(shape: SelectShape, condition: exp.Expression) -> exp.Expression | None:
+    """A condition on the result of a SELECT as one on the rows of one of its sources; None where that is another condition."""
+    outputs = Counter(e.alias_or_name.lower() for e in shape.select.expressions)
+    used = {column.name.lower() for column in condition.find_all(exp.Column)}
+    if not used or any(outputs[name] != 1 for name in used):
+        return None
+    projected = {e.alias_or_name.lower(): e.unalias() for e in shape.select.expressions}
+    if why_not_sliced(shape, [projected[name] for name in sorted(used)]) is not None:
+        return None
+    return _substituted(condition, projected)
+
+
+def _is_evaluated_per_row(query: exp.Query) -> bool:
+    """Whether a sub-query is evaluated for rows of the sources: elsewhere names may be those of the result's columns."""
+    place = query.find_ancestor(exp.Having, exp.Order, exp.Sort, exp.Group, exp.Cluster, exp.Distribute, exp.Select)
+    return isinstance(place, exp.Select)
+
+
+def _must_find_rows(query: exp.Query, select: exp.Select) -> bool:
+    """Whether a row is kept only if the sub-query has a row for it: `exists` or `in` among the conjuncts of WHERE."""
+    where = select.args.get("where")
+    inner = query.unnest()
+    holder = query.parent.parent if isinstance(query.parent, exp.Subquery) else query.parent
+    if where is None or not isinstance(holder, exp.Exists | exp.In) or not isinstance(inner, exp.Select):
+        return False
+    # without GROUP BY, an aggregate gives a row where there is none
+    gives_rows_of_its_own = SelectShape(inner).aggregates or any(
+        inner.args.get(part) for part in ("limit", "offset", "group", "having")
+    )
+    return not gives_rows_of_its_own and any(holder is condition for condition in conjuncts(where.this))
+
+
+def _have_one_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
+    return left is not None and right is not None and left == right and not left.is_type("unknown")
+
+
+def _text(condition: exp.Expression) -> str:
+    if isinstance(condition, _HasPartner):
+        return f"{[e.sql() for e in condition.expressions]} in {condition.args['keys']}"
+    return str(condition.sql())
+
+
+def _with_column(condition: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
+    return condition.copy().transform(lambda node: new.copy() if node == old else node)
+
+
+def _substituted(condition: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
+    """The condition with columns replaced by what they stand for."""
+
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column) and node.name.lower() in by_name:
+            found = by_name[node.name.lower()].copy()
+            return found if isinstance(found, exp.Column | exp.Literal | exp.Func) else exp.Paren(this=found)
+        return node
+
+    return condition.copy().transform(put)
+
+
+def _requalified(condition: exp.Expression, old: str, new: str) -> exp.Expression:
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column) and node.table == old:
+            found = exp.column(node.this.copy(), table=new)
+            found.type = node.type
+            return found
+        return node
+
+    return condition.copy().transform(put)

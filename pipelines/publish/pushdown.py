@@ -1,0 +1,236 @@
+"""Hands each mirror's scan what the SQL of a published table asks of the mirror's rows: conditions, and keys of joins.
+
+A scan may leave out rows that the query does not need, and need not: Spark runs the whole query over what the scans give.
+So everything here only narrows, and what is not certain, or costs more than it saves, is left to Spark with the reason.
+This module imports pyspark, but needs no session.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlglot import exp
+
+from pipelines.publish.lineage.needed_rows import Partners, TablePlace, needed_rows
+from pipelines.publish.lineage.query_tree import DIALECT, traceable
+from pipelines.publish.query import PublishedQuery
+from scan_core import Scan, Schema
+from scan_core.spark import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges, push_filters
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What the scan of one mirror was given.
+
+    Attributes:
+        conditions: that the scan applies, as SQL.
+        joins: what joins leave out, in words: keys that were read from another mirror, or ranges from its statistics.
+        left: by condition or join, why Spark applies it alone.
+    """
+
+    conditions: tuple[str, ...] = ()
+    joins: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PushedScans:
+    """The scans of all mirrors that a query reads, narrowed; by table."""
+
+    scans: Mapping[str, Scan]
+    pushed: Mapping[str, Pushed]
+
+
+def push_down(
+    query: PublishedQuery, scans: Mapping[str, Scan], arguments: Mapping[str, Any], limits: BuildLimits | None = None
+) -> PushedScans:
+    """Narrow the scans to rows that the query may need.
+
+    Keys of joins are read here, in this process, from mirrors that conditions or other joins have narrowed, smallest
+    first, as long as they fit into the limits.
+
+    Args:
+        query: of the published table.
+        scans: of its mirrors, by table.
+        arguments: values of its parameters.
+        limits: of keys that are read.
+    """
+    pushed = {table: Pushed() for table in scans}
+    places = _places(query, {table: scan.table.schema for table, scan in scans.items()}, arguments)
+    if isinstance(places, str):
+        for each in pushed.values():
+            each.left["all conditions"] = places
+        return PushedScans(scans, pushed)
+    by_table: dict[str, list[int]] = {}
+    for index, place in enumerate(places):
+        by_table.setdefault(place.table, []).append(index)
+    narrowed = dict(scans)
+    at_place: dict[int, Scan] = {}
+    for table, indexes in by_table.items():
+        for index in indexes:
+            at_place[index] = _with_conditions(scans[table], places[index].conditions, pushed[table])
+        if len(indexes) == 1:
+            narrowed[table] = at_place[indexes[0]]
+        else:
+            narrowed[table] = _with_either(scans[table], [at_place[index] for index in indexes])
+        pushed[table].conditions = tuple(map(str, narrowed[table].predicates[len(scans[table].predicates) :]))
+    single = {indexes[0]: table for table, indexes in by_table.items() if len(indexes) == 1}
+    _Joins(places, at_place, single, pushed, limits or BuildLimits()).narrow()
+    return PushedScans(narrowed | {table: at_place[index] for index, table in single.items()}, pushed)
+
+
+def _places(
+    query: PublishedQuery, schemas: Mapping[str, Schema], arguments: Mapping[str, Any]
+) -> tuple[TablePlace, ...] | str:
+    """What the query needs of each table that it names, by the names of the config; or why that is not certain."""
+    tree = query.in_full(schemas)
+    flat = "names in the SQL cannot be told apart with certainty" if tree is None else traceable(tree)
+    if isinstance(flat, str):
+        return flat
+    values = {name: _literal(value) for name, value in arguments.items()}
+
+    def put(node: exp.Expression) -> exp.Expression:
+        value = values.get(node.name) if isinstance(node, exp.Placeholder) else None
+        return node if value is None else value.copy()
+
+    tables = {view: table for table, view in query.view_names.items()}
+    places = needed_rows(flat.transform(put))
+    for place in places:
+        place.table = tables[place.table]
+        place.conditions = list(_on_columns(place.conditions, schemas[place.table]))
+    return places
+
+
+def _literal(value: Any) -> exp.Expression | None:
+    """A parameter's value as Spark would read it in the text of a query; None for what has no such text."""
+    match value:
+        case bool():
+            return exp.Boolean(this=value)
+        case int() | Decimal():
+            return exp.Literal.number(value)
+        case str():
+            return exp.Literal.string(value)
+        case datetime():
+            return exp.cast(exp.Literal.string(value.isoformat(sep=" ")), "timestamp")
+        case date():
+            return exp.cast(exp.Literal.string(value.isoformat()), "date")
+        case _:
+            return None
+
+
+def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterator[exp.Expression]:
+    """The conditions with columns called as the schema calls them, without the name of their source."""
+    names: dict[str, list[str]] = {}
+    for each in schema.names:
+        names.setdefault(each.lower(), []).append(each)
+
+    def put(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Column):
+            return exp.column(exp.to_identifier(names[node.name.lower()][0], quoted=True))
+        return node
+
+    for condition in conditions:
+        columns = [column.name.lower() for column in condition.find_all(exp.Column)]
+        # Spark reads a backslash in text as the beginning of an escape, and so does not everyone
+        has_escapes = any("\\" in str(node.this) for node in condition.find_all(exp.Literal, exp.RawString))
+        is_open = condition.find(exp.Placeholder) is not None
+        if not has_escapes and not is_open and all(len(names.get(name, ())) == 1 for name in columns):
+            yield condition.transform(put)
+
+
+def _with_conditions(scan: Scan, conditions: Sequence[exp.Expression], pushed: Pushed) -> Scan:
+    """The scan with the conditions that it understands as Spark does and that fail on no row.
+
+    A row that another part of the query removes must not fail the scan.
+    """
+    found = push_filters(scan, [condition.sql(dialect=DIALECT) for condition in conditions], never_failing=True)
+    pushed.left.update(found.left)
+    return found.scan
+
+
+def _with_either(scan: Scan, places: Sequence[Scan]) -> Scan:
+    """The scan with the rows that one place needs at least."""
+    own = [tuple(map(str, place.predicates[len(scan.predicates) :])) for place in places]
+    shared = [text for text in own[0] if all(text in texts for texts in own)]
+    for text in shared:
+        scan = scan.where(text)
+    others = [[text for text in texts if text not in shared] for texts in own]
+    if all(others):
+        either = dict.fromkeys(" and ".join(f"({text})" for text in texts) for texts in others)
+        scan = scan.where(" or ".join(f"({text})" for text in either))
+    return scan
+
+
+class _Joins:
+    """Narrows scans by the keys of what they are joined with.
+
+    Args:
+        places: of the query.
+        scans: by place, with their conditions; changed in place.
+        single: the places that are the only ones of their table: a scan serves all places of a table.
+        pushed: what scans were given, by table; added to.
+        limits: of keys that are read.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[TablePlace],
+        scans: dict[int, Scan],
+        single: Mapping[int, str],
+        pushed: Mapping[str, Pushed],
+        limits: BuildLimits,
+    ) -> None:
+        self._places = places
+        self._scans = scans
+        self._single = single
+        self._pushed = pushed
+        self._limits = limits
+
+    def narrow(self) -> None:
+        """Go through the scans from the smallest on: each filters larger ones, which then may filter others."""
+        asked = [(index, partners) for index, place in enumerate(self._places) for partners in place.partners]
+        if not asked:
+            return
+        rows = {index: _most_rows(scan) for index, scan in self._scans.items()}
+        order = sorted(rows, key=lambda index: (rows[index], index))
+        rank = {index: number for number, index in enumerate(order)}
+        for small in order:
+            for index, partners in asked:
+                if partners.keys.place == small and rank[index] > rank[small]:
+                    self._filter_by_keys(index, partners)
+                elif index == small and rank[partners.keys.place] > rank[small]:
+                    self._filter_by_ranges(index, partners)
+
+    def _filter_by_keys(self, index: int, partners: Partners) -> None:
+        keys = self._scans[partners.keys.place]
+        if index in self._single and _is_narrowed(keys):
+            found = prefilter_by_keys(self._scans[index], partners.columns, keys, partners.keys.columns, self._limits)
+            self._keep(index, partners, found)
+
+    def _filter_by_ranges(self, index: int, partners: Partners) -> None:
+        """Statistics of what a larger scan with conditions leaves tell where its keys lie, without reading them."""
+        keys = self._scans[partners.keys.place]
+        if index in self._single and _is_narrowed(keys):
+            found = prefilter_by_ranges(self._scans[index], partners.columns, keys, partners.keys.columns, self._limits)
+            self._keep(index, partners, found)
+
+    def _keep(self, index: int, partners: Partners, found: Prefiltered) -> None:
+        pushed = self._pushed[self._single[index]]
+        table = self._places[partners.keys.place].table
+        what = f"{', '.join(partners.columns)} among {', '.join(partners.keys.columns)} of {table}"
+        self._scans[index] = found.scan
+        if found.what:
+            pushed.joins.append(f"{what}: {found.what}")
+        if found.why_not_by_keys:
+            pushed.left[what] = found.why_not_by_keys
+
+
+def _most_rows(scan: Scan) -> int:
+    """Rows of the files that the scan's plan leaves."""
+    return sum(task.data_file.record_count for task in scan.plan().tasks)
+
+
+def _is_narrowed(scan: Scan) -> bool:
+    return bool(scan.predicates or scan.joins)

@@ -1,0 +1,158 @@
+"""What the SQL of a published table asks of its mirrors reaches their scans."""
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.config.project import Config, parse
+from pipelines.iceberg.catalog import open_catalog
+from pipelines.publish.mirror_reads import mirror_scans
+from pipelines.publish.pushdown import PushedScans, push_down
+from pipelines.publish.query import arguments, published_entry, published_query
+from pipelines.publish.refresh import publish
+from scan_core import open_table
+from tests.pipelines.publish.daily_orders import apply
+
+NAME = "shop.result"
+DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def config_of(folder: Path, sql: str, **entry: Any) -> Config:
+    lines = [
+        "tables:",
+        *(
+            f"  shop.{name}: {{source: {{type: files, path: none}}, key: [id]}}"
+            for name in ("customers", "orders", "lines")
+        ),
+        "published:",
+        f"  {NAME}:",
+        *(f"    {name}: {value!r}" for name, value in entry.items()),
+        "    sql: |",
+        *("      " + line for line in sql.strip().splitlines()),
+    ]
+    return parse("\n".join(lines).replace("True", "true").replace("False", "false"), folder / "nevermore.yaml")
+
+
+def fill(config: Config) -> None:
+    """100 customers in four cities, 1,000 orders, 5,000 lines, some of each deleted."""
+    ids = range(100)
+    cities = ["Oslo", "Moss", "Bergen", None]
+    at = {"type": pa.timestamp("us", "UTC")}
+    apply(config, "shop.customers", pa.table({
+        "id": pa.array(ids, pa.int64()), "city": [cities[i % 4] for i in ids],
+    }))  # fmt: skip
+    apply(config, "shop.orders", pa.table({
+        "id": pa.array(range(1000), pa.int64()), "customer_id": pa.array([i % 100 for i in range(1000)], pa.int64()),
+        "at": pa.array([DAY + dt.timedelta(hours=i) for i in range(1000)], **at), "status": [f"s{i % 7}" for i in range(1000)],
+    }))  # fmt: skip
+    apply(config, "shop.lines", pa.table({
+        "id": pa.array(range(5000), pa.int64()), "order_id": pa.array([i // 5 for i in range(5000)], pa.int64()),
+        "quantity": pa.array([i % 10 for i in range(5000)], pa.int32()),
+    }))  # fmt: skip
+    for table, gone in (("shop.customers", [4, 5]), ("shop.orders", [4, 8, 9]), ("shop.lines", [20, 21])):
+        apply(config, table, open_table_of(config, table).schema.empty_table(), deleted=gone)
+
+
+def open_table_of(config: Config, name: str) -> pa.Table:
+    return open_table(open_catalog(config).load_table(name)).scan().to_table()
+
+
+JOINED = """
+select o.id, c.city, l.quantity from shop.orders o
+join shop.customers c on c.id = o.customer_id
+join shop.lines l on l.order_id = o.id
+where c.city = 'Oslo' and c.id < 50
+"""
+
+
+def pushed(config: Config, key: str | None = None) -> PushedScans:
+    query = published_query(config, NAME)
+    return push_down(
+        query, mirror_scans(open_catalog(config), query), arguments(query, published_entry(config, NAME), key)
+    )
+
+
+def conditions(found: PushedScans) -> Mapping[str, tuple[str, ...]]:
+    return {table: each.conditions for table, each in found.pushed.items()}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shop")
+    fill(config_of(folder, "select id from shop.orders"))
+    return folder
+
+
+def test_conditions_and_keys_of_three_joined_mirrors_reach_the_scans(filled: Path) -> None:
+    found = pushed(config_of(filled, JOINED))
+    assert conditions(found) == {
+        "shop.customers": ("`city` = 'Oslo'", "`id` < 50"),
+        "shop.orders": ("`customer_id` < 50",),
+        "shop.lines": (),
+    }
+    rows = {table: scan.to_table().num_rows for table, scan in found.scans.items()}
+    assert rows["shop.customers"] == 12
+    assert rows["shop.orders"] <= 150
+    assert rows["shop.lines"] <= 700
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("with a as (select * from shop.orders where status = 's1') select a.id from a where a.id > 10", {"shop.orders": ("`status` = 's1'", "`id` > 10")}),
+        ("select id from (select id, status as s from shop.orders) x where x.s like 's%' and id in (1, 2)", {"shop.orders": ("`status` LIKE 's%'", "`id` IN (1, 2)")}),
+        ("select id from shop.orders where id = 1 union all select id from shop.orders where id = 2", {"shop.orders": ("((`id` = 1)) or ((`id` = 2))",)}),
+        ("select id from shop.orders where id = 1 union all select id from shop.orders", {"shop.orders": ()}),
+        ("select city, n from (select city, count(*) as n from shop.customers group by city) g where city = 'Moss' and n > 1", {"shop.customers": ("`city` = 'Moss'",)}),
+        ("select id from (select id, row_number() over (order by id) as n from shop.orders) x where id > 10", {"shop.orders": ()}),
+        ("select id from (select id from shop.orders limit 3) x where id > 10", {"shop.orders": ()}),
+        ("select o.id from shop.orders o left join shop.customers c on c.id = o.customer_id and c.city = 'Oslo' where o.id < 9", {"shop.orders": ("`id` < 9",), "shop.customers": ("`city` = 'Oslo'",)}),
+        ("select o.id from shop.orders o where exists (select 1 from shop.customers c where c.id = o.customer_id and c.id > 90)", {"shop.orders": ("`customer_id` > 90",), "shop.customers": ("`id` > 90",)}),
+        ("select id from shop.orders where at >= timestamp '2026-01-02' and cast(status as int) = 1", {"shop.orders": ("`at` >= CAST('2026-01-02' AS TIMESTAMP)",)}),
+        ("select id from shop.orders where rand() < 0.5 and id = 4", {"shop.orders": ("`id` = 4",)}),
+    ],
+)  # fmt: skip
+def test_what_is_certain_of_rows_reaches_their_scan(
+    filled: Path, sql: str, expected: dict[str, tuple[str, ...]]
+) -> None:
+    assert conditions(pushed(config_of(filled, sql))) == expected
+
+
+def test_values_of_parameters_reach_the_scan(filled: Path) -> None:
+    sql = "select cast(:partition as date) as day, id, status from shop.orders where cast(at as date) = :partition and id > :least"
+    config = config_of(filled, sql, partition="day", parameters={"least": 3})
+    assert conditions(pushed(config, "2026-01-02")) == {
+        "shop.orders": ("CAST(`at` AS DATE) = CAST('2026-01-02' AS DATE)", "`id` > 3")
+    }
+
+
+def test_a_condition_that_can_fail_is_left_with_the_reason(filled: Path) -> None:
+    found = pushed(config_of(filled, "select id from shop.orders where cast(status as int) = 1"))
+    (reason,) = found.pushed["shop.orders"].left.values()
+    assert "can fail" in reason
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("ansi_spark")
+def test_rows_are_the_same_and_fewer_are_read(tmp_path: Path) -> None:
+    found = {}
+    for push_down_ in (True, False):
+        (tmp_path / str(push_down_)).mkdir()
+        config = config_of(tmp_path / str(push_down_), JOINED, options={"push_down": push_down_})
+        fill(config)
+        report = publish(config, NAME, is_full=True)
+        reads = {table: read.metrics.rows_out for table, read in report.reads.items()}
+        rows = sorted(map(str, open_table_of(config, NAME).to_pylist()))
+        found[push_down_] = rows, reads, report.as_dict()["reads"]
+    assert found[True][0] == found[False][0]
+    assert len(found[True][0]) > 500
+    assert found[False][1] == {"shop.customers": 98, "shop.orders": 997, "shop.lines": 4998}
+    assert found[True][1]["shop.customers"] == 12
+    assert found[True][1]["shop.orders"] <= 150
+    assert found[True][1]["shop.lines"] <= 700
+    assert found[True][2]["shop.customers"]["where"] == "`city` = 'Oslo' and `id` < 50"
+    assert "customer_id among id of shop.customers" in found[True][2]["shop.orders"]["joins"][0]
