@@ -57,7 +57,7 @@ class TablePlace:
     partners: list[Partners] = field(default_factory=list)
 
 
-class _HasPartner(exp.Expression):
+class _HasPartner(exp.Expression):  # type: ignore[misc]  # sqlglot has no types
     """Stands for "these expressions occur among the values of those columns", and moves through a query as conditions do."""
 
     arg_types: ClassVar = {"expressions": True, "keys": True}
