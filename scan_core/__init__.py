@@ -5,7 +5,7 @@ Names load on first use: a worker that only unpickles a split loads no planner, 
 
 from typing import TYPE_CHECKING
 
-from scan_core.exports import lazy_exports
+from scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
     from scan_core.columns.conversion import descended as descended

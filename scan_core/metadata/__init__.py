@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from scan_core.exports import lazy_exports
+from scan_core.model.exports import lazy_exports
 
 if TYPE_CHECKING:
     from scan_core.metadata.avro_container import BLANK_SYNC as BLANK_SYNC

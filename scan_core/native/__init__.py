@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from scan_core.exports import lazy_exports
+from scan_core.model.exports import lazy_exports
 from scan_core.native import kernels as kernels  # declares its own to `machine_code`, which imports none
 
 if TYPE_CHECKING:
