@@ -111,21 +111,15 @@ def _with_string(other: Type) -> Type:
     return other
 
 
+_TRUTH_AND_NUMBERS = INTEGRAL | FLOATING | {"boolean", "decimal"}
 _CASTS_FROM: dict[str, frozenset[str]] = {
-    "boolean": frozenset({"int", "long", "float", "double", "decimal", "string"}),
-    "int": frozenset({"boolean", "int", "long", "float", "double", "decimal", "string"}),
-    "long": frozenset({"boolean", "int", "long", "float", "double", "decimal", "string"}),
-    "float": frozenset({"boolean", "int", "long", "float", "double", "decimal"}),
-    "double": frozenset({"boolean", "int", "long", "float", "double", "decimal"}),
-    "decimal": frozenset({"boolean", "int", "long", "float", "double", "decimal", "string"}),
-    "string": frozenset({"boolean", "int", "long", "float", "double", "decimal", "date", "time", "uuid", "binary"})
-    | TIMESTAMPS,
-    "date": frozenset({"string"}) | TIMESTAMPS,
-    "time": frozenset({"string"}),
-    "uuid": frozenset({"string"}),
-    "binary": frozenset({"string", "binary"}),
-    "fixed": frozenset({"string", "binary"}),
-    **dict.fromkeys(TIMESTAMPS, frozenset({"date", "string"}) | TIMESTAMPS),
+    **dict.fromkeys(("boolean", *INTEGRAL, "decimal"), _TRUTH_AND_NUMBERS | {"string"}),
+    **dict.fromkeys(FLOATING, _TRUTH_AND_NUMBERS),
+    "string": _TRUTH_AND_NUMBERS | TIMESTAMPS | {"date", "time", "uuid", "binary"},
+    "date": TIMESTAMPS | {"string"},
+    **dict.fromkeys(("time", "uuid"), frozenset({"string"})),
+    **dict.fromkeys(BYTES, frozenset({"string", "binary"})),
+    **dict.fromkeys(TIMESTAMPS, TIMESTAMPS | {"date", "string"}),
 }
 
 
@@ -258,8 +252,7 @@ def _from_value(value: Any, source: Type, target: Type) -> Any:  # one flat case
 
 def decimal_constant(value: decimal.Decimal, target: Type) -> decimal.Decimal | None:
     """The value rounded half up to the scale of a decimal type; None if its digits do not fit."""
-    assert isinstance(target, PrimitiveType)  # noqa: S101  # callers matched the name "decimal"
-    precision, scale = target.parameters
+    precision, scale = decimal_of(target)
     with decimal.localcontext() as context:
         context.prec = 100
         rounded = value.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP)

@@ -15,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scan_core.expr.coercion import BYTES, FLOATING, name_of
+from scan_core.expr.coercion import BYTES, FLOATING, decimal_of, name_of
 from scan_core.expr.vectors import SHORT_DECIMAL_DIGITS, Operand, boolean_values, fixed_values, short_decimal_values
 from scan_core.model.arrays import Mask
 from scan_core.model.schema import PrimitiveType, Type, arrow_type
+from scan_core.model.statistics import unscaled_value
 
 _FEW_VALUES = 4
 """Up to here one comparison per value beats any look-up."""
@@ -52,8 +53,8 @@ def compare(sign: str, left: Operand, right: Operand, left_type: Type, right_typ
 
 def is_numpy_comparable(type_: Type) -> bool:
     """Can the values be compared as NumPy numbers?"""
-    if isinstance(type_, PrimitiveType) and type_.name == "decimal":
-        return type_.parameters[0] <= SHORT_DECIMAL_DIGITS
+    if name_of(type_) == "decimal":
+        return decimal_of(type_)[0] <= SHORT_DECIMAL_DIGITS
     return name_of(type_) not in BYTES | {"string", "uuid", "unknown", "struct", "list", "map"}
 
 
@@ -69,26 +70,14 @@ def numbers(operand: Operand, type_: Type) -> Any:
 def number(scalar: pa.Scalar, type_: Type) -> Any:
     """A non-NULL constant as the number that stands for it in the array's buffer."""
     if name_of(type_) == "decimal":
-        assert isinstance(type_, PrimitiveType)  # noqa: S101  # by its name
-        return unscaled(scalar.as_py(), type_.parameters[1])
+        return unscaled_value(scalar.as_py(), decimal_of(type_)[1])
     if pa.types.is_temporal(scalar.type):
         return scalar.value
     return scalar.as_py()
 
 
-def unscaled(value: Any, scale: int) -> int:
-    """The integer that stands for a decimal at a scale that holds it exactly."""
-    sign, digits, exponent = value.as_tuple()
-    magnitude = int("".join(map(str, digits)) or "0")
-    shift = exponent + scale
-    magnitude = magnitude * 10**shift if shift >= 0 else magnitude // 10**-shift
-    return int(-magnitude if sign else magnitude)
-
-
 def _align_decimals(left: Operand, right: Operand, left_type: Type, right_type: Type) -> tuple[Operand, Operand, Type]:
-    assert isinstance(left_type, PrimitiveType)  # noqa: S101  # by its name
-    assert isinstance(right_type, PrimitiveType)  # noqa: S101
-    (p1, s1), (p2, s2) = left_type.parameters, right_type.parameters
+    (p1, s1), (p2, s2) = decimal_of(left_type), decimal_of(right_type)
     scale = max(s1, s2)
     precision = max(p1 - s1, p2 - s2) + scale
     if precision <= 38:
@@ -160,8 +149,8 @@ class _NumberSet:
 
 @lru_cache(maxsize=64)
 def _number_set(values: frozenset[Any], type_: Type) -> _NumberSet:
-    if isinstance(type_, PrimitiveType) and type_.name == "decimal":
-        stored = np.array([unscaled(v, type_.parameters[1]) for v in values], dtype=np.int64)
+    if name_of(type_) == "decimal":
+        stored = np.array([unscaled_value(v, decimal_of(type_)[1]) for v in values], dtype=np.int64)
     else:
         dtype = {"float": np.float32, "double": np.float64, "boolean": np.bool_}.get(name_of(type_), np.int64)
         stored = np.array(list(values), dtype=dtype)

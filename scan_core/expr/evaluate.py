@@ -34,33 +34,20 @@ class Outcome:
     reason: str
 
 
-def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Mask:
-    """Rows for which the conjunct is true.
-
-    Args:
-        conjunct: a bound boolean expression.
-        columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
-            alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
-        num_rows: rows of the batch.
-
-    Raises:
-        EvaluationError: it failed on a row.
-    """
-    outcome = judge(conjunct, columns, num_rows)
-    if outcome.failed is not None:
-        raise evaluation_error(conjunct, outcome)
-    return outcome.passed
-
-
 def judge(
     conjunct: BoundExpr,
     columns: Mapping[int, pa.Array],
     num_rows: int,
     known: Mapping[BoundExpr, Truth] | None = None,
 ) -> Outcome:
-    """Like `evaluate`, but rows that fail are reported: the caller decides once it knows which rows survive.
+    """Evaluate a conjunct. Rows that fail are reported, not raised: the caller decides once it knows which rows survive.
 
-    `known` are truth values of parts of the conjunct, whose columns are not needed then.
+    Args:
+        conjunct: a bound boolean expression.
+        columns: arrays of `num_rows` values in the table's types by field id: top-level columns, or struct members
+            alone (NULL where the struct is); dictionary-encoded ones are evaluated by dictionary value.
+        num_rows: rows of the batch.
+        known: truth values of parts of the conjunct, whose columns are not needed then.
     """
     truth = truth_of(conjunct, _frame(conjunct, columns, num_rows, known or {}), nulls=False)
     failed = truth.failed if truth.failed is not None and truth.failed.any() else None

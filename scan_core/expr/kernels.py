@@ -226,11 +226,6 @@ def _sign_kernel(of_decimals: Callable[[Any], Any], of_numbers: Callable[[Any], 
     return kernel
 
 
-def _square_root(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-    with np.errstate(invalid="ignore"):
-        return outcome(np.sqrt(numbers(arguments[0], types[0])), nulls_of(arguments[0]), None, result, "")
-
-
 def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     values = numbers(arguments[0], types[0])
     valid = validity(arguments[0])
@@ -238,30 +233,13 @@ def _is_nan(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Typ
     return Vector(array_of(nan if valid is None else nan & valid, None, result))  # isnan(NULL) is false in Spark
 
 
-ARITHMETIC_KERNELS: Mapping[str, Kernel] = {
-    **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
-    "negative": _sign_kernel(pc.negate, np.negative),
-    "abs": _sign_kernel(pc.abs, np.abs),
-    "isnan": _is_nan,
-    "sqrt": _square_root,
-}
-"""By function name; `try ` forms use the same kernels."""
-
-
-def _bitwise(operation: np.ufunc) -> Kernel:
+def _on_numbers(operation: np.ufunc) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
-        values = operation(*(numbers(a, t) for a, t in zip(arguments, types, strict=True)))
+        with np.errstate(invalid="ignore"):
+            values = operation(*(numbers(a, t) for a, t in zip(arguments, types, strict=True)))
         return outcome(values, nulls_of(*arguments), None, result, "")
 
     return kernel
-
-
-BITWISE_KERNELS: Mapping[str, Kernel] = {
-    "&": _bitwise(np.bitwise_and),
-    "|": _bitwise(np.bitwise_or),
-    "^": _bitwise(np.bitwise_xor),
-    "~": _bitwise(np.invert),
-}
 
 
 _LEAST_ROUNDED = 1e-20
@@ -301,14 +279,6 @@ def _round(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type
     exact = pc.round(text.cast(pa.decimal256(76, 37)), ndigits=digits, round_mode="half_towards_infinity")
     rounded = np.asarray(exact.cast(pa.string()).cast(pa.float64())).astype(values.dtype)
     return outcome(np.where(has_fraction, rounded, values), null, None, result, "")
-
-
-ROUNDING_KERNELS: Mapping[str, Kernel] = {
-    "floor": _floor_or_ceil(np.floor, "down"),
-    "ceil": _floor_or_ceil(np.ceil, "up"),
-    "round": _round,
-}
-"""By function name."""
 
 
 OUT_OF_RANGE = "a position outside the list"
@@ -416,16 +386,6 @@ def _rows_with_null(array: pa.Array) -> Mask | None:
 def _map_contains_key(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:
     _, present = _find_keys(arguments[0], arguments[1], types)
     return Vector(array_of(present, nulls_of(*arguments), result))
-
-
-NESTED_KERNELS: Mapping[str, Kernel] = {
-    "size": _size,
-    "list_get": _list_get(from_one=False),
-    "list_element_at": _list_get(from_one=True),
-    "map_get": _map_get,
-    "array_contains": _array_contains,
-    "map_contains_key": _map_contains_key,
-}
 
 
 _COPY_COST, _MASK_COST = 4.0, 1.0
@@ -558,13 +518,28 @@ def _null_safe_equal(values: tuple[Operand, Operand], sides: tuple[Vector, Vecto
 
 
 _KERNELS: Mapping[str, Kernel] = {
-    **ARITHMETIC_KERNELS,
-    **ROUNDING_KERNELS,
-    **BITWISE_KERNELS,
+    **{sign: _binary(sign) for sign in ("+", "-", "*", "/", "%", "div")},
+    "negative": _sign_kernel(pc.negate, np.negative),
+    "abs": _sign_kernel(pc.abs, np.abs),
+    "isnan": _is_nan,
+    "sqrt": _on_numbers(np.sqrt),
+    "&": _on_numbers(np.bitwise_and),
+    "|": _on_numbers(np.bitwise_or),
+    "^": _on_numbers(np.bitwise_xor),
+    "~": _on_numbers(np.invert),
+    "floor": _floor_or_ceil(np.floor, "down"),
+    "ceil": _floor_or_ceil(np.ceil, "up"),
+    "round": _round,
+    "size": _size,
+    "list_get": _list_get(from_one=False),
+    "list_element_at": _list_get(from_one=True),
+    "map_get": _map_get,
+    "array_contains": _array_contains,
+    "map_contains_key": _map_contains_key,
     **strings.KERNELS,
     **temporal.KERNELS,
-    **NESTED_KERNELS,
 }
+"""By function name; `try ` forms use the same kernels."""
 
 
 def truth_of(node: BoundExpr, frame: Frame, *, nulls: bool) -> Truth:

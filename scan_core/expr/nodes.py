@@ -195,8 +195,7 @@ class Operation(Expr):
         object.__setattr__(self, "depth", _depth_above(self.arguments))
 
     def __str__(self) -> str:
-
-        return operation_text(self)
+        return _unbound(self)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -320,11 +319,6 @@ _CALL_NAMES = {
     "try %": "try_mod",
 }
 _NOT, _PREDICATE, _NEGATIVE, _ATOM = 3, 5, 11, 12
-
-
-def operation_text(operation: Operation) -> str:
-    """An unbound operation as SQL."""
-    return _unbound(operation)[0]
 
 
 def bound_text(node: BoundExpr) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scan_core.expr.literals import INT_RANGE
-from scan_core.expr.vectors import Kernel, Operand, Vector
+from scan_core.expr.vectors import Kernel, Operand, Vector, array_from
 from scan_core.model.schema import Type
 from scan_core.rows.buffers import scalar
 
@@ -221,10 +221,6 @@ _SPECIAL_LOWER = "[İΣ]"
 _SPECIAL_UPPER = "[ŉßǰΐΰևẖ-ẚᾀ-ᾯᾲ-ᾴᾶ-ᾼῂ-ῄῆ-ῌῒΐῖῗῢ-ῤῦῧῲ-ῴῶ-ῼﬀ-ﬆﬓ-ﬗ]"
 
 
-def _array(operand: Operand, length: int) -> pa.Array:
-    return operand if isinstance(operand, pa.Array) else pa.repeat(operand, length)
-
-
 def _length(arguments: tuple[Operand, ...]) -> int:
     return next(len(a) for a in arguments if isinstance(a, pa.Array))
 
@@ -268,7 +264,7 @@ def _binary_test(name: str) -> Kernel:
         text, part = arguments
         if isinstance(part, pa.Scalar) and isinstance(text, pa.Array):
             return Vector(constant[name](text, pattern=part.as_py()))
-        return Vector(_compare_parts(name, _array(text, _length(arguments)), _array(part, _length(arguments))))
+        return Vector(_compare_parts(name, array_from(text, _length(arguments)), array_from(part, _length(arguments))))
 
     return kernel
 
@@ -303,11 +299,11 @@ def _edges_equal(text: pa.Array, part: pa.Array, name: str) -> pa.Array:
 
 def _substr(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
     length = _length(arguments)
-    text = _array(arguments[0], length)
+    text = array_from(arguments[0], length)
     limits = arguments[1:]
     if all(isinstance(a, pa.Scalar) for a in limits):
         return Vector(_slice(text, *(a.as_py() for a in limits)))
-    return Vector(_by_distinct(text, [_array(a, length) for a in limits], _slice))
+    return Vector(_by_distinct(text, [array_from(a, length) for a in limits], _slice))
 
 
 def _by_distinct(text: pa.Array, limits: list[pa.Array], slice_: Callable[..., pa.Array]) -> pa.Array:
@@ -365,9 +361,9 @@ def _edge(name: str) -> Kernel:
     def kernel(arguments: tuple[Operand, ...], types: tuple[Type, ...], result: Type) -> Vector:  # noqa: ARG001
         text, count = arguments
         if isinstance(count, pa.Scalar):
-            return Vector(cut(_array(text, _length(arguments)), count.as_py()))
+            return Vector(cut(array_from(text, _length(arguments)), count.as_py()))
         length = _length(arguments)
-        return Vector(_by_distinct(_array(text, length), [_array(count, length)], cut))
+        return Vector(_by_distinct(array_from(text, length), [array_from(count, length)], cut))
 
     return kernel
 

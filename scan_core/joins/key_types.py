@@ -22,6 +22,9 @@ _FLOAT_EXACT = 1 << 53
 _UUID_TEXT = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 
 
+Conversion = Callable[[pa.Array, pa.DataType], pa.Array | None]
+
+
 def as_column_values(keys: pa.Array, column: str, column_type: Type) -> pa.Array:
     """The keys that can be values of the column, in the engine's Arrow type, the others NULL; one per key.
 
@@ -72,40 +75,6 @@ def _plain(keys: pa.Array) -> pa.Array:
 
 def _narrow_text(keys: pa.Array, narrow: pa.DataType, wide: pa.DataType) -> pa.Array:
     return keys.cast(narrow) if keys.nbytes < 2**31 else keys.cast(wide)
-
-
-Conversion = Callable[[pa.Array, pa.DataType], pa.Array | None]
-
-
-def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:  # noqa: C901  one flat case per kind
-    if source == target:
-        return lambda keys, _: keys
-    if pt.is_integer(target):
-        if pt.is_integer(source):
-            return _as_integers
-        return _whole_to_integers if pt.is_decimal(source) or pt.is_floating(source) else None
-    if pt.is_decimal(target):
-        return _as_decimals if pt.is_integer(source) or pt.is_decimal(source) else None
-    if pt.is_floating(target):
-        return _as_floats if pt.is_floating(source) or pt.is_integer(source) else None
-    if pt.is_date32(target):
-        return _as_dates if pt.is_date64(source) else None
-    if pt.is_timestamp(target):
-        same_kind = pt.is_timestamp(source) and (source.tz is None) == (target.tz is None)
-        return _as_moments if same_kind else None
-    if pt.is_time(target):
-        return _as_moments if pt.is_time(source) else None
-    if pt.is_string(target):
-        return (lambda keys, _: keys) if pt.is_large_string(source) else None
-    if pt.is_binary(target):
-        return (
-            (lambda keys, _: keys.cast(pa.binary()))
-            if pt.is_fixed_size_binary(source) or pt.is_large_binary(source)
-            else None
-        )
-    if pt.is_fixed_size_binary(target):
-        return _as_fixed if pt.is_binary(source) or pt.is_fixed_size_binary(source) else None
-    return None
 
 
 def _where(array: pa.Array, condition: pa.Array) -> pa.Array:
@@ -171,7 +140,9 @@ def _as_floats(keys: pa.Array, target: pa.DataType) -> pa.Array:
     return _where(narrow, pc.or_kleene(pc.equal(back, wide), pc.and_(pc.is_nan(back), pc.is_nan(wide))))
 
 
-def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array:
+def _as_moments(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
+    if pt.is_timestamp(target) and (keys.type.tz is None) != (target.tz is None):
+        return None
     have, want = _PER_SECOND[keys.type.unit], _PER_SECOND[target.unit]
     stored = keys.cast(pa.int32()).cast(pa.int64()) if keys.type.bit_width == 32 else keys.cast(pa.int64())
     if want >= have:
@@ -204,3 +175,38 @@ def _as_uuids(keys: pa.Array, target: pa.DataType) -> pa.Array | None:
     if not pt.is_string(keys.type):
         return None
     return uuid_values(keys, np.asarray(pc.match_substring_regex(keys, _UUID_TEXT).fill_null(False)))
+
+
+def _unchanged(keys: pa.Array, target: pa.DataType) -> pa.Array:  # noqa: ARG001
+    return keys
+
+
+def _as_bytes(keys: pa.Array, target: pa.DataType) -> pa.Array:
+    return keys.cast(target)
+
+
+_Kind = Callable[[pa.DataType], bool]
+_CONVERSIONS: tuple[tuple[_Kind, _Kind, Conversion], ...] = (
+    (pt.is_integer, pt.is_integer, _as_integers),
+    (pt.is_integer, pt.is_decimal, _whole_to_integers),
+    (pt.is_integer, pt.is_floating, _whole_to_integers),
+    (pt.is_decimal, pt.is_integer, _as_decimals),
+    (pt.is_decimal, pt.is_decimal, _as_decimals),
+    (pt.is_floating, pt.is_floating, _as_floats),
+    (pt.is_floating, pt.is_integer, _as_floats),
+    (pt.is_date32, pt.is_date64, _as_dates),
+    (pt.is_timestamp, pt.is_timestamp, _as_moments),
+    (pt.is_time, pt.is_time, _as_moments),
+    (pt.is_string, pt.is_large_string, _unchanged),
+    (pt.is_binary, pt.is_fixed_size_binary, _as_bytes),
+    (pt.is_binary, pt.is_large_binary, _as_bytes),
+    (pt.is_fixed_size_binary, pt.is_binary, _as_fixed),
+    (pt.is_fixed_size_binary, pt.is_fixed_size_binary, _as_fixed),
+)
+"""Kind of the column, kind of the keys, and how these become values of the column."""
+
+
+def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
+    if source == target:
+        return _unchanged
+    return next((convert for to, of, convert in _CONVERSIONS if to(target) and of(source)), None)

@@ -79,11 +79,9 @@ def _named(columns: Sequence[pa.Array | pa.ChunkedArray], names: Sequence[str]) 
 
 
 def _exported(keys: Any) -> pa.Table:
-    found = pa.RecordBatchReader.from_stream(keys).read_all() if not hasattr(keys, "__arrow_c_array__") else None
-    if found is None:
-        array = pa.array(keys)
-        return pa.table({"k0": array})
-    return found
+    if hasattr(keys, "__arrow_c_array__"):
+        return pa.table({"k0": pa.array(keys)})
+    return pa.RecordBatchReader.from_stream(keys).read_all()
 
 
 def _array(values: Any, name: str) -> pa.Array:
@@ -164,12 +162,11 @@ class LateKeys:
         return f"{self.name}-{version:06}.arrow"
 
     def _read(self, folder: Path, version: int) -> pa.Table:
-
         with private_folder(folder) as held, held.read(self._file(version)) as file:
             return from_bytes(file.read())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process learns of later versions from the folder only; without one, the latest version is pickled."""
+        """Another process learns of later versions from the folder only; without one, the latest version travels along."""
         return {"folder": self.folder, "name": self.name, "given": self._given[-1:]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

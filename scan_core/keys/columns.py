@@ -6,7 +6,6 @@ payload, -0.0 differs from 0.0. Hashes are computed in `hash.py` and looked up i
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +119,7 @@ def signed_values(array: pa.Array) -> npt.NDArray[np.int64] | npt.NDArray[np.int
     kind = array.type
     stored_signed = pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)
     if stored_signed and kind.bit_width in {32, 64}:
-        return _values(array, np.int64 if kind.bit_width == 64 else np.int32)
+        return numbers(array, np.int64 if kind.bit_width == 64 else np.int32)
     return _words(array)[0].view(np.int64)
 
 
@@ -229,9 +228,9 @@ def _bytes_column(array: pa.Array, valid: Mask | None, flags: Mask | None = None
 def _words(array: pa.Array) -> list[Words]:
     kind = array.type
     if pa.types.is_boolean(kind):
-        return [_values(array.cast(pa.uint8()), np.uint8).astype(np.uint64)]
+        return [numbers(array.cast(pa.uint8()), np.uint8).astype(np.uint64)]
     if pa.types.is_floating(kind):
-        doubles = _values(array if pa.types.is_float64(kind) else array.cast(pa.float64()), np.float64)
+        doubles = numbers(array if pa.types.is_float64(kind) else array.cast(pa.float64()), np.float64)
         bits = doubles.view(np.uint64)
         nan = np.isnan(doubles)
         return [np.where(nan, _CANONICAL_NAN, bits) if nan.any() else bits]
@@ -240,28 +239,20 @@ def _words(array: pa.Array) -> list[Words]:
     if pa.types.is_fixed_size_binary(kind):
         return _fixed_binary_words(array)
     if pa.types.is_unsigned_integer(kind):
-        return [_values(array.cast(pa.uint64()), np.uint64)]
+        return [numbers(array.cast(pa.uint64()), np.uint64)]
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         narrow = pa.types.is_integer(kind) and kind.bit_width < 64
         if narrow:
             array = array.cast(pa.int64())
         signed = np.int64 if array.type.bit_width == 64 else np.int32
-        return [_values(array, signed).astype(np.int64, copy=False).view(np.uint64)]
+        return [numbers(array, signed).astype(np.int64, copy=False).view(np.uint64)]
     raise UnsupportedError(f"a key of type {kind} cannot be matched against deletes")
-
-
-def _values(array: pa.Array, dtype: Any, per_row: int = 1) -> npt.NDArray[Any]:
-    """The value buffer, garbage under NULL included, without a copy."""
-    if len(array) == 0:
-        return np.empty(0, dtype)
-    offset = array.offset * per_row * np.dtype(dtype).itemsize
-    return np.frombuffer(array.buffers()[1], dtype, count=len(array) * per_row, offset=offset)
 
 
 def _decimal_words(array: pa.Array) -> list[Words]:
     if not pa.types.is_decimal128(array.type):
         array = array.cast(pa.decimal128(min(array.type.precision, 38), array.type.scale))
-    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    halves = numbers(array, (np.uint64, 2))
     low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
     if array.type.precision > _ONE_WORD_DECIMAL_DIGITS:
         return [low, high]
@@ -278,6 +269,6 @@ def _fixed_binary_words(array: pa.Array) -> list[Words]:
     count = -(-width // 8)
     padded = np.zeros((len(array), count * 8), np.uint8)
     if len(array) and width:
-        padded[:, :width] = _values(array, np.uint8, width).reshape(-1, width)
+        padded[:, :width] = numbers(array, (np.uint8, width))
     words = padded.view(np.uint64)
     return [np.ascontiguousarray(words[:, i]) for i in range(count)]

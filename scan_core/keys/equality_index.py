@@ -16,7 +16,7 @@ import pyarrow as pa
 from scan_core.io.private_files import PrivateFolder, spill_folder
 from scan_core.keys.columns import Words, is_integer_like, key_column, null_flags
 from scan_core.keys.hash import HashSeed, hash_rows, rotate
-from scan_core.keys.index_file import MappedIndex, write_index
+from scan_core.keys.index_file import MappedIndex, map_index, write_index
 from scan_core.keys.lookup import DenseIndex, HashedIndex, build_dense, build_dense_streamed, build_hashed, random_seed
 from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank_of
 from scan_core.keys.table import may_contain
@@ -104,7 +104,7 @@ def build_partitioned(
             index = _build_part(spill.read(number), key_types, sequence_numbers, seed, bits, use_numba=use_numba)
             write_index(index, folder, f"{number}.index")
             with folder.read(f"{number}.index") as file:
-                parts.append(MappedIndex(file, is_verified=True))  # the mapping outlives the file's name
+                parts.append(map_index(file, is_verified=True))  # the mapping outlives the file's name
     finally:
         folder.close()
         own.remove_folder(name)

@@ -12,7 +12,7 @@ import mmap
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -47,42 +47,46 @@ _CLASSES: Mapping[str, Callable[..., Any]] = {
 
 
 class DamagedIndexError(ValueError):
-    """A file that is not what `write_index` has written."""
+    """A file that `write_index` did not write, or not completely."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MappedIndex:
     """An index whose arrays lie in a mapped file."""
 
-    def __init__(self, file: BinaryIO, *, is_verified: bool = False) -> None:
-        """Map an open file; `is_verified` where this process has just written it and need not verify the checksum.
-
-        Raises:
-            DamagedIndexError: it is not whole.
-        """
-        try:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise DamagedIndexError("an empty index file") from error
-        if len(self._map) < _PREFIX.size:
-            raise DamagedIndexError("an index file is truncated")
-        magic, size, header_bytes, checksum = _PREFIX.unpack_from(self._map)
-        begin = _PREFIX.size
-        if magic != _MAGIC or size != len(self._map) or begin + header_bytes > size:
-            raise DamagedIndexError("not a complete index file")
-        view = memoryview(self._map)
-        if not is_verified and zlib.crc32(view[begin:]) != checksum:
-            raise DamagedIndexError("the checksum of an index file does not match")
-        body = begin + header_bytes
-        document = json.loads(bytes(view[begin:body]))
-        self.index: FlatIndex = _Reader(view[body:], document["arrays"]).value(document["index"])
+    mapping: mmap.mmap
+    index: FlatIndex
 
     def release(self) -> None:
-        """Give the memory of pages that were touched back; they are read again when needed."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        """Free the memory of pages that were read; they are read again when needed."""
+        self.mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def map_index(file: BinaryIO, *, is_verified: bool = False) -> MappedIndex:
+    """Map an open file; `is_verified` where this process has just written it and need not verify the checksum.
+
+    Raises:
+        DamagedIndexError: it is incomplete or damaged.
+    """
+    try:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise DamagedIndexError("an empty index file") from error
+    if len(mapping) < _PREFIX.size:
+        raise DamagedIndexError("an index file is truncated")
+    magic, size, header_bytes, checksum = _PREFIX.unpack_from(mapping)
+    body = _PREFIX.size + header_bytes
+    if magic != _MAGIC or size != len(mapping) or body > size:
+        raise DamagedIndexError("not a complete index file")
+    view = memoryview(mapping)
+    if not is_verified and zlib.crc32(view[_PREFIX.size :]) != checksum:
+        raise DamagedIndexError("the checksum of an index file does not match")
+    document = json.loads(bytes(view[_PREFIX.size : body]))
+    return MappedIndex(mapping, _Reader(view[body:], document["arrays"]).value(document["index"]))
 
 
 def write_index(index: FlatIndex, folder: PrivateFolder, name: str) -> None:
-    """Write a file that `MappedIndex` opens; it appears at once, whole.
+    """Write a file that `map_index` opens; it appears complete or not at all.
 
     Raises:
         OSError: it cannot be written.
@@ -125,7 +129,7 @@ def shared_index(folder: str, key: Hashable, build: Callable[[], FlatIndex]) -> 
 def _open(folder: PrivateFolder, name: str) -> FlatIndex | None:
     try:
         with folder.read(name) as file:
-            found = MappedIndex(file)
+            found = map_index(file)
         folder.touch(name)
     except (FileNotFoundError, UnsafeFileError, DamagedIndexError):
         return None

@@ -11,13 +11,12 @@ from scan_core.expr.coercion import FLOATING, INTEGRAL, TIMESTAMPS, name_of
 from scan_core.joins.column_keys import KeyRanges, engine_values
 from scan_core.joins.key_set import KeyLookup, KeySet
 from scan_core.joins.request import RuntimeFilter, decide
-from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile
+from scan_core.metadata.manifest_list import DATA_MANIFEST, ManifestFile, PartitionSummary
 from scan_core.model.schema import Schema, Type
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics, decode_bound
 from scan_core.model.transforms import Transform, parse_transform
 from scan_core.plan.file_pruner import PlanTrace, file_statistics
-from scan_core.prune.partitions import Summary
 from scan_core.prune.verdicts import Match
 from scan_core.split.tasks import ScanContext
 
@@ -52,7 +51,7 @@ class PartitionKeys:
             return True
         return self.tuples is None or values in self.tuples
 
-    def may_hold_some(self, summaries: Sequence[Summary] | None) -> bool:
+    def may_hold_some(self, summaries: Sequence[PartitionSummary] | None) -> bool:
         """False if no key lies in any partition within the ranges of a manifest."""
         if summaries is None or (self.places and max(self.places) >= len(summaries)):
             return True

@@ -244,24 +244,12 @@ _RANGES = {
     "size": (0, None),
 }
 _NEVER_FAIL = frozenset(_RANGES) | {
-    *(
-        "year",
-        "date_trunc",
-        "trunc",
-        "last_day",
-        "floor",
-        "isnan",
-        "lower",
-        "upper",
-        "length",
-        "substr",
-        "left",
-        "right",
-    ),
-    *("trim", "ltrim", "rtrim", "reverse", "startswith", "endswith", "contains", "concat", "replace", "rlike", "size"),
-    *("unix_date", "unix_seconds", "unix_millis", "unix_micros", "&", "|", "^", "~", "sqrt"),
+    *("year", "date_trunc", "trunc", "last_day", "unix_date", "unix_seconds", "unix_millis", "unix_micros"),
+    *("lower", "upper", "substr", "left", "right", "trim", "ltrim", "rtrim", "reverse", "concat", "replace"),
+    *("startswith", "endswith", "contains", "rlike", "floor", "isnan", "sqrt", "&", "|", "^", "~"),
     *("map_get", "array_contains", "map_contains_key"),
 }
+"""Functions that have a value, or NULL, for all arguments."""
 
 
 def domain_of(node: BoundExpr, facts: Facts, condition: Callable[[BoundExpr], tuple[bool, bool]]) -> Domain:

@@ -7,7 +7,7 @@ transform works for every expression: `year(ts) = 2026` on a table partitioned b
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from scan_core.expr.coercion import FLOATING, name_of
 from scan_core.expr.literals import INT_RANGE
 from scan_core.expr.nodes import BoundPredicate
+from scan_core.metadata.manifest_list import PartitionSummary
 from scan_core.model.schema import PrimitiveType, Schema, Type, arrow_type
 from scan_core.model.snapshot import PartitionField, PartitionSpec
 from scan_core.model.statistics import ColumnStatistics, decimal_of, decode_bound, unscaled_value
@@ -31,30 +32,6 @@ _FITS = {"int": INT_RANGE, "date": INT_RANGE}
 _INTEGER_ENDS = (INT_RANGE[1], 2**63 - 1)
 
 
-class Summary(Protocol):
-    """The summary of one partition field in a manifest list; bounds are single values of the transform's result."""
-
-    @property
-    def contains_null(self) -> bool:
-        """Has some file NULL."""
-        ...
-
-    @property
-    def contains_nan(self) -> bool | None:
-        """Has some file NaN; None if unknown."""
-        ...
-
-    @property
-    def lower_bound(self) -> bytes | None:
-        """Smallest value that is neither NULL nor NaN."""
-        ...
-
-    @property
-    def upper_bound(self) -> bytes | None:
-        """Largest such value."""
-        ...
-
-
 def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: Sequence[Any], schema: Schema) -> Match:
     """Does the predicate hold for no row, all rows or perhaps some rows of a file with this partition tuple?
 
@@ -68,7 +45,7 @@ def match_partition(predicate: BoundPredicate, spec: PartitionSpec, partition: S
 
 
 def match_manifest(
-    predicate: BoundPredicate, spec: PartitionSpec, summaries: Sequence[Summary] | None, schema: Schema
+    predicate: BoundPredicate, spec: PartitionSpec, summaries: Sequence[PartitionSummary] | None, schema: Schema
 ) -> Match:
     """Does the predicate hold for no row, all rows or perhaps some rows of the files of a manifest?
 
@@ -168,7 +145,7 @@ def _of_identity(source: Type, value: Any) -> Domain:
     return constant(value)
 
 
-def _of_summary(transform: Transform, source: Type, summary: Summary) -> Domain:
+def _of_summary(transform: Transform, source: Type, summary: PartitionSummary) -> Domain:
     if transform.kind in {"void", "unknown"}:
         return unknown(source)
     result = transform.result_type(source)

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import evaluate
 from scan_core.expr.nodes import BoundPredicate
+from tests.support.evaluation import evaluate
 from tests.support.random_predicates import SCHEMA, Sql, predicates, tables
 
 _SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck))

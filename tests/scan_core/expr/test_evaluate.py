@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import evaluate, evaluation_error, judge
+from scan_core.expr.evaluate import evaluation_error, judge
 from scan_core.model.errors import EvaluationError
 from scan_core.model.schema import Schema, arrow_type, parse_schema
+from tests.support.evaluation import evaluate
 
 NAN = float("nan")
 SCHEMA: Schema = parse_schema(

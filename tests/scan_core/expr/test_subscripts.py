@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import scan_core
 from scan_core import EvaluationError, ScanOptions
 from scan_core.expr.bind import bind
-from scan_core.expr.evaluate import evaluate
 from scan_core.model.schema import Schema, parse_schema
+from tests.support.evaluation import evaluate
 from tests.support.iceberg_json import Column, list_of
 from tests.support.table_builder import TableBuilder
 

@@ -24,7 +24,7 @@ from scan_core.keys.equality_index import (
     find_deleted,
     threshold_of,
 )
-from scan_core.keys.index_file import MappedIndex, shared_index, write_index
+from scan_core.keys.index_file import map_index, shared_index, write_index
 from scan_core.keys.lookup import DenseIndex
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.errors import OptionError
@@ -127,7 +127,7 @@ def test_mapped_index_answers_like_the_one_in_memory(tmp_path: Path, kinds: list
     with private_folder(tmp_path) as folder:
         write_index(index, folder, "i.index")
         with folder.read("i.index") as file:
-            mapped = MappedIndex(file)
+            mapped = map_index(file)
     for _ in range(2):
         for threshold in (0, 1):
             expected = find_deleted(index, arrays(kinds, rows), threshold).tolist()

@@ -1,0 +1,17 @@
+"""Evaluation of a single conjunct whose failures are errors at once."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from scan_core.expr.bound import BoundExpr
+from scan_core.expr.evaluate import evaluation_error, judge
+from scan_core.model.arrays import Mask
+
+
+def evaluate(conjunct: BoundExpr, columns: Mapping[int, pa.Array], num_rows: int) -> Mask:
+    """Rows for which the conjunct is true; an EvaluationError if it fails on a row."""
+    outcome = judge(conjunct, columns, num_rows)
+    if outcome.failed is not None:
+        raise evaluation_error(conjunct, outcome)
+    return outcome.passed
