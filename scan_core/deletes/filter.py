@@ -18,7 +18,7 @@ from scan_core.deletes.positions import (
     read_position_deletes,
 )
 from scan_core.keys.columns import BytesColumn
-from scan_core.keys.equality_index import EqualityIndex, find_deleted, threshold_of
+from scan_core.keys.equality_index import EqualityIndex, covers_all, find_deleted, threshold_of
 from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import SIGN_BIT, KeySummary
 from scan_core.model.metrics import ScanMetrics
@@ -131,11 +131,7 @@ class EqualityFilter:
         known = [statistics_of(field_id) for field_id in self.key_ids]
         if not all(s.meets(k) for s, k in zip(self.index.summaries, known, strict=True)):
             return Match.NEVER
-        if isinstance(self.index, DenseIndex) and (only := known[0]) is not None and only.null_count == 0:
-            lower, upper = only.lower, only.upper
-            if isinstance(lower, int) and isinstance(upper, int) and self.index.covers(lower, upper, self.threshold):
-                return Match.ALWAYS
-        return Match.MAYBE
+        return Match.ALWAYS if covers_all(self.index, known[0], self.threshold) else Match.MAYBE
 
     def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
         """All values of a key column that lie within the statistics of a row group; None unless they are few and known."""

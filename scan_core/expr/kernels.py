@@ -124,6 +124,7 @@ def _integers(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
             failed = _product_overflows(left, right, values) if high == LONG_RANGE[1] else None
         elif sign == "+":
             values = left + right
+            # a sum of two numbers of one sign has overflowed if it has the other sign
             failed = ((left ^ values) & (right ^ values)) < 0
         else:
             values = left - right
@@ -136,6 +137,7 @@ def _integers(sign: str, arguments: tuple[Operand, ...], types: tuple[Type, ...]
 def _integer_division(sign: str, left: Any, right: Any, null: Mask | None, result: Type) -> Vector:
     zero = np.broadcast_to(np.asarray(right == 0), _length(left, right))
     divisor = np.where(zero, 1, right)
+    # NumPy rounds quotients down, Spark toward zero: they differ where a remainder and the dividend differ in sign
     quotient = left // divisor
     remainder = left - quotient * divisor
     toward_zero = (remainder != 0) & ((remainder < 0) != (left < 0))
@@ -149,7 +151,7 @@ def _integer_division(sign: str, left: Any, right: Any, null: Mask | None, resul
 
 def _product_overflows(left: Any, right: Any, product: Any) -> Mask | None:
     if _magnitude(left) * _magnitude(right) <= LONG_RANGE[1]:
-        return None
+        return None  # the usual case: no product of these columns can overflow, so none is divided back
     safe = np.where(left == 0, 1, left)
     exact = (product // safe == right) & (product % safe == 0)
     return np.asarray((left != 0) & (~exact | ((left == -1) & (right == LONG_RANGE[0]))))
@@ -697,6 +699,7 @@ def _case(node: Case, frame: Frame) -> Vector:
     num_rows = frame.num_rows
     default = vector_of(node.default, frame)
     values, failed, reason = default.values, default.failed, default.reason
+    # from the last branch to the first, so that an earlier one replaces the values, and the failures, of later ones
     for condition, branch in reversed(node.branches):
         truth, vector = truth_of(condition, frame, nulls=False), vector_of(branch, frame)
         values = pc.if_else(pa.array(truth.true), vector.values, values)
@@ -712,7 +715,7 @@ def _coalesce(operands: tuple[BoundExpr, ...], frame: Frame) -> Vector:
     first = vector_of(operands[0], frame)
     values, failed, reason = array_from(first.values, frame.num_rows), first.failed, first.reason
     for operand in operands[1:]:
-        open_rows = minus(null_mask(values), failed)
+        open_rows = minus(null_mask(values), failed)  # a row that failed stays failed: later operands cannot save it
         if open_rows is None:
             break
         vector = vector_of(operand, frame)

@@ -62,24 +62,18 @@ class ColumnKeys:
         known = domain_from_statistics(statistics, self.field.type)
         if self.has_nan and known.may_be_nan:
             return True
-        if not known.may_be_value or self.lower is None:
+        if self.lower is None or not known.overlaps(self.lower, self.upper):
             return False
-        low, high = known.lower, known.upper
-        if (high is not None and high < self.lower) or (low is not None and low > self.upper):
-            return False
-        if self.values is not None:
-            start = 0 if low is None else bisect_left(self.values, low)
-            return start < (len(self.values) if high is None else bisect_right(self.values, high))
-        if low is None or high is None:
-            return True
-        return self.summary.meets(ColumnStatistics(low, high, 0, 0))
+        if self.values is None:
+            return self.summary.meets_range(known.lower, known.upper)
+        start, end = _places(self.values, known.lower, known.upper)
+        return start < end
 
     def between(self, lower: Any, upper: Any) -> list[Any] | None:
         """The keys within the bounds, None for no bound; None if single keys are not held."""
         if self.values is None:
             return None
-        start = 0 if lower is None else bisect_left(self.values, lower)
-        end = len(self.values) if upper is None else bisect_right(self.values, upper)
+        start, end = _places(self.values, lower, upper)
         return self.values[start:end]
 
     def count_between(self, lower: int, upper: int) -> int | None:
@@ -88,6 +82,12 @@ class ColumnKeys:
             return None
         begin, end = np.searchsorted(self.numbers, [max(lower, -(2**63)), min(upper, 2**63 - 1)])
         return int(end - begin) + int(end < len(self.numbers) and int(self.numbers[end]) == upper)
+
+
+def _places(values: list[Any], lower: Any, upper: Any) -> tuple[int, int]:
+    """The slice of ascending values that lie within the bounds, None for no bound."""
+    start = 0 if lower is None else bisect_left(values, lower)
+    return start, len(values) if upper is None else bisect_right(values, upper)
 
 
 def column_keys(field: KeyField, keys: pa.Array, summary: KeySummary) -> ColumnKeys:
@@ -158,14 +158,7 @@ class KeyRanges:
         if statistics is None or self.ranges is None:
             return True
         known = domain_from_statistics(statistics, self.field.type)
-        if known.may_be_nan:
-            return True
-        if not known.may_be_value:
-            return False
-        return any(
-            (known.upper is None or low <= known.upper) and (known.lower is None or known.lower <= high)
-            for low, high in self.ranges
-        )
+        return known.may_be_nan or any(known.overlaps(low, high) for low, high in self.ranges)
 
     def match(self, statistics_of: StatisticsOf) -> Match:
         """NEVER: no row so described lies in a range; otherwise MAYBE."""

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +23,10 @@ from scan_core.keys.equality_index import (
     build_bytes,
     build_index,
     build_index_streamed,
+    covers_all,
     find_deleted,
     needs_streaming,
 )
-from scan_core.keys.lookup import DenseIndex
 from scan_core.keys.summary import DeleteKeys
 from scan_core.model.arrays import Mask
 from scan_core.model.options import ScanOptions
@@ -114,22 +113,12 @@ class KeyLookup:
             return np.zeros(len(rows[0]), np.bool_)
         return find_deleted(self.index, [unify_zeros(r) for r in rows], 0, use_numba=use_numba)
 
-    def holds_all(self, lower: Any, upper: Any) -> bool:
-        """Whether every value of the only column, of integers, between the bounds is a key."""
-        index = self.index
-        if not isinstance(index, DenseIndex) or not isinstance(lower, int) or not isinstance(upper, int):
-            return False
-        return index.covers(lower, upper, 0)
-
     def match(self, statistics_of: StatisticsOf) -> Match:
         """NEVER: no row so described has a key; ALWAYS: every row has one; MAYBE: look."""
         known = [statistics_of(column.field.field_id) for column in self.columns]
         if not all(column.may_hold(k) for column, k in zip(self.columns, known, strict=True)):
             return Match.NEVER
-        only = known[0]
-        if len(known) == 1 and only is not None and only.null_count == 0 and self.holds_all(only.lower, only.upper):
-            return Match.ALWAYS
-        return Match.MAYBE
+        return Match.ALWAYS if covers_all(self.index, known[0], 0) else Match.MAYBE
 
 
 def build_lookup(keys: KeySet, options: ScanOptions) -> KeyLookup:

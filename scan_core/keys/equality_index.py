@@ -22,6 +22,7 @@ from scan_core.keys.summary import DeleteKeys, KeySummary, merge_summaries, rank
 from scan_core.keys.table import may_contain
 from scan_core.model.arrays import Mask
 from scan_core.model.errors import ScanError
+from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import kernels_if_worthwhile, measured
 from scan_core.rows.buffers import numbers
 
@@ -210,6 +211,14 @@ _LEAST_PARTITION_BYTES = 4 * 1024**2
 def threshold_of(index: EqualityIndex, data_sequence_number: int) -> int:
     """Ranks above it delete rows of a data file with this sequence number."""
     return rank_of(data_sequence_number, index.sequence_numbers)
+
+
+def covers_all(index: EqualityIndex, statistics: ColumnStatistics | None, threshold: int) -> bool:
+    """Is every value so described a key of a rank above the threshold? Only a table of close integers can tell."""
+    if not isinstance(index, DenseIndex) or statistics is None or statistics.null_count != 0:
+        return False
+    lower, upper = statistics.lower, statistics.upper
+    return isinstance(lower, int) and isinstance(upper, int) and index.covers(lower, upper, threshold)
 
 
 def find_deleted(index: EqualityIndex, keys: Sequence[pa.Array], threshold: int, *, use_numba: bool = True) -> Mask:

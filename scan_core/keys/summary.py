@@ -84,9 +84,10 @@ class KeySummary:
             return True
         if statistics.value_count is not None and statistics.null_count == statistics.value_count:
             return False
-        return self._meets_range(statistics.lower, statistics.upper)
+        return self.meets_range(statistics.lower, statistics.upper)
 
-    def _meets_range(self, lower: Any, upper: Any) -> bool:
+    def meets_range(self, lower: Any, upper: Any) -> bool:
+        """False only if no key lies between the bounds; None is no bound."""
         if self.buckets is None:
             return True
         if len(self.buckets) == 0:

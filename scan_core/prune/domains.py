@@ -76,6 +76,11 @@ class Domain:
         equal |= self.may_be_nan and other.may_be_nan
         return less, equal, greater
 
+    def overlaps(self, lower: Any, upper: Any) -> bool:
+        """Can a value that is neither NULL nor NaN lie between these bounds, both included?"""
+        is_apart = (self.upper is not None and self.upper < lower) or (self.lower is not None and self.lower > upper)
+        return self.may_be_value and not is_apart
+
     def without_excluded(self, possible: bool, value: Any) -> bool:  # noqa: FBT001
         """Whether it can be the value, which is possible by its bounds; a test is asked only if so: it may cost a read."""
         return possible and not (self.excludes is not None and self.excludes(value))
@@ -370,6 +375,7 @@ def _at_corners(
     open_ended = replace(unknown(node.type), may_be_null=may_be_null, may_fail=may_fail or function not in _NEVER_FAIL)
     if any(d.may_be_value and (d.lower is None or d.upper is None) for d in arguments):
         return replace(open_ended, may_be_nan=floating)
+    # a function monotone in each argument, up or down, takes its extremes where every argument is at an end of its range
     operands = node.arguments if isinstance(node, Call) else (node.operand,)
     found = []
     for corner in product(*(dict.fromkeys((d.lower, d.upper)) if d.may_be_value else (None,) for d in arguments)):
@@ -378,7 +384,7 @@ def _at_corners(
         literals = tuple(Literal(v, o.type) for v, o in zip(corner, operands, strict=True))
         result = _evaluated(build(literals))
         if not isinstance(result, Literal) or result.value is None or result.value != result.value:
-            return open_ended
+            return open_ended  # it fails or has no number at an end: nothing is known of what lies between
         found.append(result.value)
     infinite = floating and any(abs(v) == float("inf") for v in found)
     return Domain(

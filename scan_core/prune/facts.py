@@ -382,7 +382,7 @@ def narrow_by_partitions(
     places = index_array(codes)
     lower = pc.max_element_wise(array_of([d.lower for d in known], column.type).take(places), column.lower)
     upper = pc.min_element_wise(array_of([d.upper for d in known], column.type).take(places), column.upper)
-    is_empty = true_flags(pc.greater(lower, upper))
+    is_empty = true_flags(pc.greater(lower, upper))  # bounds and partition contradict each other: no row has a value
     return DomainColumn(
         column.type,
         lower,
