@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -40,7 +41,7 @@ from scan_core.read.output import OutputColumns
 from scan_core.read.split_reader import read_split
 from scan_core.read.task import open_task
 from scan_core.rows.selection import Mask, to_indices
-from scan_core.run import run_splits
+from scan_core.run import run_splits, take_rows
 from scan_core.split.tasks import FileScanTask, ScanContext, Split
 
 
@@ -578,18 +579,10 @@ class Changes:
             UnsupportedError: rows must be compared, and a column of the table has a type that cannot be read.
         """
         schema, rows_schema = self.arrow_schema, public_schema(self.context.projection)
-        left = self.row_limit
-        changed = self._changed()
-        try:
-            while left is None or left > 0:
-                change, batch = next(changed, (None, None))
-                if change is None or batch is None:
-                    break
-                rows = public_batch(batch if left is None else batch.slice(0, left), rows_schema)
-                left = None if left is None else left - rows.num_rows
-                yield rows if self.only is not None else _typed(change, rows, schema)
-        finally:
-            changed.close()
+        with closing(self._changed()) as changed:
+            rows = ((change, public_batch(batch, rows_schema)) for change, batch in changed)
+            found = (batch if self.only is not None else _typed(change, batch, schema) for change, batch in rows)
+            yield from take_rows(found, self.row_limit)
 
     def work(self) -> "ChangeWork":
         """The parts of the work, for executors of one's own: `read_changes` reads each.
@@ -646,16 +639,10 @@ class Changes:
             batches[change].append(batch)
         schema = reading.projection.arrow_schema()
         tables = {change: pa.Table.from_batches(found, schema) for change, found in batches.items()}
-        keep = dict(
-            zip(
-                (ChangeType.DELETE, ChangeType.INSERT),
-                net_changes(tables[ChangeType.DELETE], tables[ChangeType.INSERT], compared.names),
-                strict=True,
-            )
-        )
-        for change in ChangeType:
+        gone, new = net_changes(tables[ChangeType.DELETE], tables[ChangeType.INSERT], compared.names)
+        for change, keep in ((ChangeType.DELETE, gone), (ChangeType.INSERT, new)):
             if change in wanted:
-                rows = tables[change].select(self.context.projection.names).filter(pa.array(keep[change]))
+                rows = tables[change].select(self.context.projection.names).filter(pa.array(keep))
                 for batch in rows.to_batches(max_chunksize=self.context.options.batch_rows):
                     if batch.num_rows:
                         yield change, batch

@@ -1,12 +1,12 @@
 """Scan: a request for rows of a table, and the public ways to get them. `open_table` opens the table.
 
 Binding of names is in `binding.py`, semi joins in `semi_join.py`, planning in `plan/`, reading in `read/`.
-
 """
 
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,7 +43,7 @@ from scan_core.read.aggregate import Call, Function, Partial, combine
 from scan_core.read.read_ahead import FilesAhead
 from scan_core.read.split_reader import aggregate_split, count_split, read_split
 from scan_core.rows.sample import RowSample
-from scan_core.run import QUEUED_BATCHES, run_splits
+from scan_core.run import QUEUED_BATCHES, run_splits, take_rows
 from scan_core.split.tasks import ScanContext, Split
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from scan_core.joins.request import RuntimeFilter
     from scan_core.semi_join import SemiJoin
 
-
-if TYPE_CHECKING:
-    pass
 
 _QUEUED_PARTIALS = 10_000
 """Some bytes each: nobody waits for earlier row groups to be combined."""
@@ -508,19 +505,8 @@ class Scan(ScanRequest):
         return self._run(self.plan(), self.arrow_schema)
 
     def _run(self, plan: ScanPlan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        left = self.row_limit
-        batches = self.run(plan, read_split, keep_order=self.options.keep_order)
-        try:
-            while left is None or left > 0:
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
-                yield public_batch(batch, schema)
-        finally:
-            batches.close()
+        with closing(self.run(plan, read_split, keep_order=self.options.keep_order)) as batches:
+            yield from take_rows((public_batch(batch, schema) for batch in batches), self.row_limit)
 
     def run(
         self,

@@ -319,7 +319,7 @@ def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
 
 def _only_keys(keys: KeyScan, names: tuple[str, ...]) -> KeyScan:
     """The scan of the key columns alone: those it selects, or those with the names of the other side."""
-    if keys.columns is None and all(_has(keys, name) for name in names):
+    if keys.columns is None and set(names) <= set(keys.schema.names):
         return keys.select(*names)
     selected = keys.schema.names
     if len(selected) != len(names):
@@ -328,10 +328,6 @@ def _only_keys(keys: KeyScan, names: tuple[str, ...]) -> KeyScan:
             "select its key columns"
         )
     return keys
-
-
-def _has(keys: KeyScan, name: str) -> bool:
-    return name in keys.schema.names
 
 
 def _rows_of(keys: KeyScan, names: tuple[str, ...]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,18 +12,16 @@ import pyarrow as pa
 
 from scan_core.deletes.indexes import DELETE_CACHE, equality_index, file_key
 from scan_core.deletes.positions import (
-    PositionDeleteFile,
-    combined,
     positions_in,
     read_deletion_vector,
     read_position_deletes,
+    union_of,
 )
 from scan_core.keys.columns import BytesColumn
 from scan_core.keys.equality_index import EqualityIndex, covers_all, find_deleted, threshold_of
 from scan_core.keys.lookup import DenseIndex, HashedIndex
 from scan_core.keys.summary import SIGN_BIT, KeySummary
 from scan_core.model.metrics import ScanMetrics
-from scan_core.model.snapshot import DeleteFile
 from scan_core.model.statistics import ColumnStatistics
 from scan_core.native.compiled import may_use_numba
 from scan_core.prune.verdicts import Match
@@ -36,40 +35,12 @@ _MOST_STORED = 4_096
 _MOST_SLOTS = 1 << 20
 
 
-def few_values(
-    index: EqualityIndex, column: int, threshold: int, statistics: ColumnStatistics | None
-) -> list[Any] | None:
-    """All values of a key column within the bounds of the statistics; None if unknown, too many, or NULL among them.
-
-    Args:
-        index: of a delete set.
-        column: which of its key columns.
-        threshold: ranks above it delete; of tables over close integers the others are left out.
-        statistics: of the column in a row group, in the table's type.
-    """
-    summary = index.summaries[column]
-    if statistics is None or (summary.has_null and statistics.null_count != 0):
-        return None
-    lower, upper = statistics.lower, statistics.upper
-    if isinstance(lower, int) and isinstance(upper, int) and _is_number(summary.kind):
-        if isinstance(index, DenseIndex):
-            return _of_table(index, lower, upper, threshold)
-        return _of_summary(summary, lower, upper)
-    if isinstance(index, HashedIndex) and index.columns and isinstance(found := index.columns[column], BytesColumn):
-        return _of_strings(found, summary.kind, lower, upper)
-    return None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
-
-
 def _of_table(index: DenseIndex, lower: int, upper: int, threshold: int) -> list[Any] | None:
     begin, end = max(lower - index.lower, 0), min(upper - index.lower + 1, len(index.ranks) - 1)
     if end - begin > _MOST_SLOTS:
         return None
     places = np.flatnonzero(index.ranks[begin : max(end, begin)] > threshold)
-    return _few(places + (index.lower + begin))
+    return (places + (index.lower + begin)).tolist() if len(places) <= MOST_VALUES else None
 
 
 def _of_summary(summary: KeySummary, lower: int, upper: int) -> list[Any] | None:
@@ -97,10 +68,6 @@ def _of_strings(column: BytesColumn, kind: pa.DataType, lower: Any, upper: Any) 
         return None
     known = [v for v in values if (lower is None or v >= lower) and (upper is None or v <= upper)]
     return known if len(known) <= MOST_VALUES else None
-
-
-def _few(values: Any) -> list[Any] | None:
-    return values.tolist() if len(values) <= MOST_VALUES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +101,24 @@ class EqualityFilter:
         return Match.ALWAYS if covers_all(self.index, known[0], self.threshold) else Match.MAYBE
 
     def few_values(self, column: int, statistics: ColumnStatistics | None) -> list[Any] | None:
-        """All values of a key column that lie within the statistics of a row group; None unless they are few and known."""
-        return few_values(self.index, column, self.threshold, statistics)
+        """All values of a key column within the bounds of a row group; None if unknown, too many, or NULL among them.
+
+        Args:
+            column: which of the key columns.
+            statistics: of the column in the row group, in the table's type.
+        """
+        index, summary = self.index, self.index.summaries[column]
+        if statistics is None or (summary.has_null and statistics.null_count != 0):
+            return None
+        lower, upper, kind = statistics.lower, statistics.upper, summary.kind
+        is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+        if isinstance(lower, int) and isinstance(upper, int) and is_number:
+            if isinstance(index, DenseIndex):
+                return _of_table(index, lower, upper, self.threshold)
+            return _of_summary(summary, lower, upper)
+        if isinstance(index, HashedIndex) and index.columns and isinstance(found := index.columns[column], BytesColumn):
+            return _of_strings(found, kind, lower, upper)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,29 +156,23 @@ def open_delete_filter(task: FileScanTask, context: ScanContext, metrics: ScanMe
 
 
 def _positions(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> RowPositions | None:
-    limit = context.options.delete_cache_bytes
+    io, options = context.io, context.options
     if (vector := task.deletion_vector) is not None:
-        key = ("vector", file_key(vector, context.io))
-        found: RowPositions = DELETE_CACHE.get_or_build(
-            key,
-            lambda: read_deletion_vector(vector, context.io, metrics, context.options.memory_limit_bytes),
-            limit,
+        return DELETE_CACHE.get_or_build(
+            ("vector", file_key(vector, io)),
+            lambda: read_deletion_vector(vector, io, metrics, options.memory_limit_bytes),
+            options.delete_cache_bytes,
             metrics,
         )
-        return found
     parts = []
     for file in task.position_deletes:
-        loaded = _load_position_deletes(file, context, metrics)
-        part = positions_in(loaded, file, task.data_file, context.io, metrics)
+        loaded = DELETE_CACHE.get_or_build(
+            ("positions", file_key(file, io)),
+            partial(read_position_deletes, file, io, metrics, options),
+            options.delete_cache_bytes,
+            metrics,
+        )
+        part = positions_in(loaded, file, task.data_file, io, metrics)
         if part is not None:
             parts.append(part)
-    return combined(parts)
-
-
-def _load_position_deletes(file: DeleteFile, context: ScanContext, metrics: ScanMetrics) -> PositionDeleteFile:
-    key = ("positions", file_key(file, context.io))
-    limit = context.options.delete_cache_bytes
-    loaded: PositionDeleteFile = DELETE_CACHE.get_or_build(
-        key, lambda: read_position_deletes(file, context.io, metrics, context.options), limit, metrics
-    )
-    return loaded
+    return union_of(parts) if parts else None

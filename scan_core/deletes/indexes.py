@@ -1,7 +1,6 @@
 """Indexes of equality-delete groups: loaded from delete files, from the cache, or from a file of another process.
 
 Keys that another delete set or a semi join makes unnecessary are left out before an index is built.
-
 """
 
 import os
@@ -11,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -85,14 +84,15 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
     """
     threads = min(context.options.parallelism, -(-len(group.files) // _FILES_PER_THREAD))
     if threads <= 1:
-        return _load_files(group.files, group.key_ids, context, metrics)
+        return list(_keys_of_files(group.files, group.key_ids, context, metrics))
     edges = [len(group.files) * i // threads for i in range(threads + 1)]
     counts = [ScanMetrics() for _ in range(threads)]
+
+    def load(begin: int, end: int, count: ScanMetrics) -> list[DeleteKeys]:
+        return list(_keys_of_files(group.files[begin:end], group.key_ids, context, count))
+
     with ThreadPoolExecutor(threads, thread_name_prefix="delete-loader") as pool:
-        jobs = [
-            pool.submit(_load_files, group.files[begin:end], group.key_ids, context, count)
-            for (begin, end), count in zip(pairwise(edges), counts, strict=True)
-        ]
+        jobs = [pool.submit(load, *ends, count) for ends, count in zip(pairwise(edges), counts, strict=True)]
         loaded = [keys for job in jobs for keys in job.result()]
     for count in counts:
         metrics.add(count)
@@ -101,16 +101,16 @@ def load_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMet
 
 def iterate_keys(group: EqualityDeleteGroup, context: ScanContext, metrics: ScanMetrics) -> Iterator[DeleteKeys]:
     """The keys of the group one row group at a time, ascending by sequence number."""
-    columns = _KeyColumns(key_fields(group.key_ids, context, group.files[0].path), context)
-    for file in sorted(group.files, key=lambda f: f.data_sequence_number):
-        yield from _file_keys(file, columns, context, metrics)
+    files = sorted(group.files, key=lambda f: f.data_sequence_number)
+    return _keys_of_files(files, group.key_ids, context, metrics)
 
 
-def _load_files(
+def _keys_of_files(
     files: Sequence[DeleteFile], key_ids: Sequence[int], context: ScanContext, metrics: ScanMetrics
-) -> list[DeleteKeys]:
+) -> Iterator[DeleteKeys]:
     columns = _KeyColumns(key_fields(key_ids, context, files[0].path), context)
-    return [keys for file in files for keys in _file_keys(file, columns, context, metrics)]
+    for file in files:
+        yield from _file_keys(file, columns, context, metrics)
 
 
 def _file_keys(
@@ -275,6 +275,9 @@ class Sized(Protocol):
         ...
 
 
+T = TypeVar("T", bound=Sized)
+
+
 class DeleteCache:
     """Least-recently-used entries within a number of bytes that each caller states."""
 
@@ -289,13 +292,13 @@ class DeleteCache:
         """Bytes of the entries kept."""
         return self._kept.size
 
-    def get_or_build(self, key: Hashable, build: Callable[[], Any], limit_bytes: int, metrics: ScanMetrics) -> Any:
+    def get_or_build(self, key: Hashable, build: Callable[[], T], limit_bytes: int, metrics: ScanMetrics) -> T:
         """The entry of `key`, built by exactly one thread if there is none; others wait for it.
 
         An error of `build` is raised to everybody who waits, and not remembered.
         """
         with self._lock:
-            found = self._alive.get(key)
+            found: T | None = self._alive.get(key)
             if found is not None:
                 self._keep(key, found, limit_bytes)
                 metrics.delete_index_hits += 1
@@ -305,7 +308,7 @@ class DeleteCache:
             if future is None:
                 future = self._building[key] = Future()
         if not mine:
-            built = future.result()
+            built: T = future.result()
             metrics.delete_index_hits += 1
             return built
         try:
@@ -360,10 +363,7 @@ def equality_index(group: EqualityDeleteGroup, context: ScanContext, metrics: Sc
         MissingFileError: a delete file is gone.
     """
     source = _KeySource(group, context, metrics)
-    index: EqualityIndex = DELETE_CACHE.get_or_build(
-        source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics
-    )
-    return index
+    return DELETE_CACHE.get_or_build(source.cache_key, source.build_or_map, context.options.delete_cache_bytes, metrics)
 
 
 class _KeySource:
@@ -412,8 +412,7 @@ class _KeySource:
             )
         if options.index_folder is None:
             return self._build_whole()
-        index: EqualityIndex = shared_index(options.index_folder, self.cache_key, self._build_whole)
-        return index
+        return shared_index(options.index_folder, self.cache_key, self._build_whole)
 
     def _build_whole(self) -> FlatIndex:
         self._metrics.delete_indexes_built += 1

@@ -21,7 +21,7 @@ from scan_core.model.errors import MalformedTableError, MemoryLimitError, Unsupp
 from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import DEFAULT_MEMORY_LIMIT_BYTES, ScanOptions
 from scan_core.model.snapshot import DataFile, DeleteFile
-from scan_core.rows.roaring import RoaringPositions, RowPositions, SortedPositions, decode_roaring, sorted_positions
+from scan_core.rows.roaring import RoaringPositions, SortedPositions, decode_roaring, sorted_positions
 
 FILE_PATH_ID = 2147483546
 POSITION_ID = 2147483545
@@ -134,7 +134,7 @@ def read_position_deletes(
         spellings.setdefault(relocate(path, io).path, []).append(path)
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
     return PositionDeleteFile(
-        {path: _union_all(found) for path, found in by_path.items()},
+        {path: union_of(found) for path, found in by_path.items()},
         {path: tuple(written) for path, written in spellings.items()},
         {name: tuple(written) for name, written in by_name.items()},
     )
@@ -194,15 +194,11 @@ def positions_in(
             f"{delete_file.path}: states referenced_data_file {delete_file.referenced_data_file}, but holds rows of "
             f"other files than {data_file.path}"
         )
-    return _union_all(found) if found else None
+    return union_of(found) if found else None
 
 
-def combined(found: Sequence[SortedPositions]) -> RowPositions | None:
-    """Positions in any of them; None for none."""
-    return _union_all(found) if found else None
-
-
-def _union_all(found: Sequence[SortedPositions]) -> SortedPositions:
+def union_of(found: Sequence[SortedPositions]) -> SortedPositions:
+    """The positions in any of these, at least one."""
     return found[0] if len(found) == 1 else sorted_positions(np.concatenate([p.values for p in found]))
 
 

@@ -1,7 +1,6 @@
 """DeleteFileIndex: all deletes of a snapshot matched against the data files of a scan (SEMANTICS rules 1 to 8).
 
 Equality deletes become groups of one key set and scope; position deletes and deletion vectors apply to single files.
-
 """
 
 from bisect import bisect_left
@@ -136,13 +135,15 @@ def assign_equality_deletes(
     """
     result = EqualityAssignment([], [()], np.zeros(len(data), np.int64), [], [])
     by_group: dict[tuple[Scope, tuple[int, ...]], list[int]] = defaultdict(list)
-    oldest = _OldestInScope(data)
+    oldest_in: dict[Scope, int] = {}
     objects = deletes.objects
     key_ids: dict[tuple[int, ...], tuple[int, ...]] = {}
     for index in wanted:
         delete_file = objects[index]
         scope = scope_of(delete_file, specs)
-        if delete_file.data_sequence_number <= oldest.of(scope):
+        if scope not in oldest_in:  # of its data files; a delete that is not newer applies to none of them
+            oldest_in[scope] = int(data.sequence_numbers[data.indices(scope)].min(initial=np.iinfo(np.int64).max))
+        if delete_file.data_sequence_number <= oldest_in[scope]:
             result.out_of_scope.append(delete_file)
         else:
             ids = delete_file.equality_ids
@@ -206,22 +207,6 @@ def _state_covers(groups: list[EqualityDeleteGroup], scopes: Sequence[Scope]) ->
         covers = tuple(groups[n] for n in candidates if set(groups[n].key_ids) < set(group.key_ids))
         if covers:
             groups[number] = replace(group, covered_by=covers)
-
-
-class _OldestInScope:
-    """The lowest sequence number of the data files in a scope: a delete not above it meets none of them."""
-
-    _NONE = np.iinfo(np.int64).max
-
-    def __init__(self, data: FileSet[DataFile]) -> None:
-        self._data = data
-        self._known: dict[Scope, int] = {}
-
-    def of(self, scope: Scope) -> int:
-        if scope not in self._known:
-            numbers = self._data.sequence_numbers[self._data.indices(scope)]
-            self._known[scope] = int(numbers.min()) if len(numbers) else int(self._NONE)
-        return self._known[scope]
 
 
 class _Matcher:
@@ -442,18 +427,18 @@ def _assign_named(
         result.unmatched.append(delete_file)
         return
     result.relocated_matches += is_relocated
-    met = False
+    applies = False
     for index in indices:
         data_file = data[index]
         _check_scope(delete_file, data_file)
         if delete_file.is_deletion_vector:
             _check_vector(delete_file, data_file, result.vectors.get(index))
             result.vectors[index] = delete_file
-            met = True
+            applies = True
         elif delete_file.data_sequence_number >= data_file.data_sequence_number:
             named[index].append(delete_file)
-            met = True
-    if not met:
+            applies = True
+    if not applies:
         result.unmatched.append(delete_file)
 
 

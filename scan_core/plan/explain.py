@@ -23,7 +23,7 @@ from scan_core.model.transforms import partition_types, partition_value
 from scan_core.plan.delete_index import DeleteFileIndex
 from scan_core.plan.file_pruner import PlanTrace, Pruned, total
 from scan_core.prune.verdicts import Level
-from scan_core.read.order import RUNS
+from scan_core.read.order import RUNS, Worth
 from scan_core.split.tasks import EqualityDeleteGroup, FileScanTask, ScanContext
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -68,15 +68,15 @@ _MOST_GROUPS = 20
 
 
 def explain_plan(
-    context: ScanContext, snapshot: Snapshot | None, index: DeleteFileIndex, trace: PlanTrace, num_splits: int
-) -> str:
-    """The text of `ScanPlan.explain`."""
-    return "\n".join(_lines(context, snapshot, index, trace, num_splits))
-
-
-def _lines(
-    context: ScanContext, snapshot: Snapshot | None, index: DeleteFileIndex, trace: PlanTrace, num_splits: int
+    context: ScanContext,
+    snapshot: Snapshot | None,
+    index: DeleteFileIndex,
+    trace: PlanTrace,
+    *,
+    tasks: Sequence[FileScanTask],
+    num_splits: int,
 ) -> Iterator[str]:
+    """The lines of `ScanPlan.explain`."""
     yield f"scan of {context.table}"
     if snapshot is None:
         yield "  snapshot: none, the table is empty"
@@ -99,14 +99,14 @@ def _lines(
     yield from _pruned(trace.data_files)
     yield from _partitions(context, index)
     yield from _deletes(context, index, trace)
+    yield from explain_filters(context)
+    yield from _stages(tasks, context)
 
 
 def _filter(context: ScanContext) -> Iterator[str]:
     if context.predicate is None:
         yield "  filter: none"
         return
-    from scan_core.expr.nodes import bound_text
-
     yield f"  filter: {context.predicate.sql}"
     conjuncts = [bound_text(c) for c in context.predicate.conjuncts]
     if conjuncts != [context.predicate.sql]:
@@ -208,10 +208,9 @@ class _Group:
     rows_left: dict[BoundExpr, int] = field(default_factory=dict)
 
 
-def explain_stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
-    """Lines for `explain()`; none where no file of the plan has an index that the filter could use."""
-    indexed = [task for task in tasks if task.bitmap_indexes]
-    if not indexed or context.predicate is None:
+def _stages(tasks: Sequence[FileScanTask], context: ScanContext) -> Iterator[str]:
+    """What bitmap indexes answer; nothing where no file of the plan has an index that the filter could use."""
+    if context.predicate is None or not (indexed := [task for task in tasks if task.bitmap_indexes]):
         return
     conjuncts = context.predicate.conjuncts
     groups: dict[object, _Group] = {}
@@ -301,7 +300,8 @@ def explain_filters(context: ScanContext) -> Iterator[str]:
 def explain_run(filters: Sequence[RuntimeFilter]) -> Iterator[str]:
     """Of the last run in this process: levels that were switched off on the way."""
     for filter_ in filters:
-        for level, tally in RUNS.known(filter_.decision.run).items():
+        run = RUNS.find(filter_.decision.run) or Worth()
+        for level, tally in run.tallies.items():
             if tally.switched_off:
                 state = "was switched off" if tally.is_off else "was switched off for a while"
                 yield f"  in the last run, the {filter_.name} {state} for {level.value}: it excluded too little there"

@@ -16,7 +16,6 @@ from scan_core.model.snapshot import DataFile, DeleteFile, Snapshot
 from scan_core.model.table_metadata import TableMetadata
 from scan_core.native.compiled import may_use_numba
 from scan_core.plan.delete_index import DeleteFileIndex, build_delete_index
-from scan_core.plan.explain import explain_plan
 from scan_core.plan.file_pruner import BY_SUMMARY, FilePruner, PlanTrace, total
 from scan_core.plan.file_set import FileSet, parts_of
 from scan_core.plan.splits import make_splits
@@ -51,16 +50,12 @@ class ScanPlan:
 
     def explain(self) -> str:
         """In plain text: what is read, what was left out by what, which deletes apply and how they are matched."""
-        text = explain_plan(self.context, self.snapshot, self.index, self.trace, len(self.splits()))
-        if self.context.runtime_filters:
-            from scan_core.plan.explain import explain_filters
+        from scan_core.plan.explain import explain_plan
 
-            text = "\n".join([text, *explain_filters(self.context)])
-        if self.tasks is self.index.tasks or not any(task.bitmap_indexes for task in self.tasks):
-            return text
-        from scan_core.plan.explain import explain_stages
-
-        return "\n".join([text, *explain_stages(self.tasks, self.context)])
+        lines = explain_plan(
+            self.context, self.snapshot, self.index, self.trace, tasks=self.tasks, num_splits=len(self.splits())
+        )
+        return "\n".join(lines)
 
 
 def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanContext) -> ScanPlan:

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -149,6 +149,7 @@ def _tells_nothing(transform: Transform, source: Type, value: Any) -> bool:
 
 
 _FLOATS = frozenset({"float", "double"})
+F = TypeVar("F", DataFile, DeleteFile)
 
 
 class PlanFilters:
@@ -184,11 +185,9 @@ class PlanFilters:
         """The files that may hold a row with a key; the others are traced."""
         kept = list(files)
         for f in self._filters:
-            excluded = [f.excludes(file, self._statistics_of(file)) for file in kept]
-            for file, is_out in zip(kept, excluded, strict=True):
-                if is_out:
-                    trace.data_file_pruned(f.reason, file.path, file.file_size_bytes)
-            kept = [file for file, is_out in zip(kept, excluded, strict=True) if not is_out]
+            kept, excluded = _part(kept, [f.excludes(file, self._statistics_of(file)) for file in kept])
+            for file in excluded:
+                trace.data_file_pruned(f.reason, file.path, file.file_size_bytes)
         return kept
 
     def deletes_left(self, files: Sequence[DeleteFile], trace: PlanTrace) -> list[DeleteFile]:
@@ -197,13 +196,10 @@ class PlanFilters:
             return list(files)
         kept = list(files)
         for f in self._filters:
-            if not f.filter.is_exact:
-                continue
-            excluded = [self._excludes_delete(f, file) for file in kept]
-            for file, is_out in zip(kept, excluded, strict=True):
-                if is_out:
+            if f.filter.is_exact:  # else rows without a key may be in the result, and their deletes matter
+                kept, excluded = _part(kept, [self._excludes_delete(f, file) for file in kept])
+                for file in excluded:
                     trace.delete_file_pruned(f.reason, file.path)
-            kept = [file for file, is_out in zip(kept, excluded, strict=True) if not is_out]
         return kept
 
     def decided(self, files: Sequence[DataFile]) -> ScanContext:
@@ -223,6 +219,12 @@ class PlanFilters:
         if any(str(field.type) in _FLOATS for field in f.filter.fields):  # SEMANTICS rule 12
             return False
         return f.excludes_bounds(file_statistics(file, self._schema))
+
+
+def _part(files: Sequence[F], is_excluded: Sequence[bool]) -> tuple[list[F], list[F]]:
+    """The files that are kept, and those that are excluded."""
+    kept = [file for file, is_out in zip(files, is_excluded, strict=True) if not is_out]
+    return kept, [file for file, is_out in zip(files, is_excluded, strict=True) if is_out]
 
 
 class _PlanFilter:

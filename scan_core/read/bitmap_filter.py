@@ -27,7 +27,7 @@ from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSour
 from scan_core.rows.selection import All, Mask, RowSelection, refine, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 
-_ASIDE_SHARE = 0.5
+_MAX_COPIED_SHARE = 0.5
 """Of more undecided rows than that, columns are read for all selected rows: other steps or the result may want them."""
 
 
@@ -116,10 +116,10 @@ class _MixedConjunct(Conjunct):
         left = int(np.count_nonzero(undecided))
         if left == 0:
             return Verdict(bounds.must)
-        if left >= _ASIDE_SHARE * len(undecided):
+        if left >= _MAX_COPIED_SHARE * len(undecided):
             undecided, view, rows = np.ones(len(undecided), np.bool_), columns, selection
         else:
-            view, rows = columns.aside(), refine(selection, undecided)
+            view, rows = columns.copy(), refine(selection, undecided)
             known = {node: truth.where(undecided) for node, truth in known.items()}
         values = {i: values_of(source, view, rows) for i, source in self.columns.items()}
         outcome = judge(self.expr, values, selected_count(rows), known)

@@ -28,7 +28,7 @@ from scan_core.read.restriction import ByPosition, Cause, Restriction, Verdict, 
 from scan_core.rows.selection import All, RowSelection, intersect, relative, select_rows, selected_count, to_mask
 from scan_core.split.tasks import FileScanTask, ScanContext
 
-_ASIDE_SHARE = 0.5
+_MAX_COPIED_SHARE = 0.5
 """Of more rows than that keys are read for all of them: other restrictions or the result may want them."""
 _KEPT = {Match.NEVER: Match.ALWAYS, Match.MAYBE: Match.MAYBE, Match.ALWAYS: Match.NEVER}
 """What a restriction keeps, by what a delete set touches."""
@@ -92,7 +92,10 @@ class DeleteSet(Restriction):
 
     def rows(self, columns: LazyColumns, selection: RowSelection) -> Verdict:
         """A row stays if its key is not deleted."""
-        return Verdict(keep_living(self.deletes, self.sources, columns, selection))
+        if all(isinstance(source, Constant) for source in self.sources):  # one key for the whole file
+            keys = [repeat(source.value, 1) for source in self.sources if isinstance(source, Constant)]
+            return Verdict(np.full(selected_count(selection), bool(self.deletes.keep(keys)[0])))
+        return Verdict(self.deletes.keep(_keys_of(self.sources, columns, selection)))
 
     def _match(self, statistics_of: StatisticsOf) -> Match:
         return _KEPT[self.deletes.may_touch(statistics_of)]
@@ -172,8 +175,8 @@ class _DeletesWithin(Restriction):
         stays: Mask = np.ones(selected_count(selection), np.bool_)
         if selected_count(probed) == 0:
             return Verdict(stays)
-        is_few = selected_count(probed) < _ASIDE_SHARE * selected_count(selection)
-        view, cut = (columns.aside(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
+        is_few = selected_count(probed) < _MAX_COPIED_SHARE * selected_count(selection)
+        view, cut = (columns.copy(), All(selected_count(probed))) if is_few else (columns, relative(probed, selection))
         keys = _keys_of(sources, view, probed if is_few else selection)
         stays[to_mask(relative(probed, selection))] = deletes.keep(select_rows(keys, cut))
         return Verdict(stays)
@@ -198,16 +201,6 @@ def restrict_by_deletes(
         types = {i: paths[i][0].type for i in found.key_ids if len(paths.get(i, ())) == 1}
         sources = [projection.leaf(i) for i in found.key_ids]
         yield DeleteSet(found, sources, types, statistics, context.options, metrics, Worth.in_file())
-
-
-def keep_living(
-    deletes: EqualityFilter, sources: Sequence[ColumnSource], columns: LazyColumns, selection: RowSelection
-) -> Mask:
-    """Which of the selected rows these deletes leave; keys that are the same in the whole file are looked up once."""
-    if all(isinstance(source, Constant) for source in sources):
-        keys = [repeat(source.value, 1) for source in sources if isinstance(source, Constant)]
-        return np.full(selected_count(selection), bool(deletes.keep(keys)[0]))
-    return deletes.keep(_keys_of(sources, columns, selection))
 
 
 def find_dead_rows(

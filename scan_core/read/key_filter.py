@@ -26,7 +26,7 @@ from scan_core.prune.domains import domain_from_statistics
 from scan_core.prune.verdicts import Level, Match
 from scan_core.read.file_statistics import FileStatistics, PageMatches
 from scan_core.read.lazy import LazyColumns
-from scan_core.read.order import RUNS, Worth
+from scan_core.read.order import Worth, worth_in_run
 from scan_core.read.projection import ColumnSource, Constant, FileProjection, FromFile
 from scan_core.read.restriction import ByPosition, Cause, Restriction, ValueSource, Verdict, values_of
 from scan_core.rows.selection import RowSelection, selected_count
@@ -242,7 +242,7 @@ def open_key_filters(
         keys = filter_.newest()
         if keys is None or not _is_used(filter_, context):
             continue
-        worth, options = RUNS.of(filter_.decision.run), context.options
+        worth, options = worth_in_run(filter_.decision.run), context.options
         sources = [projection.leaf(f.field_id, f.type) for f in filter_.fields]
         known = keys if isinstance(keys, KeyRanges) else keys.lookup(options)
         by_bitmaps: Sequence[Restriction] = ()

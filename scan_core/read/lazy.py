@@ -34,7 +34,7 @@ class DeadRows:
 class LazyColumns:
     """Top-level columns of one row group by their index in the file. Selections may only narrow over time.
 
-    `reads` counts how often each column was read, by views aside as well.
+    `reads` counts how often each column was read, views included.
     """
 
     def __init__(self, reader: FileReader, row_group: RowGroup, window: range | None = None) -> None:
@@ -45,14 +45,14 @@ class LazyColumns:
         self.reads: Counter[int] = Counter()
         self._decoded: dict[int, _Decoded] = {}
 
-    def aside(self) -> "LazyColumns":
+    def copy(self) -> "LazyColumns":
         """A view in which other rows may be asked for: what is decoded here is used, what it decodes is forgotten."""
         other = LazyColumns(self._reader, self.row_group, self._window)
         other._decoded = self._decoded.copy()
         other.reads, other.dead = self.reads, self.dead
         return other
 
-    def anew(self, window: range | None = None) -> "LazyColumns":
+    def undecoded(self, window: range | None = None) -> "LazyColumns":
         """A view in which nothing is decoded yet, and none but the rows of `window` will be asked for."""
         other = LazyColumns(self._reader, self.row_group, window)
         other.reads, other.dead = self.reads, self.dead

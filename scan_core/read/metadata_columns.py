@@ -48,18 +48,17 @@ _PARTITION_MEMBER_IDS = 2_000_000_000
 
 def keeps_dead_rows(context: ScanContext) -> bool:
     """True if the result flags dead rows in place of dropping them."""
-    wanted = {f.field_id for f in context.projection.fields}
-    if context.predicate is not None:
-        wanted.update(context.predicate.column_ids)
-    return not DEAD_ROW_IDS.isdisjoint(wanted)
+    return not DEAD_ROW_IDS.isdisjoint(_wanted_ids(context))
 
 
 def names_delete_files(context: ScanContext) -> bool:
     """True if the result or the predicate asks which delete file removed a row."""
-    wanted = {f.field_id for f in context.projection.fields}
-    if context.predicate is not None:
-        wanted.update(context.predicate.column_ids)
-    return DELETE_FILE.field_id in wanted
+    return DELETE_FILE.field_id in _wanted_ids(context)
+
+
+def _wanted_ids(context: ScanContext) -> set[int]:
+    ids = {f.field_id for f in context.projection.fields}
+    return ids if context.predicate is None else ids.union(context.predicate.column_ids)
 
 
 def metadata_fields(
@@ -131,22 +130,26 @@ class MetadataSource:
         """Rule 21: the stored id wins where it is not NULL, else the file's first id plus the physical position."""
         if self.data_file.first_row_id is None:
             return pa.nulls(selected_count(selection), pa.int64())
-        stored = self._stored(columns, selection)
-        inherited = pa.array(_positions(columns, selection) + self.data_file.first_row_id)
-        return inherited if stored is None else _coalesce(stored, inherited)
+        return self._stored_or(
+            pa.array(_positions(columns, selection) + self.data_file.first_row_id), columns, selection
+        )
 
     def _last_updated(self, columns: LazyColumns, selection: RowSelection) -> pa.Array:
         if self.data_file.first_row_id is None:
             return pa.nulls(selected_count(selection), pa.int64())
-        stored = self._stored(columns, selection)
         inherited = repeat(pa.scalar(self.data_file.data_sequence_number, pa.int64()), selected_count(selection))
-        return inherited if stored is None else _coalesce(stored, inherited)
+        return self._stored_or(inherited, columns, selection)
 
-    def _stored(self, columns: LazyColumns, selection: RowSelection) -> pa.Array | None:
+    def _stored_or(self, inherited: pa.Array, columns: LazyColumns, selection: RowSelection) -> pa.Array:
+        """The values that the file stores, inherited ones where it stores NULL or lacks the column."""
         if self.projection.index_of(self.field.field_id) is None:
-            return None
+            return inherited
         source = self.projection.column(self.field)
-        return source.convert(columns.load([source.index], selection)[0]) if isinstance(source, FromFile) else None
+        if not isinstance(source, FromFile):
+            return inherited
+        import pyarrow.compute as pc
+
+        return pc.coalesce(source.convert(columns.load([source.index], selection)[0]), inherited)
 
     def _partition(self, num_rows: int) -> pa.Array:
         target = arrow_type(self.field.type)
@@ -157,12 +160,6 @@ class MetadataSource:
         if not children:
             return pa.Array.from_buffers(target, num_rows, [None], children=[])
         return pa.StructArray.from_arrays(children, fields=list(target))
-
-
-def _coalesce(stored: pa.Array, inherited: pa.Array) -> pa.Array:
-    import pyarrow.compute as pc
-
-    return pc.coalesce(stored, inherited)
 
 
 def _positions(columns: LazyColumns, selection: RowSelection) -> np.ndarray:

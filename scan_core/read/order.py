@@ -5,8 +5,6 @@ what excludes too little at a level is left out there. A level that is switched 
 """
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -44,7 +42,7 @@ _TRIED_OF_FILE = {Level.PAGES: 2_000_000, Level.BLOOM_FILTERS: 4}
 """Before a level is switched off for the rest of one file: rows of pages, but row groups of Bloom filters for deletes."""
 _TRIED_AGAIN = 16
 """Of so many occasions while it is off, one is used to look again."""
-_REMEMBERED_RUNS = 64
+_MAX_REMEMBERED_RUNS = 64
 
 
 class Costed(Protocol):
@@ -73,37 +71,14 @@ class _Measured:
         return self.seconds / self.rows_in * ((self.rows_out + 1) / (self.rows_in + 1))
 
 
-class OrderHints:
-    """What earlier splits of the same table and filter measured, in this process; the least recently used are dropped."""
-
-    def __init__(self, max_filters: int) -> None:
-        self._max_filters = max_filters
-        self._measured: BoundedCache[Hashable, Mapping[object, _Measured]] = BoundedCache()
-
-    def get(self, key: Hashable) -> dict[object, _Measured]:
-        """The measurements under `key`, to be added to."""
-        return _copy(self._measured.find(key) or {})
-
-    def put(self, key: Hashable, measured: Mapping[object, _Measured]) -> None:
-        """Remember measurements; those of the split that ends last are kept."""
-        self._measured.put(key, _copy(measured), self._max_filters)
-
-    def forget_threads(self) -> None:
-        """See `BoundedCache`."""
-        self._measured.forget_threads()
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._measured.clear()
+_MAX_REMEMBERED_FILTERS = 256
+HINTS: BoundedCache[Hashable, Mapping[object, _Measured]] = BoundedCache()
+"""What earlier splits of the same table and filter measured in this process; the split that ends last is kept."""
+os.register_at_fork(after_in_child=HINTS.forget_threads)
 
 
 def _copy(measured: Mapping[object, _Measured]) -> dict[object, _Measured]:
     return {step: replace(found) for step, found in measured.items()}
-
-
-_REMEMBERED_FILTERS = 256
-HINTS = OrderHints(_REMEMBERED_FILTERS)
-os.register_at_fork(after_in_child=HINTS.forget_threads)
 
 
 class Adaptivity:
@@ -117,7 +92,7 @@ class Adaptivity:
     def __init__(self, *, adaptive: bool, hint_key: Hashable = None) -> None:
         self._adaptive = adaptive
         self._hint_key = hint_key if adaptive else None
-        self._measured = HINTS.get(hint_key) if self._hint_key is not None else {}
+        self._measured = {} if self._hint_key is None else _copy(HINTS.find(self._hint_key) or {})
 
     @classmethod
     def of(cls, context: "ScanContext") -> "Adaptivity":
@@ -166,7 +141,7 @@ class Adaptivity:
         measured.rows_in = measured.rows_in * _FORGET + rows_in
         measured.rows_out = measured.rows_out * _FORGET + rows_out
         if self._hint_key is not None:
-            HINTS.put(self._hint_key, self._measured)
+            HINTS.put(self._hint_key, _copy(self._measured), _MAX_REMEMBERED_FILTERS)
 
 
 @dataclass(slots=True)
@@ -214,33 +189,11 @@ class Worth:
         return is_new
 
 
-class Runs:
-    """What runtime filters are worth, over all splits of one run in this process, the least recently used forgotten."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Worth] = OrderedDict()
-
-    def of(self, name: str) -> Worth:
-        """Of the run with this name; one without a name is its own."""
-        if not name:
-            return Worth()
-        with self._lock:
-            run = self._kept.setdefault(name, Worth())
-            self._kept.move_to_end(name)
-            while len(self._kept) > _REMEMBERED_RUNS:
-                self._kept.popitem(last=False)
-            return run
-
-    def known(self, name: str) -> Mapping[Level, Tally]:
-        """What was measured in the run with this name."""
-        run = self._kept.get(name)
-        return {} if run is None else run.tallies
-
-    def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock: the thread that did was left behind."""
-        self._lock = threading.Lock()
-
-
-RUNS = Runs()
+RUNS: BoundedCache[str, Worth] = BoundedCache()
+"""What runtime filters are worth, over all splits of one run in this process."""
 os.register_at_fork(after_in_child=RUNS.forget_threads)
+
+
+def worth_in_run(name: str) -> Worth:
+    """What is measured in the run with this name; a run without a name shares nothing."""
+    return RUNS.get(name, Worth, _MAX_REMEMBERED_RUNS) if name else Worth()

@@ -80,7 +80,7 @@ class OutputColumns:
             metrics.retries += 1
             stored.clear()
             for part, window in parts:
-                yield from self.batches(columns.anew(window), part, budget, metrics)
+                yield from self.batches(columns.undecoded(window), part, budget, metrics)
             return
         made = [s.values(columns, base) if isinstance(s, MetadataSource) else None for s in self.sources]
         for start, end in bounds:

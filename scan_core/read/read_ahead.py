@@ -6,7 +6,6 @@ bytes are requested is decided in `io/remote.py`.
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from typing import Self
 
@@ -22,13 +21,6 @@ _FILES_PER_WORKER = 2
 """The one being read, and the one that comes next."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What the last row group was asked for; None before there was one."""
-
-    habits: Habits | None = None
-
-
 class FilesAhead:
     """The files that the workers of one scan will read next. Safe for several threads.
 
@@ -37,7 +29,7 @@ class FilesAhead:
 
     def __init__(self, options: ScanOptions) -> None:
         self._options = options
-        self._seen = _Seen()
+        self._habits: Habits | None = None  # of the last row group
         self._opened: dict[tuple[str, int], Future[FileReader]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._is_closed = False
@@ -81,15 +73,13 @@ class FilesAhead:
         """
         if not self.is_on or not isinstance(reader, ReadsAhead) or not reader.is_remote:
             return False
-        habits = self._seen.habits
-        if habits is None:
-            habits = Habits(frozenset((i, reader.field(i).name) for i in first_guess))
+        habits = self._habits or Habits(frozenset((i, reader.field(i).name) for i in first_guess))
         reader.expect(row_group, habits, self._total_bytes // (_FILES_PER_WORKER * self._options.parallelism))
         return True
 
     def record(self, habits: Habits) -> None:
         """Remember what a row group was asked for."""
-        self._seen.habits = habits
+        self._habits = habits
 
     def close(self) -> None:
         """Close what was opened in vain, and wait until no thread is left."""
@@ -117,10 +107,9 @@ class FilesAhead:
 
     def _open_ahead(self, task: FileScanTask, context: ScanContext) -> FileReader:
         reader = _open(task, context)
-        if self._seen.habits is not None:
-            owned = [g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset)]
-            if owned:
-                self.expect_row_group(reader, owned[0], ())
+        owned = (g for g in reader.row_groups if g.num_rows and task.owns(g.byte_offset))
+        if self._habits is not None and (first := next(owned, None)) is not None:
+            self.expect_row_group(reader, first, ())
         return reader
 
 

@@ -2,7 +2,6 @@
 
 The ladder row group -> Bloom filter -> bitmap -> page -> row is climbed once, in `plan_row_group` and `plan_rows`, for
 restrictions of every kind.
-
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -215,7 +214,7 @@ class TaskReader:
         mine = self._share(group)
         if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
             for window in windows:
-                yield columns.anew(window), _within(window, group.num_rows)
+                yield columns.undecoded(window), _within(window, group.num_rows)
             return
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
@@ -226,7 +225,7 @@ class TaskReader:
         pieces = budget.pieces(len(mine), stated * len(mine) // max(group.num_rows, 1))
         for piece in pieces:
             window = range(mine.start + piece.start, mine.start + piece.stop)
-            view = columns.anew(window if len(pieces) > 1 else None)
+            view = columns.undecoded(window if len(pieces) > 1 else None)
             yield view, _within(window, group.num_rows)
             budget.record(stated * len(window) / group.num_rows, view.num_bytes)
 

@@ -19,7 +19,7 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.options import ScanOptions
 from scan_core.native import compiled
 from scan_core.read import key_filter
-from scan_core.read.order import HINTS, RUNS
+from scan_core.read.order import HINTS, RUNS, worth_in_run
 from scan_core.spark import native
 
 _PATIENCE_SECONDS = 20
@@ -98,8 +98,8 @@ SHARED: dict[str, tuple[Any, Callable[[], Any]]] = {
         lambda: key_set._LOOKUPS._lock,
         lambda: key_set.KeySet((), (pa.array([1]),)).lookup(ScanOptions.of(use_numba=False)),
     ),
-    "runs": (lambda: RUNS._lock, lambda: RUNS.of("fork")),
-    "orders of conjuncts": (lambda: HINTS._measured._lock, lambda: HINTS.get("fork")),
+    "runs": (lambda: RUNS._lock, lambda: worth_in_run("fork")),
+    "orders of conjuncts": (lambda: HINTS._lock, lambda: HINTS.find("fork")),
     "dead rows": (lambda: native._CACHE._lock, native.forget),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 import scan_core
 from scan_core.expr.bind import bind
-from scan_core.read.order import HINTS, Adaptivity, OrderHints
+from scan_core.read.order import HINTS, Adaptivity
 from scan_core.read.predicate import guess_cost
 from tests.support.iceberg_json import Column
 from tests.support.random_predicates import SCHEMA
@@ -55,13 +55,11 @@ def test_measurements_are_a_hint_for_other_splits_of_the_same_scan_alone() -> No
     assert Adaptivity(adaptive=False, hint_key=("table", "a > 1")).order(STEPS) == [0, 1, 2]
 
 
-def test_hints_are_bounded() -> None:
-    hints = OrderHints(2)
-    measured = Adaptivity(adaptive=True, hint_key="x")
-    measure(measured)
+def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scan_core.read.order._MAX_REMEMBERED_FILTERS", 2)
     for key in ("a", "b", "c"):
-        hints.put(key, HINTS.get("x"))
-    assert [bool(hints.get(key)) for key in ("a", "b", "c")] == [False, True, True]
+        measure(Adaptivity(adaptive=True, hint_key=key))
+    assert [HINTS.find(key) is not None for key in ("a", "b", "c")] == [False, True, True]
 
 
 def test_first_guess_prefers_cheap_conjuncts_and_those_on_one_column() -> None:
@@ -81,7 +79,7 @@ def test_delete_sets_compete_with_conjuncts(tmp_path: Path) -> None:
     table.commit(table.equality_delete({"id": range(0, count, 2)}, ids=[1]))
     scan = scan_core.open_table(table.metadata_path).scan().where("name rlike '^n[0-6] .*[13579]$'")
     assert scan.count() == count // 2
-    measured = next(iter(HINTS._measured._kept.values()))[0]
+    measured = next(iter(HINTS._kept.values()))[0]
     assert set(measured) == {("deletes", (1,)), ("predicate", 0)}
     later = scan.metrics.rows_removed_by_filter
     assert later + scan.metrics.rows_removed_by_equality_deletes == count // 2
