@@ -391,15 +391,10 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
         ConfigError: `types` names what the feed does not have.
     """
     declared_of = events.declared_of[rows]
-    part_of, first_places = distinct(declared_of)
-    declared = [events.declared[code] for code in declared_of[first_places]]
     parts: list[Part] = []
     rejected: list[Rejected] = []
     told: Counter[str] = Counter()
-    for number, own in enumerate(declared):
-        places = np.flatnonzero(part_of == number)
-        # Events of a feed that declares only some are of the same types; what came before tells better than what follows.
-        complete = own.completed([*declared[:number][::-1], *declared[number + 1 :]])
+    for places, complete in _declared_so_far(events.declared, declared_of):
         part, refused = _assemble_part(
             events, rows[places], places, complete, feed=_after(feed, parts), raw=raw, reading=reading
         )
@@ -410,6 +405,26 @@ def assemble(events: Events, rows: Rows, feed: TableFeed, raw: RawEvents, readin
     batch, conflicts = merge_parts(parts, feed, raw)
     encodings = _after(feed, parts).known_encodings
     return Assembled(batch, Rejected.concat([*rejected, *conflicts]), +told, encodings)
+
+
+def _declared_so_far(declared: Sequence[Declared], declared_of: NDArray[np.int32]) -> list[tuple[Rows, Declared]]:
+    """(places of changes, what is declared of them), in the order of the first of each.
+
+    A change that declares less than another takes the rest from those before it, the last of them first; never from those
+    behind it, which another batch may hold. So its kind is parted where one that tells more begins.
+    """
+    kind_of, first_places = distinct(declared_of)
+    own = [declared[code] for code in declared_of[first_places]]
+    result: list[tuple[Rows, Declared]] = []
+    for number, kind in enumerate(own):
+        places = np.flatnonzero(kind_of == number)
+        others = [other for other in range(len(own)) if other != number and kind.completed([own[other]]) != kind]
+        borders = np.searchsorted(places, first_places[others])
+        for begin, end in zip([0, *borders], [*borders, len(places)], strict=True):
+            if begin < end:
+                before = [other for other in others if first_places[other] < places[begin]]
+                result.append((places[begin:end], kind.completed(own[other] for other in before[::-1])))
+    return sorted(result, key=lambda part: int(part[0][0]))
 
 
 def _after(feed: TableFeed, parts: Sequence[Part]) -> TableFeed:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipelines.decode.batches import REJECTED_SCHEMA, RawEvents, Reasons, Rejected, with_value
 from pipelines.decode.casting import cast_each
-from pipelines.decode.image import ImageSource
+from pipelines.decode.image import ImageSource, Nothing
 from pipelines.decode.json_columns import TEXT_KINDS, decode, text
 from pipelines.decode.value_types import ValueType, from_arrow, plain_type
 from pipelines.errors import ConfigError
@@ -227,6 +227,17 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.op)
+
+
+def no_events() -> Events:
+    """No change at all."""
+    nothing, places = Nothing(), np.zeros(0, np.int64)
+    codes = places.astype(np.int32)
+    times = pa.nulls(0, pa.timestamp("us", "UTC"))
+    return Events(
+        places, np.zeros(0, np.uint8), codes, (), times, nothing, nothing, nothing, codes, (Declared(),),
+        order=lambda _: (pa.nulls(0, pa.string()), None),
+    )  # fmt: skip
 
 
 def without_refused(events: Events) -> Events:
@@ -613,13 +624,24 @@ def paths_of(documents: Documents, rows: NDArray[np.int64] | None = None) -> Cal
 
     def placed(path: str) -> Placed:
         steps = path.removeprefix("payload.").split(".")
-        inner = documents
-        for step in steps[:-1]:
-            inner = scan_objects(inner, (step,), learn=False).column(step).documents(kernels.OBJECT)
-        column = scan_objects(inner, steps[-1:], learn=False).column(steps[-1])
+        inner, twice = documents, np.zeros(len(documents), np.bool_)
+        for step in steps:
+            members = scan_objects(inner, (step,), learn=False)
+            twice |= members.status == kernels.REPEATED
+            column = members.column(step)
+            inner = column.documents(kernels.OBJECT)
         # NULL tells that there is such a path: events of a snapshot may have no place in the log.
-        if not column.has_value.any() and not column.of_kind(kernels.NULL).any():
+        if not column.has_value.any() and not column.of_kind(kernels.NULL).any() and not twice.any():
             raise KeyError(path)
-        return of_json(path, column if rows is None else column.take(rows))
+        if rows is not None:
+            column, twice = column.take(rows), twice[rows]
+        found, reasons = of_json(path, column)
+        if not twice.any():
+            return found, reasons
+        # Without a place it would come first, as events of a snapshot do.
+        is_twice = pa.array(twice)
+        why = pc.if_else(is_twice, f"order_by: {path}: {TWICE}", pa.scalar(None, pa.string()))
+        found = pc.if_else(is_twice, pa.scalar(None, pa.string()), found)
+        return found, why if reasons is None else pc.coalesce(why, reasons)
 
     return placed

@@ -65,6 +65,21 @@ class TableFeed:
         return self.rename.get(column, column)
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What was decided while a feed was read, and holds for all that is read later.
+
+    Attributes:
+        claims: tables of the feed by the target that takes them.
+        encodings: by target, how values are written, by path of source columns (`value_types.encodings_of`).
+        format: of a feed whose config names none, as the first events showed it; empty until then.
+    """
+
+    claims: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    format: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeedConfig:
     """A feed: its format and the tables it fills.
@@ -73,28 +88,15 @@ class FeedConfig:
         format: name in the registry; None is found out from the first events.
         tables: at least one, unless the feed is open.
         options: of the format; an unknown one is an error.
-        claims: tables of the feed by the target that takes them, as decided in earlier batches.
+        decided: what earlier batches decided.
         is_open: targets are added as the feed shows its tables, so a single one takes no others than its own.
     """
 
     tables: tuple[TableFeed, ...]
     format: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    claims: Mapping[str, str] = field(default_factory=dict)
+    decided: Decided = field(default_factory=Decided)
     is_open: bool = False
-
-
-@dataclass(frozen=True)
-class Decided:
-    """What was decided while a feed was read, and holds for all that is read later.
-
-    Attributes:
-        claims: tables of the feed by the target that takes them.
-        encodings: by target, how values are written, by path of source columns (`value_types.encodings_of`).
-    """
-
-    claims: Mapping[str, str] = field(default_factory=dict)
-    encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def matches(source_table: str, pattern: str) -> bool:

@@ -4,6 +4,7 @@ Detects the format of a feed, unwraps Kafka messages and routes events to tables
 this folder and one entry here.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.assemble import Reading, assemble, merge_parts
+from pipelines.decode.assemble import Reading, assemble
 from pipelines.decode.batches import ChangeBatch, Complete, CompleteEvents, RawEvents, Rejected, from_documents
 from pipelines.decode.casting import cast_each
 from pipelines.decode.column_types import InferenceOptions
@@ -26,6 +27,7 @@ from pipelines.decode.events import (
     each_once,
     in_order,
     letters,
+    no_events,
     places,
     reject,
     tombstones,
@@ -51,8 +53,8 @@ from pipelines.jsonscan.members import first_member_is, scan_objects, with_plain
 from pipelines.jsonscan.spans import Documents, Members, SpanColumn, from_binary
 from scan_core import Mask
 
-OTHER_TABLE = -1
-NO_TABLE = -2
+OTHER_TABLE, NO_TABLE, NO_CHANGE = -1, -2, -3
+"""In place of the number of a target."""
 
 _NONE, _ANY, _LAST_PART, _FULL, _TOLD = range(5)
 
@@ -220,13 +222,34 @@ def sniff(raw: RawEvents) -> str:
     Raises:
         SourceError: the events look like no format, or like several.
     """
-    if raw.rows is not None:
-        return "debezium-avro" if is_envelope(raw.rows) or is_unwrapped(raw.rows) else _sniff_columns(raw, raw.rows)
+    found = _likely_formats(raw)
+    # Events of other formats may have an operation in one of the usual columns, too.
+    found = tuple(name for name in found if name != "rows") or found
+    if len(found) == 1:
+        return found[0]
     if raw.documents is None:
-        raise SourceError("nothing to tell the format by: state it (format: ...)")
+        names = [] if raw.rows is None else raw.rows.column_names
+        raise SourceError(
+            f"no column of {', '.join(names[:10])} says what happened to a row: format: dms or rows, with op_column or no_op"
+        )
+    first = raw.documents.slice(0, SNIFFED_EVENTS)
+    events = scan_objects(from_binary(first), learn=False)
+    if not found and (blank(events) | tombstones(events)).all():
+        return "debezium-json"  # tombstones alone, which it leaves out
+    shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
+    looks = f"look like {' and '.join(found)}" if found else "look like no known format"
+    if not found and (too_deep := int((events.status == kernels.TOO_DEEP).sum())):
+        looks += f" ({too_deep} of them nested too deeply: more than {kernels.MAX_DEPTH} levels)"
+    raise SourceError(f"the events {looks}; state the format (format: ...). The first is {shown[:120]!r}")
+
+
+def _likely_formats(raw: RawEvents) -> tuple[str, ...]:
+    """The formats that any of the first events looks like."""
+    if raw.documents is None:
+        return () if raw.rows is None else _likely_formats_of_columns(raw, raw.rows)
     first = raw.documents.slice(0, SNIFFED_EVENTS)
     if pc.any(pc.starts_with(first, b"\0")).as_py():
-        return "debezium-avro"
+        return ("debezium-avro",)
     documents = from_binary(first)
     events = scan_objects(documents, (*_NAMES, *_WAL2JSON, *_DMS, "__op", *USUAL_OP_COLUMNS), learn=False)
     canal = _has_any(events, _CANAL)
@@ -240,18 +263,9 @@ def sniff(raw: RawEvents) -> str:
         "dms": _is_dms(events),
         "wal2json": _is_wal2json(documents, events),
     }
-    found = [name for name, mask in marks.items() if mask.any()]
-    if len(found) == 1:
-        return found[0]
-    if not found and any(events.column(name).has_value.any() for name in USUAL_OP_COLUMNS):
-        return "rows"
-    if not found and (blank(events) | tombstones(events)).all():
-        return "debezium-json"  # tombstones alone, which it leaves out
-    shown = next((document for document in first.to_pylist() if document and document.strip()), b"")
-    looks = f"look like {' and '.join(found)}" if found else "look like no known format"
-    if not found and (too_deep := int((events.status == kernels.TOO_DEEP).sum())):
-        looks += f" ({too_deep} of them nested too deeply: more than {kernels.MAX_DEPTH} levels)"
-    raise SourceError(f"the events {looks}; state the format (format: ...). The first is {shown[:120]!r}")
+    has_op = np.any([events.column(name).has_value for name in USUAL_OP_COLUMNS], axis=0)
+    marks["rows"] = has_op & ~np.any(list(marks.values()), axis=0)
+    return tuple(name for name, mask in marks.items() if mask.any())
 
 
 def _has_any(events: Members, marks: tuple[tuple[str, ...], ...]) -> Mask:
@@ -305,16 +319,14 @@ def _is_one_of(column: SpanColumn, words: bytes) -> Mask:
     return np.isin(letters(column), np.frombuffer(words, np.uint8))
 
 
-def _sniff_columns(raw: RawEvents, rows: pa.Table) -> str:
+def _likely_formats_of_columns(raw: RawEvents, rows: pa.Table) -> tuple[str, ...]:
     names = rows.column_names
+    if is_envelope(rows) or is_unwrapped(rows):
+        return ("debezium-avro",)
     files = pc.unique(raw.source_file.cast(pa.string()))
     if (names and names[0] == "Op") or pc.all(pc.match_substring_regex(files, _FULL_LOAD)).as_py():
-        return "dms"
-    if any(name in USUAL_OP_COLUMNS for name in names):
-        return "rows"
-    raise SourceError(
-        f"no column of {', '.join(names[:10])} says what happened to a row: format: dms or rows, with op_column or no_op"
-    )
+        return ("dms",)
+    return ("rows",) if any(name in USUAL_OP_COLUMNS for name in names) else ()
 
 
 @dataclass(frozen=True)
@@ -386,23 +398,26 @@ FORMATS: Mapping[str, Format] = {
 def complete_events_of(name: str | None, options: Mapping[str, Any]) -> CompleteEvents | None:
     """How far events of a format may be handed on, for a source to ask; None for formats where each stands alone.
 
-    Of a feed whose format is to be sniffed, the events themselves tell.
+    Without a name, the first events tell the format.
 
     Raises:
         ConfigError: unknown format or option.
     """
-    if name is not None:
+    if name:
         return _complete_of(name, options)
 
-    def told(events: pa.BinaryArray | pa.Table) -> Complete | None:
-        try:
-            found = sniff(_first_events(events))
-        except SourceError:
-            return None  # decoding says what is in doubt
-        complete = _complete_of(found, options)
-        return None if complete is None else complete(events)
+    decided: list[str] = []
 
-    return told
+    def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
+        if not decided:
+            try:
+                decided.append(sniff(_first_events(events)))
+            except SourceError:
+                return None  # decoding says what is in doubt
+        find = _complete_of(decided[0], options)
+        return None if find is None else find(events)
+
+    return complete
 
 
 def _complete_of(name: str, options: Mapping[str, Any]) -> CompleteEvents | None:
@@ -435,18 +450,91 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
 
     Raises:
         ConfigError: unknown format or option, a type or order that the feed cannot give.
-        SourceError: the feed carries several tables and the config does not tell which.
+        SourceError: the feed carries several tables and the config does not tell which, or it is not of the format that
+            earlier batches had.
     """
-    named = None if feed.format is None else lookup(feed.format)
+    return scan(raw, feed).decode(feed)
+
+
+@dataclass(frozen=True)
+class ScannedFeed:
+    """A batch whose events are known, before the tables that take them and their columns are.
+
+    Attributes:
+        raw: the events that can be read.
+        events: their changes.
+        reading: how the format's values are read.
+        refused: events that are no change.
+        skipped: number of events left out on purpose, by reason.
+        format: see `Decided`.
+    """
+
+    raw: RawEvents
+    events: Events
+    reading: Reading
+    refused: tuple[Rejected, ...]
+    skipped: Mapping[str, int]
+    format: str
+
+    def untaken(self, feed: FeedConfig) -> tuple[str, ...]:
+        """Tables that carry changes and that no target of the feed takes."""
+        return self._untaken(route(self.events, feed.tables, feed.decided.claims, is_open=feed.is_open)[0])
+
+    def _untaken(self, codes: NDArray[np.int64]) -> tuple[str, ...]:
+        is_unwanted = (self.events.op != 0) & (codes[self.events.table_of] == OTHER_TABLE)
+        return tuple(self.events.tables[code] for code in np.unique(self.events.table_of[is_unwanted]).tolist())
+
+    def decode(self, feed: FeedConfig) -> DecodedFeed:
+        """The changes of each table of the feed. See `decode`."""
+        events, refused, skipped = self.events, list(self.refused), Counter(self.skipped)
+        codes, claims = route(events, feed.tables, feed.decided.claims, is_open=feed.is_open)
+        taken_by = np.where(events.op != 0, codes[events.table_of], NO_CHANGE)
+        if (nameless := taken_by == NO_TABLE).any():
+            rows = np.unique(events.raw[nameless])
+            refused.append(reject(self.raw, rows, "names no table, and the feed fills several"))
+        tables: dict[str, ChangeBatch] = {}
+        encodings: dict[str, Mapping[str, str]] = {}
+        for number, table in enumerate(feed.tables):
+            rows, ordered, unplaced = self._ordered(np.flatnonzero(taken_by == number), table)
+            done = assemble(ordered, rows, table, self.raw, self.reading)
+            tables[table.name] = done.changes
+            refused += [unplaced, done.rejected]
+            encodings |= {table.name: done.encodings} if done.encodings else {}
+            skipped.update(done.told)
+        untaken = self._untaken(codes)
+        if untaken:
+            skipped["other table"] = int((taken_by == OTHER_TABLE).sum())
+        seen = tuple(t for t in events.tables if t)
+        decided = Decided(claims, encodings, self.format)
+        return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, decided, untaken)
+
+    def _ordered(self, rows: NDArray[np.int64], table: TableFeed) -> tuple[NDArray[np.int64], Events, Rejected]:
+        """(the changes of a table in the order that it asks for, all events with their places, those that have none)."""
+        if table.order_by == POSITION or not len(rows):
+            return rows, self.events, Rejected.none()
+        found, reasons = places(self.events, table.order_by)
+        unplaced = Rejected.none()
+        if reasons is not None:
+            without = np.asarray(found.is_null())[rows]
+            raw_rows, first = np.unique(self.events.raw[rows[without]], return_index=True)
+            unplaced = reject(self.raw, raw_rows, reasons.take(pa.array(rows[without][first])), table.name)
+            rows = rows[~without]
+        return in_order(rows, found), replace(self.events, places=found), unplaced
+
+
+def scan(raw: RawEvents, feed: FeedConfig) -> ScannedFeed:
+    """The first half of `decode`: what each event is, by the format of the feed."""
+    chosen = None if feed.format is None else lookup(feed.format)
+    known_format = feed.decided.format
     if not raw.num_events:
-        nothing = {t.name: merge_parts([], t, raw)[0] for t in feed.tables}
-        known = {t.name: t.known_encodings for t in feed.tables if t.known_encodings}
-        return DecodedFeed(nothing, raw.rejected, raw.skipped, decided=Decided(feed.claims, known))
-    if named is None or named.is_text:
+        return ScannedFeed(raw, no_events(), Reading(InferenceOptions()), (raw.rejected,), raw.skipped, known_format)
+    if chosen is None or chosen.is_text:
         plain = _with_plain_names(raw)
         raw = unwrapped(plain)
         raw = raw if raw.documents is plain.documents else _with_plain_names(raw)
-    chosen = named or lookup(sniff(raw))
+    if chosen is None:
+        name, known_format = _decide_format(raw, known_format)
+        chosen = lookup(name)
     options = parse_options(chosen, feed.options)
     _check_options(chosen, options, raw)
     readable, unreadable = _only_text(raw) if chosen.is_text else (raw, Rejected.none())
@@ -456,42 +544,31 @@ def decode(raw: RawEvents, feed: FeedConfig) -> DecodedFeed:
         placeholder_patterns(options.placeholder) if hasattr(options, "placeholder") else (),
         may_be_base64=chosen.may_write_base64,
     )
-    refused = [raw.rejected, unreadable, *(reject(readable, r.rows, r.reason) for r in each_once(events.refusals))]
-    skipped = dict(raw.skipped)
-    for reason, count in events.skipped.items():
-        skipped[reason] = skipped.get(reason, 0) + count
-    tables: dict[str, ChangeBatch] = {}
-    encodings: dict[str, Mapping[str, str]] = {}
-    is_change = events.op != 0
-    codes, claims = route(events, feed.tables, feed.claims, is_open=feed.is_open)
-    nameless = is_change & (codes[events.table_of] == NO_TABLE)
-    if nameless.any():
-        refused.append(reject(readable, np.unique(events.raw[nameless]), "names no table, and the feed fills several"))
-    for number, table in enumerate(feed.tables):
-        rows = np.flatnonzero(is_change & (codes[events.table_of] == number))
-        ordered = events
-        if table.order_by != POSITION and len(rows):
-            found, reasons = places(events, table.order_by)
-            ordered = replace(events, places=found)
-            if reasons is not None:
-                without = np.asarray(found.is_null())[rows]
-                raw_rows, first = np.unique(events.raw[rows[without]], return_index=True)
-                why = reasons.take(pa.array(rows[without][first]))
-                refused.append(reject(readable, raw_rows, why, table.name))
-                rows = rows[~without]
-            rows = in_order(rows, found)
-        done = assemble(ordered, rows, table, readable, reading)
-        tables[table.name] = done.changes
-        refused.append(done.rejected)
-        encodings |= {table.name: done.encodings} if done.encodings else {}
-        for reason, count in done.told.items():
-            skipped[reason] = skipped.get(reason, 0) + count
-    unwanted = is_change & (codes[events.table_of] == OTHER_TABLE)
-    untaken = tuple(events.tables[code] for code in np.unique(events.table_of[unwanted]).tolist())
-    if untaken:
-        skipped["other table"] = int(unwanted.sum())
-    seen = tuple(t for t in events.tables if t)
-    return DecodedFeed(tables, Rejected.concat(refused), skipped, seen, Decided(claims, encodings), untaken)
+    refused = (reject(readable, r.rows, r.reason) for r in each_once(events.refusals))
+    skipped = Counter(raw.skipped) + Counter(events.skipped)
+    return ScannedFeed(readable, events, reading, (raw.rejected, unreadable, *refused), skipped, known_format)
+
+
+def _decide_format(raw: RawEvents, known: str) -> tuple[str, str]:
+    """(format to read the events by, format to record) of a feed whose config names none.
+
+    What the first events show holds for all that follow: how an event is read must not depend on its batch.
+
+    Raises:
+        SourceError: no event looks like the format recorded, and some look like another; or nothing is recorded, and it
+            is in doubt.
+    """
+    likely = _likely_formats(raw)
+    if not known:
+        return sniff(raw), (sniff(raw) if likely else "")
+    # Files of columns are read in the same way by both formats of Debezium.
+    is_same = known in likely or (raw.rows is not None and known.startswith("debezium") and "debezium-avro" in likely)
+    if likely and not is_same:
+        raise SourceError(
+            f"the events look like {' and '.join(likely)}, but the feed was detected as {known} when it was first read; "
+            f"keep files of several formats in folders of their own, or state the format (format: {known})"
+        )
+    return known, known
 
 
 def lookup(name: str | None) -> Format:

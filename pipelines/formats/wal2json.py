@@ -366,7 +366,7 @@ def _events(changes: _Changes, documents: Documents, wrapper: Members, dates: En
 def _declared(
     table_of: NDArray[np.int32], op: NDArray[np.uint8], cells: tuple[Cells, ...], dates: Encoding
 ) -> tuple[NDArray[np.int32], tuple[Declared, ...], Mask]:
-    """What the events say about columns and key, together per table as long as they do not contradict each other.
+    """What the events say about columns and key, together per table and key as long as no type contradicts another.
 
     The mask: changes that name a column of the key twice.
     """
@@ -375,7 +375,7 @@ def _declared(
     codes = np.asarray(encoded.indices)
     group_of_signature = np.zeros(max(len(encoded.dictionary), 1), np.int32)
     groups: list[Declared] = []
-    latest: dict[str, int] = {}
+    latest: dict[tuple[str, tuple[str, ...], bool], int] = {}
     repeated: list[int] = []
     for code, signature in enumerate(encoded.dictionary.to_pylist()):
         table, own, old, keys = signature.split("\x1d")
@@ -387,13 +387,14 @@ def _declared(
         names = tuple(n for n, _ in _pairs(keys)) or tuple(
             n for n, _ in _pairs(old) if len(_pairs(old)) < len(_pairs(own)) or not own
         )
-        at = latest.get(table)
-        merged = None if at is None else _together(groups[at], types, names)
-        if at is None or merged is None:
-            latest[table] = at = len(groups)
+        # Events that lack a key or a type take none from those with which they are decoded: see `assemble`.
+        group = table, names, all(text for _, text in _pairs(own) + _pairs(old))
+        at = latest.get(group)
+        if at is None or any(groups[at].types.get(name, t) != t for name, t in types.items()):
+            latest[group] = at = len(groups)
             groups.append(Declared(types, names))
         else:
-            groups[at] = merged
+            groups[at] = replace(groups[at], types={**groups[at].types, **types})
         group_of_signature[code] = at
     group_of = group_of_signature[codes] if len(codes) else np.zeros(len(op), np.int32)
     return group_of, tuple(groups) or (Declared(),), np.isin(codes, repeated)
@@ -401,12 +402,3 @@ def _declared(
 
 def _pairs(signature: str) -> list[tuple[str, str]]:
     return [(n, t) for n, _, t in (cell.partition("\x1f") for cell in signature.split("\x1e"))] if signature else []
-
-
-def _together(group: Declared, types: Mapping[str, Any], names: tuple[str, ...]) -> Declared | None:
-    """Both declarations in one; None if a type or the key differs."""
-    if any(group.types.get(name, t) != t for name, t in types.items()):
-        return None
-    if group.key and names and set(group.key) != set(names):
-        return None
-    return replace(group, types={**group.types, **types}, key=group.key or names)

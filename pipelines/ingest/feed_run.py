@@ -18,9 +18,9 @@ from pipelines.changes.change_run import BATCH_SHARE
 from pipelines.changes.quarantine import quarantine
 from pipelines.config.project import Config, TableConfig
 from pipelines.decode.batches import Rejected
-from pipelines.decode.feed import Decided
+from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
-from pipelines.formats.registry import DecodedFeed, decode, other_format
+from pipelines.formats.registry import ScannedFeed, other_format, scan
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
 from pipelines.ingest.feeds import Feed, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
@@ -135,17 +135,18 @@ class FeedRun:
 
     def _take(self, reading: "_Reading", batch: FileBatch) -> None:
         """Hand each table its share of a batch."""
-        decoded = reading.decoded(batch)
-        if found := reading.feed.found(decoded.untaken):
+        scanned = reading.scanned(batch)
+        if found := reading.feed.found(scanned.untaken(reading.config)):
             joining = [t for name, entry in found.items() for t in self._started(name, *entry)]
             reading.join(found, joining)
-            decoded = reading.decoded(batch)
+        decoded = scanned.decode(reading.config)
         reading.decided = decoded.decided
         self.skipped.update(decoded.skipped)
         self.untaken.update(decoded.untaken)
         self._keep_unassigned(reading.feed, reading.feed.unassigned(decoded.rejected), batch.raw.num_read)
         decided = decoded.decided
-        reached = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings).to_json()
+        after = replace(batch.position_after, claims=decided.claims, encodings=decided.encodings, format=decided.format)
+        reached = after.to_json()
 
         def add(table: TableIngest) -> None:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
@@ -208,9 +209,14 @@ class _Reading:
     late: list[TableIngest] = field(default_factory=list)
     is_transactional: bool = False
 
-    def decoded(self, batch: FileBatch) -> DecodedFeed:
-        """The changes of a batch."""
-        return decode(batch.raw, self.feed.config([*self.running, *self.late], self.decided))
+    @property
+    def config(self) -> FeedConfig:
+        """What the decoder is told of the feed as it is now."""
+        return self.feed.config([*self.running, *self.late], self.decided)
+
+    def scanned(self, batch: FileBatch) -> ScannedFeed:
+        """The events of a batch."""
+        return scan(batch.raw, self.config)
 
     def join(self, found: Mapping[str, tuple[TableConfig, str]], tables: Sequence[TableIngest]) -> None:
         """Let tables take part that a pattern stands for and the feed has shown: from its start on."""

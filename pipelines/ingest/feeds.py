@@ -111,7 +111,7 @@ class Feed:
         return FeedConfig(
             format=self.source.format,
             options=self.format_options,
-            claims=decided.claims,
+            decided=decided,
             tables=tuple(
                 _table_feed(name, table, active.get(name), self.found_for.get(name), decided.encodings.get(name, {}))
                 for name, table in self.tables.items()
@@ -173,7 +173,8 @@ class Feed:
             return found
 
         start = None if position is None else FilePosition.from_json(position)
-        whole = complete_events_of(self.source.format, self.format_options)
+        known_format = "" if start is None else start.format
+        whole = complete_events_of(self.source.format or known_format, self.format_options)
         return discover(
             self.source.path,
             start,
@@ -226,7 +227,7 @@ def decided_in(position: str | None) -> Decided:
     if position is None:
         return Decided()
     known = FilePosition.from_json(position)
-    return Decided(known.claims, known.encodings)
+    return Decided(known.claims, known.encodings, known.format)
 
 
 def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:

@@ -71,7 +71,7 @@ class FilePosition:
     """See the module; `hash` makes fingerprints.
 
     `claims` are the tables of the feed by the target that takes them, `encodings` how values of targets are written, by
-    path: what was decided while reading up to here.
+    path, `format` that of the events where the config names none: what was decided while reading up to here.
     """
 
     settled_ns: int = -1
@@ -83,6 +83,7 @@ class FilePosition:
     listed: Digest = Digest()
     claims: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    format: str = ""
     hash: str = XXH64
 
     @property
@@ -150,6 +151,7 @@ class FilePosition:
             "fingerprints": packed,
             **({"claims": dict(self.claims)} if self.claims else {}),
             **({"encodings": {n: dict(e) for n, e in self.encodings.items()}} if self.encodings else {}),
+            **({"format": self.format} if self.format else {}),
             "listed": [self.listed.count, f"{self.listed.total:x}"],
         }
         return json.dumps(document, separators=(",", ":"))
@@ -179,6 +181,7 @@ class FilePosition:
                 listed=Digest(document["listed"][0], int(document["listed"][1], 16)),
                 claims=dict(document.get("claims", {})),
                 encodings={name: dict(known) for name, known in document.get("encodings", {}).items()},
+                format=document.get("format", ""),
                 hash=_HASHES[document["version"]],
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -19,7 +19,7 @@ from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
 
 REASON = f"nested too deeply: more than {MAX_DEPTH} levels of objects and arrays"
-MEMORY_BYTES = 4 * 1024**3
+MEMORY_BYTES, CPU_SECONDS = 4 * 1024**3, 60
 
 SOURCE = '"source":{"db":"s","table":"t"},"ts_ms":1'
 FORMATS: dict[str, tuple[str, int]] = {
@@ -133,6 +133,7 @@ def read_file(folder: Path, content: bytes, layout: str | None) -> tuple[int, li
 def main(shape: str, size: int) -> None:
     """Read events of this shape in every format and every layout of a file; print what became of them."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     value = HUGE[shape](size) if shape in HUGE else deep(shape, size)
     good = "null"
     found = {name: read(name, event(name, good), event(name, value), event(name, good)) for name in FORMATS}

@@ -14,7 +14,8 @@ from pipelines.formats.registry import sniff
 from pipelines.jsonscan.value_kernels import MAX_DEPTH
 from tests.pipelines.formats.deep_events import FORMATS, HUGE, REASON, SHAPES, deep, event, files, read, read_file
 
-SECONDS = 60
+SECONDS = 600
+"""By the clock; the process has limits of memory and processor time of its own."""
 BYTES = 16 * 1024**2
 
 

@@ -32,7 +32,7 @@ def test_wal2json_columns_of_the_mirror_that_no_event_has_are_unchanged_too() ->
 def test_wal2json_key_is_the_primary_key_or_else_the_identity() -> None:
     primary = read("wal2json", wal("I", {"id": 1, "t": "a"}, pk=[{"name": "id", "type": "integer"}]), key=())
     assert primary.tables[TABLE].key == ("id",)
-    identity = read("wal2json", wal("I", {"id": 1, "t": "a"}), wal("U", {"id": 2, "t": "a"}, {"id": 1}), key=())
+    identity = read("wal2json", wal("U", {"id": 2, "t": "a"}, {"id": 1}), wal("I", {"id": 1, "t": "a"}), key=())
     assert identity.tables[TABLE].key == ("id",)
     assert changes(identity, "key") == [{"key": {"id": 1}}, {"key": {"id": 1}}]
     nothing = read("wal2json", wal("I", {"id": 1, "t": "a"}), key=())
