@@ -1,10 +1,11 @@
-"""Whether each file that snapshots of a table need is whole: every byte is read, every column decoded.
+"""Finds damage in the files of a table: every byte is read and every column is decoded.
 
-Checksums inside files are compared by `scan_core/verification.py`, what manifests say of rows by `manifest_facts.py`. Here it
-is decided which files there are, and metadata, manifest lists and manifests are held against each other.
+This module lists the files and compares metadata, manifest lists and manifests with each other. Checksums inside files are
+compared by `scan_core/verification.py`, and statements of manifests about rows by `manifest_facts.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,6 @@ from scan_core import (
     Snapshot,
     Table,
     UnsupportedError,
-    VerifiedBytes,
     position_count,
     read_deletion_vector,
     read_position_deletes,
@@ -44,16 +44,8 @@ from scan_core.metadata import (
     snapshot_manifests,
 )
 
-METADATA, MANIFEST_LIST, MANIFEST, DATA, DELETES, PUFFIN = (
-    "metadata",
-    "manifest list",
-    "manifest",
-    "data file",
-    "delete file",
-    "statistics file",
-)
 _CLOCK_SKEW_MS = 60_000
-"""By which Iceberg lets the clocks of two writers differ."""
+"""Difference between the clocks of two writers that Iceberg tolerates."""
 _LENGTHS = (
     Wanted(500, ("manifest_path",), "text", 0, required=True),
     Wanted(501, ("manifest_length",), "integer", 1),
@@ -63,12 +55,12 @@ _FORMATS = {b"PAR1": FileFormat.PARQUET, b"Obj\x01": FileFormat.AVRO, b"PFA1": F
 
 @dataclass(frozen=True, slots=True)
 class Unprotected:
-    """A file of which some or all bytes have no checksum.
+    """A file with bytes that no checksum covers.
 
     Attributes:
-        file: path as metadata writes it.
+        file: path as written in the metadata.
         kind: what the file is.
-        parts: which parts of it; a changed bit there is found only where it breaks a rule or a value stated elsewhere.
+        parts: the parts without a checksum; a changed bit there is found only if it violates a rule or a value stated elsewhere.
     """
 
     file: str
@@ -78,12 +70,12 @@ class Unprotected:
 
 @dataclass(slots=True)
 class Verification:
-    """What became of the files of one table.
+    """The result of verifying the files of one table.
 
     Attributes:
-        snapshot_ids: of the snapshots whose files were read.
-        num_files: by kind.
-        num_bytes: of all of them.
+        snapshot_ids: snapshots whose files were read.
+        num_files: number of files by kind.
+        num_bytes: size of all files.
         damage: what is wrong, in the order in which it was found.
         unprotected: files with bytes that no checksum covers.
         not_compared: what could not be compared, and why.
@@ -99,7 +91,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a catalog says of a table beside the place of its metadata file."""
+    """What a catalog states about a table, apart from the location of its metadata file."""
 
     table_uuid: str
     last_updated_ms: int
@@ -116,15 +108,15 @@ def verify_table(
     registered: Registered | None = None,
     show: ShowDone = lambda _done, _total, _file: None,
 ) -> Verification:
-    """Read every byte of every file of a table's current snapshot, and of what describes it.
+    """Read every byte of every file of a table's current snapshot and of its metadata.
 
     Memory is bounded: one piece, page, column or block is held at a time; of position deletes one file's.
 
     Args:
         table: an open table.
         all_snapshots: the files of every snapshot that the metadata names, each file once.
-        registered: what the catalog says, to be compared with the metadata file.
-        show: told before each file.
+        registered: what the catalog states, to be compared with the metadata file.
+        show: called before each file.
     """
     return _Verifier(table, show).run(all_snapshots=all_snapshots, registered=registered)
 
@@ -152,21 +144,38 @@ class _Verifier:
         self._expected_bytes = self._found.num_bytes + sum(sizes.values()) + sum(s or 0 for _, s in statistics)
         self._content(files)
         for path, size in statistics:
-            self._bytes(PUFFIN, path, size, None)
+            self._bytes("statistics file", path, size, None)
         self._found.not_compared |= self._facts.not_compared
         return self._found
+
+    @contextmanager
+    def _reporting(
+        self,
+        file: str,
+        *,
+        is_reported: bool = False,
+        not_compared: tuple[type[ScanError], ...] = (UnsupportedError,),
+    ) -> Iterator[None]:
+        """Turn errors of a file into results; damage that `is_reported` already is not reported twice."""
+        try:
+            yield
+        except not_compared as error:
+            self._found.not_compared.add(str(error))
+        except ScanError as error:
+            if not is_reported:
+                self._damaged(file, "", str(error))
 
     def _damaged(self, file: str, place: str, problem: str) -> None:
         self._found.damage.append(Damage(file, place, problem.removeprefix(f"{file}: ")))
 
     def _bytes(self, kind: str, path: str, size: int | None, file_format: FileFormat | None) -> bool:
-        """Read a file as bytes; whether it is as it should be.
+        """Read a file as bytes, and return whether it is undamaged.
 
         Args:
             kind: of the file.
             path: of the file.
-            size: by whoever names it; None if that is not said.
-            file_format: of the file; None to go by how it begins.
+            size: as stated by the file that refers to it; None if it is not stated.
+            file_format: of the file; None to detect it by its first bytes.
         """
         self._show(self._found.num_bytes, max(self._expected_bytes, self._found.num_bytes), path)
         io, before = self._table.io, len(self._found.damage)
@@ -182,49 +191,43 @@ class _Verifier:
         except (ScanError, OSError) as error:
             self._damaged(path, "", str(error))
             return False
-        self._keep(kind, path, verified)
-        return len(self._found.damage) == before
-
-    def _keep(self, kind: str, path: str, verified: VerifiedBytes) -> None:
         self._found.damage += verified.damage
         if verified.unprotected:
             self._found.unprotected.append(Unprotected(path, kind, verified.unprotected))
+        return len(self._found.damage) == before
 
     # Metadata
 
     def _metadata(self, registered: Registered | None) -> None:
         path = self._table.metadata_path
         data = read_bytes(path, self._table.io)
-        self._found.num_files[METADATA] = 1
+        self._found.num_files["metadata"] = 1
         self._found.num_bytes += len(data)
-        self._found.unprotected.append(Unprotected(path, METADATA, ("everything (Iceberg metadata has no checksum)",)))
+        self._found.unprotected.append(
+            Unprotected(path, "metadata", ("everything (Iceberg metadata has no checksum)",))
+        )
         document = load_document(decompress_document(data, path))
         for place, problem in _metadata_faults(document, self._table, registered):
             self._damaged(path, place, problem)
 
     def _manifests(self, snapshots: Sequence[Snapshot]) -> Iterator[ManifestFile]:
-        """The manifests of snapshots, each once, their lists and they themselves read as bytes."""
+        """The undamaged manifests of snapshots, each once; they and their lists are read as bytes."""
         listed: dict[str, ManifestFile] = {}
         lengths: dict[str, int] = {}
         for snapshot in snapshots:
-            if snapshot.manifest_list is not None and self._bytes(
-                MANIFEST_LIST, snapshot.manifest_list, None, FileFormat.AVRO
-            ):
-                lengths |= self._list_header(snapshot, snapshot.manifest_list)
-            try:
+            path = snapshot.manifest_list
+            if path is not None and self._bytes("manifest list", path, None, FileFormat.AVRO):
+                lengths |= self._list_header(snapshot, path)
+            is_reported = any(d.file == path for d in self._found.damage)
+            with self._reporting(path or self._table.metadata_path, is_reported=is_reported):
                 listed |= {manifest.path: manifest for manifest in snapshot_manifests(snapshot, self._table.io)}
-            except UnsupportedError as error:
-                self._found.not_compared.add(str(error))
-            except ScanError as error:
-                if not any(d.file == snapshot.manifest_list for d in self._found.damage):
-                    self._damaged(snapshot.manifest_list or self._table.metadata_path, "", str(error))
         self._expected_bytes = self._found.num_bytes + sum(lengths.values())
         for manifest in listed.values():
-            if self._bytes(MANIFEST, manifest.path, lengths.get(manifest.path), FileFormat.AVRO):
+            if self._bytes("manifest", manifest.path, lengths.get(manifest.path), FileFormat.AVRO):
                 yield manifest
 
     def _list_header(self, snapshot: Snapshot, path: str) -> dict[str, int]:
-        """Compare what a manifest list says of itself with its snapshot; sizes of manifests by the list."""
+        """Compare the header of a manifest list with its snapshot; return the sizes of manifests according to the list."""
         data = read_bytes(path, self._table.io)
         try:
             header = read_header(data)
@@ -249,15 +252,11 @@ class _Verifier:
         return {manifest: length for manifest, length in lengths.items() if length is not None}
 
     def _files(self, manifest: ManifestFile) -> Iterator[DataFile | DeleteFile]:
-        try:
+        with self._reporting(manifest.path):
             for read, files in read_manifests(self._table, [manifest]):
                 for fault in summary_faults(read, files, self._table.metadata):
                     self._damaged(manifest.path, "", fault)
                 yield from files
-        except UnsupportedError as error:
-            self._found.not_compared.add(str(error))
-        except ScanError as error:
-            self._damaged(manifest.path, "", str(error))
 
     # Content
 
@@ -267,24 +266,20 @@ class _Verifier:
         whole: dict[str, bool] = {}
         for file in files.values():
             if file.path not in whole:  # vectors share their files
-                kind = DELETES if isinstance(file, DeleteFile) else DATA
+                kind = "delete file" if isinstance(file, DeleteFile) else "data file"
                 whole[file.path] = self._bytes(kind, file.path, file.file_size_bytes, file.format)
             if file.is_encrypted:
                 self._found.not_compared.add(f"{file.path}: encrypted")
                 continue
-            told = " ".join(d.place for d in self._found.damage if d.file == file.path)
-            try:
+            reported = " ".join(d.place for d in self._found.damage if d.file == file.path)
+            unreadable = (UnsupportedError, MemoryLimitError)
+            with self._reporting(file.path, is_reported=not whole[file.path], not_compared=unreadable):
                 for place, problem in self._content_faults(file, rows):
-                    if not place or place not in told:
+                    if not place or place not in reported:
                         self._damaged(file.path, place, problem)
-            except (UnsupportedError, MemoryLimitError) as error:
-                self._found.not_compared.add(str(error))
-            except ScanError as error:
-                if whole[file.path]:  # else it was said already
-                    self._damaged(file.path, "", str(error))
 
     def _content_faults(self, file: DataFile | DeleteFile, rows: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """What is wrong with the values in a file, `rows` being those of each data file by its path."""
+        """What is wrong with the values in a file; `rows` has the number of rows of each data file by path."""
         is_damaged = False
         if not (isinstance(file, DeleteFile) and file.is_deletion_vector):
             for fault in self._facts.by_all_rows(file):
@@ -301,10 +296,8 @@ class _Verifier:
             held = rows.get(relocate(file.referenced_data_file, io).path) if file.referenced_data_file else None
             last = position_count(vector)[1]
             if held is not None and last >= held:
-                yield (
-                    f"vector at byte {file.content_offset}",
-                    f"deletes row {last:,}, but its data file has {held:,} rows",
-                )
+                problem = f"deletes row {last:,}, but its data file has {held:,} rows"
+                yield f"vector at byte {file.content_offset}", problem
         elif file.content is DeleteContent.POSITION:
             for path, positions in read_position_deletes(file, io, ScanMetrics(), ScanOptions()).by_path.items():
                 held, last = rows.get(relocate(path, io).path), position_count(positions)[1]
@@ -325,7 +318,7 @@ class _Verifier:
 def _metadata_faults(
     document: Mapping[str, Any], table: Table, registered: Registered | None
 ) -> Iterator[tuple[str, str]]:
-    """What a metadata file says that cannot be: it has no checksum, but says several things twice."""
+    """Contradictions in a metadata file: it has no checksum, but states several things twice."""
     metadata = table.metadata
     uuid, updated = metadata.table_uuid, document.get("last-updated-ms")
     if uuid is None:
@@ -350,47 +343,36 @@ def _snapshot_faults(document: Mapping[str, Any], table: Table) -> Iterator[tupl
     metadata, updated = table.metadata, document.get("last-updated-ms")
     for snapshot in metadata.snapshots.values():
         place = f"snapshot {snapshot.snapshot_id}"
-        if snapshot.sequence_number > metadata.last_sequence_number:
-            yield (
-                place,
-                f"expected a sequence number up to {metadata.last_sequence_number}, found {snapshot.sequence_number}",
-            )
+        if snapshot.sequence_number > (last := metadata.last_sequence_number):
+            yield place, f"expected a sequence number up to {last}, found {snapshot.sequence_number}"
         if snapshot.schema_id is not None and snapshot.schema_id not in metadata.schemas:
             yield place, f"expected a schema of the table, found schema-id {snapshot.schema_id}"
         if isinstance(updated, int) and snapshot.timestamp_ms > updated + _CLOCK_SKEW_MS:
             yield place, f"expected a time up to last-updated-ms {updated}, found {snapshot.timestamp_ms}"
     if len(metadata.snapshots) != len(document.get("snapshots") or ()):
-        yield "snapshots", "an id is there twice"
+        yield "snapshots", "an id occurs twice"
     for name, ref in metadata.refs.items():
         if ref.snapshot_id not in metadata.snapshots:
             yield f"ref {name!r}", f"expected a snapshot of the table, found {ref.snapshot_id}"
+    current = metadata.current_snapshot_id
     main = (document.get("refs") or {}).get("main")
-    if isinstance(main, Mapping) and main.get("snapshot-id") != metadata.current_snapshot_id:
-        yield (
-            "current-snapshot-id",
-            f"expected {main.get('snapshot-id')} as in refs, found {metadata.current_snapshot_id}",
-        )
+    if isinstance(main, Mapping) and main.get("snapshot-id") != current:
+        yield "current-snapshot-id", f"expected {main.get('snapshot-id')} as in refs, found {current}"
     log = metadata.snapshot_log
-    if log and metadata.current_snapshot_id is not None and log[-1].snapshot_id != metadata.current_snapshot_id:
-        yield (
-            "snapshot-log",
-            f"expected {metadata.current_snapshot_id} to be its last entry, found {log[-1].snapshot_id}",
-        )
+    if log and current is not None and log[-1].snapshot_id != current:
+        yield "snapshot-log", f"expected {current} to be its last entry, found {log[-1].snapshot_id}"
 
 
 def _id_faults(document: Mapping[str, Any], table: Table) -> Iterator[tuple[str, str]]:
     metadata = table.metadata
-    if len(metadata.schemas) < len(document.get("schemas") or ()):
-        yield "schemas", "an id is there twice"
-    if len(metadata.specs) < len(document.get("partition-specs") or ()):
-        yield "partition-specs", "an id is there twice"
-    columns = max((i for schema in metadata.schemas.values() for i in schema.field_ids), default=0)
-    if isinstance(last := document.get("last-column-id"), int) and last < columns:
-        yield "last-column-id", f"expected {columns} or more, found {last}"
-    fields = [f for spec in metadata.specs.values() for f in spec.fields]
-    partitions = max((f.field_id for f in fields), default=0)
-    if isinstance(last := document.get("last-partition-id"), int) and last < partitions:
-        yield "last-partition-id", f"expected {partitions} or more, found {last}"
+    for name, by_id in (("schemas", metadata.schemas), ("partition-specs", metadata.specs)):
+        if len(by_id) < len(document.get(name) or ()):
+            yield name, "an id occurs twice"
+    columns = [i for schema in metadata.schemas.values() for i in schema.field_ids]
+    partitions = [f.field_id for spec in metadata.specs.values() for f in spec.fields]
+    for name, ids in (("last-column-id", columns), ("last-partition-id", partitions)):
+        if isinstance(last := document.get(name), int) and last < max(ids, default=0):
+            yield name, f"expected {max(ids)} or more, found {last}"
     orders = {o.get("order-id") for o in document.get("sort-orders") or () if isinstance(o, Mapping)}
     if orders and document.get("default-sort-order-id") not in orders:
         yield "default-sort-order-id", f"expected one of {sorted(map(str, orders))}"

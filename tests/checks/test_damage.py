@@ -231,7 +231,7 @@ def test_deleted_position_beyond_its_data_file_is_damage(tmp_path: Path) -> None
         (lambda d: d.update({"table-uuid": "x"}), "expected a UUID, found 'x'"),
         (lambda d: d.update({"last-sequence-number": 0}), "expected a sequence number up to 0"),
         (lambda d: d["refs"].update({"old": {"snapshot-id": 5, "type": "tag"}}), "expected a snapshot of the table"),
-        (lambda d: d["snapshots"].append(d["snapshots"][0]), "an id is there twice"),
+        (lambda d: d["snapshots"].append(d["snapshots"][0]), "an id occurs twice"),
         (lambda d: d.update({"last-updated-ms": 5}), "expected a time up to last-updated-ms 5"),
         (lambda d: d.update({"last-column-id": 1}), "expected 3 or more, found 1"),
         (lambda d: d["refs"]["main"].update({"snapshot-id": 5}), "expected 5 as in refs"),

@@ -73,11 +73,13 @@ class Interpreter:
         """Let the process end as at the end of a script."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            assert self._process.wait(timeout=120) == 0
-        finally:
-            self._process.kill()
-            self._answers.close()
+        assert self._process.wait(timeout=120) == 0, self._log.read_text()[-3000:]
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._answers.close()
 
 
 @contextmanager
@@ -85,8 +87,9 @@ def interpreter(folder: Path, environment: dict[str, str], log: Path) -> Iterato
     process = Interpreter(folder, environment, log)
     try:
         yield process
-    finally:
         process.end()
+    finally:
+        process.kill()
 
 
 @pytest.mark.spark
