@@ -31,10 +31,11 @@ from scan_core import (
 )
 from scan_core.io import exists, file_size, read_bytes, relocate
 from scan_core.metadata import (
-    AvroError,
+    DAMAGE,
     ManifestFile,
     Wanted,
     compile_record,
+    decode_records,
     decompress_document,
     load_document,
     parse_avro_schema,
@@ -231,14 +232,9 @@ class _Verifier:
         data = read_bytes(path, self._table.io)
         try:
             header = read_header(data)
-            decode = compile_record(parse_avro_schema(header.schema), _LENGTHS, len(_LENGTHS), {})
-            lengths = {}
-            for count, block in read_blocks(data, header):
-                position = 0
-                for _ in range(count):
-                    (manifest, length), position = decode(block, position)
-                    lengths[manifest] = length
-        except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
+            decode = compile_record(parse_avro_schema(header.schema), _LENGTHS, len(_LENGTHS))
+            lengths: dict[str, int | None] = dict(decode_records(read_blocks(data, header), decode))
+        except DAMAGE as error:
             self._damaged(path, "", str(error))
             return {}
         for name, expected in (

@@ -14,7 +14,7 @@ import numpy as np
 from scan_core.bitmaps.column_index import BLOB_TYPE, COLUMN_TYPE, DIRECTORY_BYTES, decode_bitmap, decode_directory
 from scan_core.bitmaps.puffin import PuffinBlob, read_footer
 from scan_core.deletes.positions import check_vector_frame
-from scan_core.files.avro import MAX_BLOCK_BYTES, read_avro_header, read_block
+from scan_core.files.avro import MAX_BLOCK_BYTES
 from scan_core.files.parquet.checksums import BLOOM_FILTER, COLUMN_INDEX, OFFSET_INDEX, check_part, damaged_entry
 from scan_core.files.parquet.footer import DATA_PAGE, DATA_PAGE_V2, DICTIONARY_PAGE, MAGIC, Chunk, Footer
 from scan_core.files.parquet.footer import read_footer as read_parquet_footer
@@ -23,7 +23,14 @@ from scan_core.files.parquet.thrift import Struct
 from scan_core.io.files import open_input, read_bytes
 from scan_core.io.location import FileIOConfig
 from scan_core.io.remote import ByteSource, opened_source
-from scan_core.metadata.avro_container import CHECKED_SYNC, MAX_EXPANSION, check_checksum, decompress
+from scan_core.metadata.avro_container import (
+    CHECKED_SYNC,
+    MAX_EXPANSION,
+    check_checksum,
+    decompress,
+    find_blocks,
+    read_file_header,
+)
 from scan_core.model.errors import MalformedTableError, ScanError
 from scan_core.model.schema import PrimitiveType, parse_type
 from scan_core.model.snapshot import FileFormat
@@ -206,7 +213,7 @@ def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
     with closing(opened_source(open_input(path, io))) as source:
         size = source.size()
         file = source.for_arrow()
-        header = read_avro_header(file, size)
+        header = read_file_header(file, size)
         codec = header.codec
         if codec not in MAX_EXPANSION:
             yield Damage(path, "header", f"codec {codec!r} is not known")
@@ -217,17 +224,14 @@ def _avro(path: str, io: FileIOConfig) -> Iterator[Damage | str]:
             check_checksum(header, data, size)
         else:
             yield "header"
-        at = header.end
-        while at < size:
-            block = read_block(file, at, size, header.sync)
+        for block in find_blocks(file.read_at, header, size):
             payload = file.read_at(block.num_bytes, block.offset)
             try:
                 decompress(payload, codec, MAX_BLOCK_BYTES)
             except ValueError as error:
-                yield Damage(path, f"block at byte {at}", str(error))
+                yield Damage(path, f"block at byte {block.offset}", str(error))
             if not header.sync.startswith(CHECKED_SYNC) and not _block_is_protected(codec, payload):
                 yield f"blocks (codec {codec})"
-            at = block.next_offset
 
 
 def _block_is_protected(codec: str, payload: bytes) -> bool:

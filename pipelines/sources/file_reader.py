@@ -47,9 +47,9 @@ from pipelines.sources.file_options import (
 )
 from pipelines.sources.file_position import ReadFile
 from scan_core import ScanError
-from scan_core.files import Block, DecodedSizes, DecodingLimits, read_avro_header, read_block, read_layout, record_bytes
+from scan_core.files import DecodedSizes, DecodingLimits, read_layout, record_bytes
 from scan_core.io import ByteRanges
-from scan_core.metadata import MAX_EXPANSION, BlockTooLargeError, decompress
+from scan_core.metadata import MAX_EXPANSION, Block, BlockTooLargeError, decompress, find_blocks, read_file_header
 
 _DECODED_SHARE = 2
 """What the records of a block may take, beside its bytes: half of the memory limit."""
@@ -64,16 +64,13 @@ def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa
     source = stream if stream.seekable() else pa.BufferReader(stream.read())
     try:
         size = source.size()
-        header = read_avro_header(source, size)
+        header = read_file_header(source, size)
         if header.codec not in MAX_EXPANSION:
             raise SourceError(f"Avro codec {header.codec!r:.40} is not supported; {', '.join(MAX_EXPANSION)} are")
         document = header.schema.decode()
         reader = reader_of(document)
-        offset = header.end
-        while offset < size:
-            block = read_block(source, offset, size, header.sync)
+        for block in find_blocks(source.read_at, header, size):
             table = _rows(source, block, header.codec, reader, most_bytes)
-            offset = block.next_offset
             table = table.replace_schema_metadata({AVRO_SCHEMA: document.encode()})
             for first in range(0, table.num_rows, batch_rows):
                 yield table.slice(first, batch_rows)
@@ -82,8 +79,6 @@ def read_container(stream: Any, batch_rows: int, most_bytes: int) -> Iterator[pa
 
 
 def _rows(source: Any, block: Block, codec: str, reader: AvroReader, most_bytes: int) -> pa.Table:
-    if block.num_rows < 0:
-        raise ValueError(f"the block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes")
     taken = max(record_bytes(block.num_rows, len(reader.fields)), block.num_bytes)
     if taken > _DECODED_SHARE * most_bytes or block.num_bytes > most_bytes:
         raise SourceError(

@@ -9,11 +9,8 @@ if TYPE_CHECKING:
     from scan_core.columns.file_reader import field_id_of as field_id_of
     from scan_core.columns.memory_budget import DecodingLimits as DecodingLimits
     from scan_core.files.avro import AvroField as AvroField
-    from scan_core.files.avro import Block as Block
     from scan_core.files.avro import encode_long as encode_long
     from scan_core.files.avro import parse_record as parse_record
-    from scan_core.files.avro import read_avro_header as read_avro_header
-    from scan_core.files.avro import read_block as read_block
     from scan_core.files.avro import record_bytes as record_bytes
     from scan_core.files.formats import decode_column as decode_column
     from scan_core.files.formats import open_file as open_file
@@ -36,7 +33,7 @@ else:
         {
             "scan_core.columns.file_reader": "FileReader field_id_of",
             "scan_core.columns.memory_budget": "DecodingLimits",
-            "scan_core.files.avro": "AvroField Block encode_long parse_record read_avro_header read_block record_bytes",
+            "scan_core.files.avro": "AvroField encode_long parse_record record_bytes",
             "scan_core.files.formats": "decode_column open_file",
             "scan_core.files.parquet.checksums": (
                 "BLOOM_FILTER COLUMN_INDEX HEADER_BYTES NUM_PARTS OFFSET_INDEX PAGE_HEADERS blank_entries sealed"

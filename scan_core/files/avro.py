@@ -19,13 +19,12 @@ from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
 from scan_core.metadata.avro_container import (
     MAX_EXPANSION,
-    SYNC_BYTES,
+    Block,
     BlockTooLargeError,
-    EndsEarlyError,
     Header,
     decompress,
-    parse_header,
-    read_long,
+    find_blocks,
+    read_file_header,
 )
 from scan_core.model.errors import MemoryLimitError, UnsupportedError
 from scan_core.model.schema import MAX_TYPE_DEPTH
@@ -388,63 +387,10 @@ def _field_id(schema: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
-_HEADER_WINDOW_BYTES = 64 * 1024
-_MOST_HEADER_BYTES = 64 * 1024**2
-"""Far beyond any schema: a damaged length does not make a reader take the whole file for its header."""
-_BLOCK_PREFIX_BYTES = 20
-"""Two varints of at most ten bytes: record count and length of a block."""
 MAX_BLOCK_BYTES = 512 * 1024**2
 """Of a decompressed block; writers use 16 KB to 16 MB."""
 _RECORD_BYTES, _FIELD_BYTES = 120, 64
 """Records are Python dicts for a moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where the compressed records of a block lie, and how many it claims to hold."""
-
-    offset: int
-    num_bytes: int
-    num_rows: int
-
-    @property
-    def next_offset(self) -> int:
-        """Where the next block begins, behind the sync marker."""
-        return self.offset + self.num_bytes + SYNC_BYTES
-
-
-def read_avro_header(source: pa.NativeFile, size: int) -> Header:
-    """The header of a file of `size` bytes, of which no more is read than it takes.
-
-    Raises:
-        AvroError: not an Avro file, or a damaged one.
-    """
-    window = _HEADER_WINDOW_BYTES
-    while True:
-        try:
-            return parse_header(source.read_at(min(window, size), 0))
-        except EndsEarlyError:
-            if window >= min(size, _MOST_HEADER_BYTES):
-                raise
-        window *= 16
-
-
-def read_block(source: pa.NativeFile, offset: int, size: int, sync: bytes) -> Block:
-    """The block that begins at an offset of a file of `size` bytes; its records are not read.
-
-    Raises:
-        ValueError: it ends outside of the file, or without the sync marker.
-        IndexError: the file ends inside its lengths.
-    """
-    prefix = source.read_at(min(_BLOCK_PREFIX_BYTES, size - offset), offset)
-    num_rows, used = read_long(prefix, 0)
-    num_bytes, used = read_long(prefix, used)
-    block = Block(offset + used, num_bytes, num_rows)
-    if num_bytes < 0 or block.next_offset > size:
-        raise ValueError(f"block at {offset} of {num_bytes} bytes ends outside of the file")
-    if source.read_at(SYNC_BYTES, block.offset + num_bytes) != sync:
-        raise ValueError(f"block at {offset} does not end with the file's sync marker")
-    return block
 
 
 def encode_long(number: int) -> bytes:
@@ -491,7 +437,7 @@ class AvroFileReader(WholeColumns):
         self._most_bytes = MAX_BLOCK_BYTES
         with refusing_malformed(path, "header"):
             self._size = source.size()
-            header = read_avro_header(source, self._size)
+            header = read_file_header(source, self._size)
             self._codec = header.codec
             if self._codec not in MAX_EXPANSION:
                 raise UnsupportedError(f"{path}: Avro codec {self._codec!r:.40} is not supported")
@@ -554,16 +500,13 @@ class AvroFileReader(WholeColumns):
 
     def _find_blocks(self, header: Header) -> list[Block]:
         blocks: list[Block] = []
-        offset = header.end
-        while offset < self._size:
-            block = read_block(self._source, offset, self._size, header.sync)
+        for block in find_blocks(self._source.read_at, header, self._size):
             most = _MAX_EMPTY_RECORDS
             if self._least_bytes:
                 most = min(block.num_bytes * MAX_EXPANSION[self._codec], MAX_BLOCK_BYTES) // self._least_bytes
-            if not 0 <= block.num_rows <= most:
-                raise ValueError(f"block at {offset} claims {block.num_rows} records in {block.num_bytes} bytes")
+            if block.num_rows > most:
+                raise ValueError(f"block at {block.offset} claims {block.num_rows} records in {block.num_bytes} bytes")
             blocks.append(block)
-            offset = block.next_offset
         return blocks
 
     def _decode(self, group: int) -> list[list[dict[str, Any]]]:

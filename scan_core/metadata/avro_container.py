@@ -1,129 +1,69 @@
-"""Avro object container files in memory: header, codecs, blocks, and navigation in their schemas."""
+"""The only reader of Avro object container files: header, blocks, codecs, checksums, and navigation in their schemas.
+
+Manifests, manifest lists, Avro data files and Avro event files all pass through here, so that every limit on decompressed
+bytes and every checksum holds for all of them. Records are decoded in `avro_decoders.py`, `bulk_manifests.py` (manifests),
+`files/avro.py` (data files) and `pipelines/decode/avro.py` (events).
+"""
 
 import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
 
 from scan_core.model.errors import MalformedTableError
 
+MAGIC = b"Obj\x01"
 MAX_EXPANSION = {"null": 1, "deflate": 1032, "snappy": 64, "zstandard": 1 << 17, "bzip2": 1 << 17, "xz": 1 << 17}
 """The most bytes that one compressed byte can become, by codec: bounds how many records a block can hold."""
-_STEP_BYTES = 1 << 20
-
-
-class BlockTooLargeError(ValueError):
-    """A block becomes more bytes than its reader takes."""
-
-
-def decompress(payload: bytes, codec: str, most_bytes: int) -> bytes:
-    """The plain bytes of a block, in a codec of `MAX_EXPANSION`.
-
-    Raises:
-        BlockTooLargeError: they are more than `most_bytes`.
-        ValueError: broken, truncated, or with a checksum that does not match.
-    """
-    match codec:
-        case "null":
-            return payload
-        case "deflate":
-            return _decompressed(zlib.decompressobj(wbits=-15), payload, most_bytes)
-        case "bzip2":
-            return _decompressed(bz2.BZ2Decompressor(), payload, most_bytes)
-        case "xz":
-            return _decompressed(lzma.LZMADecompressor(memlimit=most_bytes), payload, most_bytes)
-        case "zstandard":
-            return _zstandard(payload, most_bytes)
-        case "snappy":
-            return _snappy(payload, most_bytes)
-        case _:
-            raise ValueError(f"unknown codec {codec!r}")
-
-
-def _decompressed(decompressor: Any, payload: bytes, most_bytes: int) -> bytes:
-    try:
-        plain: bytes = decompressor.decompress(payload, most_bytes + 1)
-    except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-        raise ValueError(f"a compressed block is broken: {error}") from error
-    _check_size(len(plain), most_bytes)
-    if not decompressor.eof:
-        raise ValueError("a compressed block ends early")
-    return plain
-
-
-def _zstandard(payload: bytes, most_bytes: int) -> bytes:
-    parts, total = [], 0
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(payload), "zstd") as stream:
-            while part := stream.read(_STEP_BYTES):
-                parts.append(part)
-                total += len(part)
-                _check_size(total, most_bytes)
-    except OSError as error:
-        raise ValueError(f"a compressed block is broken: {error}") from error
-    return b"".join(parts)
-
-
-def _snappy(payload: bytes, most_bytes: int) -> bytes:
-    """Raw snappy, its length first, then the big-endian CRC-32 of the plain bytes."""
-    if len(payload) < 5:
-        raise ValueError("a snappy block without checksum")
-    size = 0
-    for index, byte in enumerate(payload[:5]):
-        size |= (byte & 127) << (7 * index)
-        if byte < 128:
-            break
-    _check_size(size, most_bytes)
-    if size > MAX_EXPANSION["snappy"] * len(payload):
-        raise ValueError(f"a snappy block of {len(payload)} bytes claims {size}")
-    try:
-        plain: bytes = pa.Codec("snappy").decompress(payload[:-4], size, asbytes=True)
-    except OSError as error:
-        raise ValueError(f"a compressed block is broken: {error}") from error
-    if zlib.crc32(plain) != int.from_bytes(payload[-4:], "big"):
-        raise ValueError("a snappy block fails its checksum")
-    return plain
-
-
-def _check_size(size: int, most_bytes: int) -> None:
-    if size > most_bytes:
-        raise BlockTooLargeError(f"a block of more than {most_bytes} bytes")
-
-
-MAGIC = b"Obj\x01"
-MAX_BLOCK_BYTES = 1 << 28
-"""Of one decompressed block: writers flush at 64 kB to a few MB."""
+MAX_METADATA_BLOCK_BYTES = 1 << 28
+"""Decompressed size of a block of table metadata: writers flush at 64 kB to a few MB."""
 MAX_PLAIN_BYTES = 1 << 30
-"""Of all blocks of a file of table metadata together: writers begin a new manifest at 8 MB."""
+"""Decompressed size of a file of table metadata: writers begin a new manifest at 8 MB."""
 MAX_RECORDS = 1 << 22
-"""Of one manifest or manifest list: each becomes objects of some 600 bytes, however few bytes it has itself."""
+"""Records of a manifest or manifest list: each becomes objects of some 600 bytes, however few bytes it has itself."""
 MAX_JSON_VALUES = 1 << 23
-"""Of one JSON document: each becomes an object of some 100 bytes, where it takes as few as three itself."""
+"""Values of a JSON document: each becomes an object of some 100 bytes, but may take only three in the document."""
 SYNC_BYTES = 16
 CHECKED_SYNC = b"NEVRMORE"
 """How the sync markers of files of our writers begin. Any 16 bytes will do for a marker, so these end in the CRC-32 of
 the file, taken with zeros in their place, and its size: Avro has checksums at most in blocks, in a codec that not every
 engine reads."""
 BLANK_SYNC = CHECKED_SYNC.ljust(SYNC_BYTES, b"\0")
-_REMEMBERED_HEADERS = 8
-_MOST_REMEMBERED_BYTES = 1 << 20
+_HEADER_WINDOW_BYTES = 64 * 1024
+_MAX_HEADER_BYTES = 64 * 1024**2
+"""Far beyond any schema: a damaged length must not make a reader take the whole file for its header."""
+_BLOCK_PREFIX_BYTES = 20
+"""Two varints of at most ten bytes: record count and length of a block."""
+_STEP_BYTES = 1 << 20
+_MAX_CACHED_HEADERS = 8
+_MAX_CACHED_HEADER_BYTES = 1 << 20
 
 _recent: tuple[tuple[bytes, Mapping[str, bytes], int], ...] = ()
 """Beginnings of files, their metadata and CRC-32, the latest first."""
 
 
 class AvroError(ValueError):
-    """Bytes that are no Avro; the caller names the file."""
+    """Bytes that are not valid Avro; the caller names the file."""
 
 
 class EndsEarlyError(AvroError):
-    """What has begun goes on behind the bytes that were given."""
+    """The bytes end inside a value."""
+
+
+class BlockTooLargeError(ValueError):
+    """A block decompresses to more bytes than its reader accepts."""
+
+
+def malformed_avro(path: str, error: Exception) -> MalformedTableError:
+    """The error to raise for a file of table metadata whose decoding failed with `error`."""
+    reason = str(error) if isinstance(error, AvroError) else f"damaged ({type(error).__name__}: {error})"
+    return MalformedTableError(f"{path}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +83,16 @@ class Header:
 
     @property
     def codec(self) -> str:
-        """What compresses the blocks; without a word nothing does."""
+        """The codec of the blocks; files that name none are not compressed."""
         return self.metadata.get("avro.codec", b"null").decode("ascii", "replace")
+
+
+class Block(NamedTuple):
+    """Where the compressed records of a block are, and how many it claims to hold."""
+
+    offset: int
+    num_bytes: int
+    num_rows: int
 
 
 def read_long(buffer: bytes, position: int) -> tuple[int, int]:
@@ -172,18 +120,23 @@ def read_long(buffer: bytes, position: int) -> tuple[int, int]:
 def read_slice(buffer: bytes, position: int) -> tuple[bytes, int]:
     """Length-prefixed bytes and the position after them."""
     length, position = read_long(buffer, position)
-    end = position + length
     if length < 0:
         raise AvroError(f"a value of {length} bytes")
+    return read_fixed(buffer, position, length)
+
+
+def read_fixed(buffer: bytes, position: int, length: int) -> tuple[bytes, int]:
+    """So many bytes and the position after them."""
+    end = position + length
     if end > len(buffer):
         raise EndsEarlyError(f"a value of {length} bytes where {len(buffer) - position} are left")
     return buffer[position:end], end
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a container file, all of whose bytes are compared with their checksum, if it has one.
+    """The header of a whole file in memory; the file's checksum, if it has one, is verified.
 
-    Manifests of one writer begin alike up to their sync marker: what was parsed lately is recognised.
+    Manifests of one writer are equal up to their sync marker, so headers parsed lately are recognised.
 
     Raises:
         AvroError: not an Avro file, or a damaged one.
@@ -193,8 +146,8 @@ def read_header(data: bytes) -> Header:
     if known is None:
         parsed = parse_header(data)
         known = data[: parsed.end - SYNC_BYTES], parsed.metadata, crc32(data[: parsed.end - SYNC_BYTES])
-        if len(known[0]) <= _MOST_REMEMBERED_BYTES:
-            _recent = (known, *_recent[: _REMEMBERED_HEADERS - 1])
+        if len(known[0]) <= _MAX_CACHED_HEADER_BYTES:
+            _recent = (known, *_recent[: _MAX_CACHED_HEADERS - 1])
     beginning, metadata, checksum = known
     end = len(beginning) + SYNC_BYTES
     header = Header(metadata, data[len(beginning) : end], end)
@@ -205,36 +158,27 @@ def read_header(data: bytes) -> Header:
     return header
 
 
-def with_checksum(data: bytes) -> bytes:
-    """A container file written with `BLANK_SYNC`, with the checksum in its sync markers."""
-    return data.replace(BLANK_SYNC, _sync(data, 0, len(data)))
-
-
-def _sync(data: bytes, checksum: int, size: int) -> bytes:
-    """The sync marker of a file of so many bytes that goes on with `data` behind bytes of this CRC-32."""
-    return CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def check_checksum(header: Header, parts: Iterable[bytes], size: int) -> None:
-    """Compare the checksum in the sync marker of a file of our writers with its bytes, given from front to back.
+def read_file_header(source: pa.NativeFile, size: int) -> Header:
+    """The header of a file of `size` bytes, without reading much more; its checksum is not verified.
 
     Raises:
-        AvroError: it is wrong.
+        AvroError: not an Avro file, or a damaged one.
     """
-    checksum, rest = 0, b""
-    for part in parts:
-        held = (rest + part).replace(header.sync, BLANK_SYNC)
-        keep = max(len(held) - SYNC_BYTES + 1, 0)  # a marker may go on in the next part
-        checksum, rest = crc32(held[:keep], checksum), held[keep:]
-    if header.sync != _sync(rest, checksum, size):
-        raise AvroError("the checksum is wrong: the bytes are damaged")
+    window = _HEADER_WINDOW_BYTES
+    while True:
+        try:
+            return parse_header(source.read_at(min(window, size), 0))
+        except EndsEarlyError:
+            if window >= min(size, _MAX_HEADER_BYTES):
+                raise
+        window *= 16
 
 
 def parse_header(data: bytes) -> Header:
-    """The header at the beginning of `data`, none of which is remembered.
+    """The header at the beginning of `data`.
 
     Raises:
-        EndsEarlyError: it goes on behind `data`.
+        EndsEarlyError: it does not end within `data`.
         AvroError: not an Avro file, or a damaged one.
     """
     if not data.startswith(MAGIC):
@@ -251,62 +195,165 @@ def parse_header(data: bytes) -> Header:
             for _ in range(min(abs(count), len(data))):
                 key, position = read_slice(data, position)
                 metadata[key.decode()], position = read_slice(data, position)
-    except IndexError as error:
+        sync, end = read_fixed(data, position, SYNC_BYTES)
+    except (IndexError, EndsEarlyError) as error:
         raise EndsEarlyError("the header ends early") from error
     except UnicodeDecodeError as error:
         raise AvroError("a metadata key is not UTF-8") from error
-    end = position + SYNC_BYTES
-    if end > len(data):
-        raise EndsEarlyError("the header ends early")
-    return Header(metadata, data[position:end], end)
+    return Header(metadata, sync, end)
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A container file written with `BLANK_SYNC`, with the checksum in its sync markers."""
+    return data.replace(BLANK_SYNC, _sync(data, 0, len(data)))
+
+
+def _sync(data: bytes, checksum: int, size: int) -> bytes:
+    """The sync marker of a file of `size` bytes that ends in `data`, after bytes whose CRC-32 is `checksum`."""
+    return CHECKED_SYNC + crc32(data, checksum).to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def check_checksum(header: Header, parts: Iterable[bytes], size: int) -> None:
+    """Compare the checksum in the sync marker of a file of our writers with its bytes, given from front to back.
+
+    Raises:
+        AvroError: it is wrong.
+    """
+    checksum, rest = 0, b""
+    for part in parts:
+        held = (rest + part).replace(header.sync, BLANK_SYNC)
+        keep = max(len(held) - SYNC_BYTES + 1, 0)  # a marker may continue in the next part
+        checksum, rest = crc32(held[:keep], checksum), held[keep:]
+    if header.sync != _sync(rest, checksum, size):
+        raise AvroError("the checksum is wrong: the bytes are damaged")
+
+
+def find_blocks(read_at: Callable[[int, int], bytes], header: Header, size: int) -> Iterator[Block]:
+    """The blocks of a file, whose records are not read.
+
+    Args:
+        read_at: bytes of the file, given their number and where they begin, as `pyarrow.NativeFile.read_at`.
+        header: of the file.
+        size: of the file in bytes.
+
+    Raises:
+        AvroError: an unknown codec, or a block that is damaged or ends outside of the file.
+    """
+    if header.codec not in MAX_EXPANSION:
+        raise AvroError(f"unknown codec {header.codec!r:.40}")
+    begin = header.end
+    while begin < size:
+        prefix = read_at(min(_BLOCK_PREFIX_BYTES, size - begin), begin)
+        try:
+            num_rows, used = read_long(prefix, 0)
+            num_bytes, used = read_long(prefix, used)
+        except IndexError as error:
+            raise AvroError("a block ends early") from error
+        block = Block(begin + used, num_bytes, num_rows)
+        end = block.offset + num_bytes
+        if num_rows < 0:
+            raise AvroError(f"block at {begin} claims {num_rows} records")
+        if num_bytes < 0 or end + SYNC_BYTES > size:
+            raise AvroError(f"block at {begin} of {num_bytes} bytes ends outside of the file")
+        if read_at(SYNC_BYTES, end) != header.sync:
+            raise AvroError(f"block at {begin} does not end with the file's sync marker")
+        yield block
+        begin = end + SYNC_BYTES
 
 
 def read_blocks(data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
-    """Number of records and decompressed bytes of each block.
+    """Number of records and decompressed bytes of each block of a file of table metadata.
 
     Raises:
         AvroError: a truncated or damaged block, or an unknown codec.
     """
-    codec = header.codec
-    if codec not in MAX_EXPANSION:
-        raise AvroError(f"unknown codec {codec!r}")
-    position, num_records, num_bytes = header.end, 0, 0
-    while position < len(data):
+    num_records = num_bytes = 0
+    for offset, length, count in find_blocks(lambda size, at: data[at : at + size], header, len(data)):
         try:
-            count, position = read_long(data, position)
-            payload, position = read_slice(data, position)
-        except IndexError as error:
-            raise AvroError("a block ends early") from error
-        if data[position : position + SYNC_BYTES] != header.sync:
-            raise AvroError(f"no sync marker at byte {position}")
-        position += SYNC_BYTES
-        try:
-            block = decompress(payload, codec, MAX_BLOCK_BYTES)
+            block = decompress(data[offset : offset + length], header.codec, MAX_METADATA_BLOCK_BYTES)
         except BlockTooLargeError as error:
-            raise AvroError(f"a block is larger than {MAX_BLOCK_BYTES} bytes when decompressed") from error
+            raise AvroError(f"a block is larger than {MAX_METADATA_BLOCK_BYTES} bytes when decompressed") from error
         except ValueError as error:
             raise AvroError(f"a block cannot be decompressed: {error}") from error
-        if count < 0 or count > len(block):
+        if count > len(block):
             raise AvroError(f"a block of {len(block)} bytes claims {count} records")
         num_records, num_bytes = num_records + count, num_bytes + len(block)
         if num_records > MAX_RECORDS or num_bytes > MAX_PLAIN_BYTES:
             raise AvroError(
                 f"it holds more than {MAX_RECORDS} records or {MAX_PLAIN_BYTES} bytes when decompressed, "
-                "and no more are read of a file of table metadata"
+                "which is the limit for a file of table metadata"
             )
         yield count, block
 
 
-def check_consumed(block: bytes, position: int) -> None:
-    """AvroError unless a block ends where its records do."""
-    if position != len(block):
-        raise AvroError(f"a block has {len(block) - position} bytes more than its records")
+def decompress(payload: bytes, codec: str, most_bytes: int) -> bytes:
+    """The plain bytes of a block in a codec of `MAX_EXPANSION`, or of a file in `gzip`.
+
+    Raises:
+        BlockTooLargeError: they are more than `most_bytes`.
+        ValueError: broken, truncated, or with a checksum that does not match.
+    """
+    try:
+        match codec:
+            case "null":
+                return payload
+            case "deflate":
+                return _inflate(zlib.decompressobj(wbits=-15), payload, most_bytes)
+            case "gzip":
+                return _inflate(zlib.decompressobj(wbits=31), payload, most_bytes)
+            case "bzip2":
+                return _inflate(bz2.BZ2Decompressor(), payload, most_bytes)
+            case "xz":
+                return _inflate(lzma.LZMADecompressor(memlimit=most_bytes), payload, most_bytes)
+            case "zstandard":
+                return _decompress_zstandard(payload, most_bytes)
+            case "snappy":
+                return _decompress_snappy(payload, most_bytes)
+            case _:
+                raise ValueError(f"unknown codec {codec!r}")
+    except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
+        raise ValueError(f"a compressed block is broken: {error}") from error
 
 
-def malformed_avro(path: str, error: Exception) -> MalformedTableError:
-    """The error to raise for a file of table metadata whose decoding failed with `error`."""
-    reason = str(error) if isinstance(error, AvroError) else f"damaged ({type(error).__name__}: {error})"
-    return MalformedTableError(f"{path}: {reason}")
+def _inflate(decompressor: Any, payload: bytes, most_bytes: int) -> bytes:
+    plain: bytes = decompressor.decompress(payload, most_bytes + 1)
+    _check_size(len(plain), most_bytes)
+    if not decompressor.eof:
+        raise ValueError("a compressed block ends early")
+    return plain
+
+
+def _decompress_zstandard(payload: bytes, most_bytes: int) -> bytes:
+    parts, total = [], 0
+    with pa.CompressedInputStream(pa.BufferReader(payload), "zstd") as stream:
+        while part := stream.read(_STEP_BYTES):
+            parts.append(part)
+            total += len(part)
+            _check_size(total, most_bytes)
+    return b"".join(parts)
+
+
+def _decompress_snappy(payload: bytes, most_bytes: int) -> bytes:
+    """Raw snappy, its length first, then the big-endian CRC-32 of the plain bytes."""
+    if len(payload) < 5:
+        raise ValueError("a snappy block without checksum")
+    size = 0
+    for index, byte in enumerate(payload[:5]):
+        size |= (byte & 127) << (7 * index)
+        if byte < 128:
+            break
+    _check_size(size, most_bytes)
+    if size > MAX_EXPANSION["snappy"] * len(payload):
+        raise ValueError(f"a snappy block of {len(payload)} bytes claims {size}")
+    plain: bytes = pa.Codec("snappy").decompress(payload[:-4], size, asbytes=True)
+    if crc32(plain) != int.from_bytes(payload[-4:], "big"):
+        raise ValueError("a snappy block fails its checksum")
+    return plain
+
+
+def _check_size(size: int, most_bytes: int) -> None:
+    if size > most_bytes:
+        raise BlockTooLargeError(f"a block of more than {most_bytes} bytes")
 
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -316,10 +363,10 @@ MAX_SCHEMA_DEPTH = 32
 
 
 class NamedTypes(dict[str, Any]):
-    """The named types of one schema, and what was compiled of it so far.
+    """The named types of one schema, and the decoders compiled for it so far.
 
-    A type used many times is compiled once, or crafted schemas would grow without end; one that contains itself has
-    no place in a manifest.
+    A type used many times is compiled once, or crafted schemas would grow without end; one that contains itself does
+    not occur in manifests.
     """
 
     def __init__(self, schema: Any) -> None:

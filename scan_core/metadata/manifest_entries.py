@@ -1,13 +1,10 @@
-"""Manifest entries decoded one by one to data and delete files, with inheritance applied (SEMANTICS rules 3 and 21).
+"""Manifest entries, decoded one by one to data and delete files with inheritance applied (SEMANTICS rules 3 and 21).
 
-Which partition spec a manifest was written under and how its partition structs become canonical tuples is decided
-here too.
-
+Also determines the partition spec of a manifest and turns partition structs into canonical tuples.
 """
 
-import decimal
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
@@ -16,12 +13,11 @@ from scan_core.metadata.avro_container import (
     AvroError,
     Header,
     NamedTypes,
-    check_consumed,
     check_json_size,
     field_schema,
     resolve,
 )
-from scan_core.metadata.avro_decoders import Decoder, Wanted, any_decoder
+from scan_core.metadata.avro_decoders import Decoder, Wanted, decode_records, value_decoder
 from scan_core.metadata.manifest_list import ManifestFile
 from scan_core.model.schema import PrimitiveType, Type
 from scan_core.model.snapshot import DataFile, DeleteContent, DeleteFile, FileFormat, PartitionField, PartitionSpec
@@ -87,7 +83,7 @@ ENTRY_FIELDS = (
             Wanted(134, ("content",), "integer", 3),
             Wanted(100, ("file_path",), "text", 4, required=True),
             Wanted(101, ("file_format",), "text", 5, required=True),
-            Wanted(102, ("partition",), "any", PARTITION_SLOT),
+            Wanted(102, ("partition",), "custom", PARTITION_SLOT),
             Wanted(103, ("record_count",), "integer", 8, required=True),
             Wanted(104, ("file_size_in_bytes",), "integer", 9, required=True),
             Wanted(109, ("value_counts",), "pairs", 10),
@@ -113,26 +109,13 @@ _NOTHING: Mapping[int, Any] = {}
 
 def decode_entries(
     blocks: Sequence[tuple[int, bytes]], decode: Decoder, inheritance: Inheritance, build: Build[F]
-) -> list[F]:
-    """The live files of blocks of so many entries each.
+) -> Iterator[F]:
+    """The live files of blocks, given with their number of entries.
 
     Raises:
         AvroError: an entry breaks the specification; names file and field.
     """
-    return [file for count, block in blocks for file in _decode_block(block, count, decode, inheritance, build)]
-
-
-def _decode_block(
-    block: bytes,
-    count: int,
-    decode: Decoder,
-    inheritance: Inheritance,
-    build: Build[F],
-) -> list[F]:
-    position = 0
-    files: list[F] = []
-    for _ in range(count):
-        entry, position = decode(block, position)
+    for entry in decode_records(blocks, decode):
         status = entry[0]
         if status == DELETED:
             continue
@@ -146,34 +129,14 @@ def _decode_block(
             raise AvroError(f"record_count (103) or file_size_in_bytes (104) of {entry[4]} is negative")
         if inheritance.is_partitioned and entry[PARTITION_SLOT] is None:
             raise AvroError(f"partition (102) of {entry[4]} is null under a spec with fields")
-        files.append(build(entry, inheritance))
-    check_consumed(block, position)
-    return files
+        yield build(entry, inheritance)
 
 
 def data_file_of(entry: list[Any], inheritance: Inheritance) -> DataFile:
     """The data file of a decoded entry."""
     if entry[3]:
         raise AvroError(f"content (134) of {entry[4]}: expected 0 in a data manifest, found {entry[3]}")
-    status = entry[0]
-    return DataFile(
-        entry[4],
-        _format(entry),
-        inheritance.spec_id,
-        entry[7] or (),
-        entry[8],
-        entry[9],
-        inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
-        _file_sequence(inheritance, status, entry[2]),
-        _NOTHING if entry[13] is None else entry[13],
-        _NOTHING if entry[14] is None else entry[14],
-        _NOTHING if entry[10] is None else entry[10],
-        _NOTHING if entry[11] is None else entry[11],
-        _NOTHING if entry[12] is None else entry[12],
-        tuple(entry[16]) if entry[16] else (),
-        bool(entry[15]),
-        inheritance.row_id_of(entry[18], entry[8]),
-    )
+    return DataFile(*_common_facts(entry, inheritance), inheritance.row_id_of(entry[18], entry[8]))
 
 
 def delete_file_of(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
@@ -181,45 +144,38 @@ def delete_file_of(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
     content = DELETE_CONTENTS.get(entry[3])
     if content is None:
         raise AvroError(f"content (134) of {entry[4]}: expected 1 or 2 in a delete manifest, found {entry[3]}")
-    status = entry[0]
     return DeleteFile(
-        path=entry[4],
-        format=_format(entry),
-        spec_id=inheritance.spec_id,
-        partition=entry[7] or (),
-        record_count=entry[8],
-        file_size_bytes=entry[9],
-        data_sequence_number=inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
-        file_sequence_number=_file_sequence(inheritance, status, entry[2]),
-        lower_bounds=_NOTHING if entry[13] is None else entry[13],
-        upper_bounds=_NOTHING if entry[14] is None else entry[14],
-        value_counts=_NOTHING if entry[10] is None else entry[10],
-        null_value_counts=_NOTHING if entry[11] is None else entry[11],
-        nan_value_counts=_NOTHING if entry[12] is None else entry[12],
-        split_offsets=tuple(entry[16]) if entry[16] else (),
-        is_encrypted=bool(entry[15]),
+        *_common_facts(entry, inheritance),
         content=content,
-        equality_ids=tuple(entry[17]) if entry[17] else (),
+        equality_ids=tuple(entry[17] or ()),
         referenced_data_file=entry[19],
         content_offset=entry[20],
         content_size_bytes=entry[6],
     )
 
 
-def _file_sequence(inheritance: Inheritance, status: int, explicit: int | None) -> int | None:
-    if explicit is None and status == ADDED:
-        return inheritance.sequence_number
-    return explicit
-
-
-def _format(entry: list[Any]) -> FileFormat:
-    found = _FORMATS.get(entry[5]) or _FORMATS.get(entry[5].lower())
-    if found is None:
+def _common_facts(entry: list[Any], inheritance: Inheritance) -> tuple[Any, ...]:
+    """The fields of `ContentFile`, in their order."""
+    status, file_sequence = entry[0], entry[2]
+    file_format = _FORMATS.get(entry[5]) or _FORMATS.get(entry[5].lower())
+    if file_format is None:
         raise AvroError(f"file_format (101) of {entry[4]}: unknown format {entry[5]!r:.60}")
-    return found
+    return (
+        entry[4],
+        file_format,
+        inheritance.spec_id,
+        entry[PARTITION_SLOT] or (),
+        entry[8],
+        entry[9],
+        inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
+        inheritance.sequence_number if file_sequence is None and status == ADDED else file_sequence,
+        *(_NOTHING if entry[slot] is None else entry[slot] for slot in (13, 14, 10, 11, 12)),
+        tuple(entry[16] or ()),
+        bool(entry[15]),
+    )
 
 
-_MOST_DIGITS = 10
+_MAX_DIGITS = 10
 
 
 def spec_of(manifest: ManifestFile, header: Header, metadata: TableMetadata) -> PartitionSpec:
@@ -241,7 +197,7 @@ def _stated_id(header: Header) -> int | None:
     if stated is None:
         return None
     text = stated.decode("ascii", "replace")
-    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise AvroError(f"partition-spec-id in its header is {text!r:.40}")
     return int(text)
 
@@ -250,7 +206,7 @@ def _spec_with_the_fields_of(header: Header, metadata: TableMetadata) -> Partiti
     stated = header.metadata.get("partition-spec")
     if stated is None:
         if len(metadata.specs) > 1:
-            raise AvroError("it does not tell its partition-spec-id, and the table has several specs")
+            raise AvroError("it does not state its partition-spec-id, and the table has several specs")
         return metadata.specs[metadata.default_spec_id]
     fields = _stated_fields(stated)
     for spec in metadata.specs.values():
@@ -296,7 +252,7 @@ _STORED_AS = {
     "decimal": frozenset({"fixed", "bytes"}),
 }
 _NANOS_PER_UNIT = {"date": 86_400 * 10**9, "millis": 10**6, "micros": 10**3, "nanos": 1}
-_MOST_INTERNED = 100_000
+_MAX_INTERNED = 100_000
 
 
 def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...]) -> Decoder:
@@ -314,7 +270,7 @@ def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...
     stored = struct.get("fields") if isinstance(struct, Mapping) else None
     if not isinstance(stored, list) or not all(isinstance(f, Mapping) and "type" in f for f in stored):
         raise AvroError("partition (102): expected a record")
-    decode = any_decoder(struct, named, 0)
+    decode = value_decoder(struct, named)
     if not spec.fields:
         return lambda buffer, position: ((), decode(buffer, position)[1])
     order = [_index_of(f, i, stored, spec) for i, f in enumerate(spec.fields)]
@@ -328,7 +284,7 @@ def partition_decoder(document: Any, spec: PartitionSpec, types: tuple[Type, ...
     def read(buffer: bytes, position: int) -> tuple[tuple[Any, ...], int]:
         values, position = decode(buffer, position)
         partition = tuple([None if values[at] is None else convert(values[at]) for at, convert in steps])
-        if len(interned) < _MOST_INTERNED:
+        if len(interned) < _MAX_INTERNED:
             partition = interned.setdefault(partition, partition)
         return partition, position
 
@@ -356,7 +312,8 @@ def _conversion(schema: Any, iceberg_type: Type, name: str) -> Convert:
     logical = str(schema.get("logicalType", "")) if isinstance(schema, Mapping) else ""
     if target == "decimal" and isinstance(iceberg_type, PrimitiveType):
         scale = schema.get("scale") if isinstance(schema, Mapping) else None
-        return _decimal_conversion(iceberg_type.parameters[1] if not isinstance(scale, int) else scale)
+        exact = scale if isinstance(scale, int) else iceberg_type.parameters[1]
+        return lambda value: decimal_of(int.from_bytes(value, "big", signed=True), exact)
     if target == "uuid":
         return _uuid_conversion(name)
     factor = _unit_change(logical, target)
@@ -367,19 +324,12 @@ def _conversion(schema: Any, iceberg_type: Type, name: str) -> Convert:
 
 
 def _value_branch(schema: Any, named: NamedTypes) -> Any:
-    """The type of the values of a field that may be null; a type used before stands there by its name."""
+    """The type of the values of a field that may be null; a type defined earlier is referred to by its name."""
     schema = resolve(schema, named)
     if not isinstance(schema, list):
         return schema
     values = [s for s in schema if s != "null"]
     return _value_branch(values[0], named) if len(values) == 1 else "null"
-
-
-def _decimal_conversion(scale: int) -> Convert:
-    def convert(value: bytes) -> decimal.Decimal:
-        return decimal_of(int.from_bytes(value, "big", signed=True), scale)
-
-    return convert
 
 
 def _uuid_conversion(name: str) -> Convert:

@@ -7,23 +7,15 @@ from typing import Any, NamedTuple
 from scan_core.io.cache import cached
 from scan_core.io.files import fingerprint, read_bytes
 from scan_core.io.location import FileIOConfig
-from scan_core.metadata.avro_container import (
-    AvroError,
-    Header,
-    check_consumed,
-    malformed_avro,
-    parse_avro_schema,
-    read_blocks,
-    read_header,
-)
-from scan_core.metadata.avro_decoders import Decoder, Wanted, compile_record
+from scan_core.metadata.avro_container import AvroError, malformed_avro, parse_avro_schema, read_blocks, read_header
+from scan_core.metadata.avro_decoders import DAMAGE, Decoder, Wanted, compile_record, decode_records
 from scan_core.model.errors import MalformedTableError, UnsupportedError
 from scan_core.model.snapshot import Snapshot
 
 DATA_MANIFEST, DELETE_MANIFEST = 0, 1
 _PARTITIONS = 7
-"""Where the summaries of partitions stand in a row."""
-_MOST_SUMMARIES = 1 << 23
+"""Slot of the summaries of partitions."""
+_MAX_SUMMARIES = 1 << 23
 _BYTES_PER_BYTE = 4
 """Objects made of a manifest list, by its stored size."""
 
@@ -38,9 +30,9 @@ class PartitionSummary(NamedTuple):
 
 
 class ManifestFile(NamedTuple):
-    """A manifest as the manifest list states it. `partitions` is None where the list has no summaries.
+    """A manifest as the manifest list describes it. `partitions` is None where the list has no summaries.
 
-    `spec_id` is None only for inline manifests of format v1, which must tell it themselves.
+    `spec_id` is None only for inline manifests of format v1, which must state it themselves.
     """
 
     path: str
@@ -110,9 +102,13 @@ def _read_list(path: str, io: FileIOConfig) -> tuple[tuple[ManifestFile, ...], i
     data = read_bytes(path, io)
     try:
         header = read_header(data)
-        decode = _list_decoder(header.schema)
-        rows = _records(data, header, decode)
-    except (AvroError, IndexError, RecursionError, UnicodeDecodeError) as error:
+        rows, num_summaries = [], 0
+        for row in decode_records(read_blocks(data, header), _list_decoder(header.schema)):
+            rows.append(row)
+            num_summaries += len(row[_PARTITIONS] or ())
+            if num_summaries > _MAX_SUMMARIES:
+                raise AvroError(f"its manifests have more than {_MAX_SUMMARIES} summaries of partitions")
+    except DAMAGE as error:
         raise malformed_avro(path, error) from error
     return tuple(_manifest_file(path, row) for row in rows), _BYTES_PER_BYTE * len(data)
 
@@ -138,20 +134,6 @@ def _manifest_file(path: str, row: Sequence[Any]) -> ManifestFile:
     )
 
 
-def _records(data: bytes, header: Header, decode: Decoder) -> list[Any]:
-    rows, num_summaries = [], 0
-    for count, block in read_blocks(data, header):
-        position = 0
-        for _ in range(count):
-            row, position = decode(block, position)
-            rows.append(row)
-            num_summaries += len(row[_PARTITIONS] or ())
-            if num_summaries > _MOST_SUMMARIES:
-                raise AvroError(f"its manifests have more than {_MOST_SUMMARIES} summaries of partitions")
-        check_consumed(block, position)
-    return rows
-
-
 @lru_cache(maxsize=64)
 def _list_decoder(schema: bytes) -> Decoder:
-    return compile_record(parse_avro_schema(schema), _LIST_FIELDS, len(_LIST_FIELDS), {})
+    return compile_record(parse_avro_schema(schema), _LIST_FIELDS, len(_LIST_FIELDS))

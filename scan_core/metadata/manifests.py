@@ -1,7 +1,7 @@
 """Manifests -> the data and delete files of a snapshot, with inheritance applied.
 
-Entries of many manifests are decoded together where they are as usual (`metadata/bulk_manifests.py`), else one by one
-(`metadata/manifest_entries.py`). Decoded manifests are kept in a bounded cache of the process: they never change.
+Entries of many manifests are decoded together if there is nothing unusual about them (`bulk_manifests.py`), else one by
+one (`manifest_entries.py`). Decoded manifests, which never change, are kept in a bounded cache of the process.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 from scan_core.io import cache
 from scan_core.io.files import Fingerprint, fingerprint, read_whole
 from scan_core.io.location import FileIOConfig, relocate
-from scan_core.metadata.avro_container import AvroError, malformed_avro, parse_avro_schema, read_blocks, read_header
-from scan_core.metadata.avro_decoders import Decoder, compile_record
+from scan_core.metadata.avro_container import malformed_avro, parse_avro_schema, read_blocks, read_header
+from scan_core.metadata.avro_decoders import DAMAGE, Decoder, compile_record
 from scan_core.metadata.bulk_manifests import (
-    LEAST_RECORDS,
+    MIN_RECORDS,
     Layout,
     ManifestFiles,
     Program,
@@ -46,7 +46,7 @@ from scan_core.native.compiled import kernels_if_worthwhile, measured
 
 F = TypeVar("F", DataFile, DeleteFile)
 _BYTES_PER_ENTRY = 600
-"""What a decoded entry holds beside its bytes: a slotted object, a path, five lazy maps."""
+"""What a decoded entry takes in addition to its bytes: a slotted object, a path, five lazy maps."""
 _BATCH_BYTES = 4 * 1024**2
 """Manifests are read and decoded together up to this size, so that memory stays bounded and the cache can let go."""
 _REQUESTS = 16
@@ -153,7 +153,7 @@ class _Reader:
                 decoders = _decoders(header.schema, spec, self._metadata.partition_types(spec.spec_id))
                 known = self._known[id(header.metadata), spec.spec_id] = decoders, header.metadata
             blocks = list(read_blocks(data, header))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise malformed_avro(manifest.path, error) from error
         num_entries = num_bytes = 0
         for count, block in blocks:
@@ -176,7 +176,7 @@ class _Reader:
     def _together(self, reads: Sequence[_Read]) -> list[Any] | None:
         """The files of each manifest; None if entries are few, not as usual, or not to be decoded by compiled code."""
         decoders = reads[0].decoders
-        if decoders.columns is None or sum(r.num_entries for r in reads) < LEAST_RECORDS:
+        if decoders.columns is None or sum(r.num_entries for r in reads) < MIN_RECORDS:
             return None
         kernels = kernels_if_worthwhile(use_numba=self._use_numba)
         if kernels is None:
@@ -186,7 +186,7 @@ class _Reader:
         try:
             layout = Layout(decoders.columns, decoders.partition, reads[0].spec)
             decoded = entry_columns(blocks, owners, layout, kernels)
-        except _DAMAGE:  # told by decoding one by one
+        except DAMAGE:  # decoding one by one reports what is wrong
             return None
         if decoded is None:
             return None
@@ -200,11 +200,8 @@ class _Reader:
         try:
             with measured(None):
                 return tuple(decode_entries(read.blocks, read.decoders.entry, inheritance, self._build))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise malformed_avro(read.manifest.path, error) from error
-
-
-_DAMAGE = (AvroError, IndexError, RecursionError, UnicodeDecodeError)
 
 
 @lru_cache(maxsize=256)

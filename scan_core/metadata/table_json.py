@@ -1,26 +1,26 @@
-"""`metadata.json` of format v1, v2 and v3 to TableMetadata: which file a location means, and field-by-field errors."""
+"""Finds the metadata file of a table and parses it (format v1 to v3) into TableMetadata, with field-by-field errors."""
 
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
 from scan_core.io.files import exists, file_size, is_folder, list_folder, list_folders, read_bytes
 from scan_core.io.location import FileIOConfig, parse_location
-from scan_core.metadata.avro_container import check_json_size
+from scan_core.metadata import avro_container
+from scan_core.metadata.avro_container import BlockTooLargeError, check_json_size
 from scan_core.model.errors import MalformedTableError, ScanError, TableNotFoundError, UnsupportedError
 from scan_core.model.schema import Schema, parse_schema
 from scan_core.model.snapshot import PartitionField, PartitionSpec, Snapshot
 from scan_core.model.table_metadata import LogEntry, SnapshotRef, TableMetadata
 
 MAX_LONG = 2**63 - 1
+_LONG = "a signed 64-bit integer"
 
 
 class Document:
-    """One JSON object and where it stands in its file."""
+    """One JSON object and its place in its file."""
 
     __slots__ = ("_content", "_file", "_path")
 
@@ -38,30 +38,16 @@ class Document:
         """The object itself."""
         return self._content
 
-    def optional_integer(self, name: str) -> int | None:
-        """A signed 64-bit integer, or None if absent or null."""
-        value = self._content.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not -MAX_LONG - 1 <= value <= MAX_LONG:
-            raise self.malformed(name, "a signed 64-bit integer")
-        return value
-
     def integer(self, name: str, default: int | None = None) -> int:
         """A signed 64-bit integer; malformed if it is absent and there is no default."""
         value = self.optional_integer(name)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.malformed(name, "a signed 64-bit integer")
-        return value
+        if value is None and default is None:
+            raise self.malformed(name, _LONG)
+        return default if value is None else value  # type: ignore[return-value] # one of them is there
 
-    def optional_text(self, name: str) -> str | None:
-        """A string, or None if absent or null."""
-        value = self._content.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self.malformed(name, "a string")
-        return value
+    def optional_integer(self, name: str) -> int | None:
+        """A signed 64-bit integer, or None if absent or null."""
+        return self._optional(name, _is_long, _LONG)
 
     def text(self, name: str) -> str:
         """A string; malformed if absent."""
@@ -70,31 +56,24 @@ class Document:
             raise self.malformed(name, "a string")
         return value
 
+    def optional_text(self, name: str) -> str | None:
+        """A string, or None if absent or null."""
+        return self._optional(name, lambda value: isinstance(value, str), "a string")
+
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
-        values = self._list(name)
-        if not all(isinstance(v, str) for v in values):
-            raise self.malformed(name, "a list of strings")
-        return tuple(values)
+        return tuple(self._list(name, lambda value: isinstance(value, str), "a list of strings"))
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers; empty if absent."""
-        values = self._list(name)
-        if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-            raise self.malformed(name, "a list of integers")
-        return tuple(values)
+        return tuple(self._list(name, _is_long, "a list of integers"))
 
     def mapping(self, name: str) -> Mapping[str, Any]:
         """An object as it is; empty if absent."""
-        value = self._content.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise self.malformed(name, "an object")
-        return value
+        return self._optional(name, lambda value: isinstance(value, Mapping), "an object") or {}
 
     def text_mapping(self, name: str) -> dict[str, str]:
-        """An object of strings; numbers and booleans, which some writers leave bare, as their text."""
+        """An object of strings; numbers and booleans, which some writers do not quote, as text."""
         result = {}
         for key, value in self.mapping(name).items():
             if isinstance(value, bool):
@@ -110,7 +89,7 @@ class Document:
         return [Document(self._file, item, f"{self._place(name)}[{i}]") for i, item in enumerate(self._list(name))]
 
     def required_objects(self, name: str) -> list["Document"]:
-        """A list of objects, perhaps of none; malformed if absent or null."""
+        """A list of objects, which may be empty; malformed if absent or null."""
         if name not in self:
             raise self.malformed(name, "a list")
         return self.objects(name)
@@ -120,30 +99,38 @@ class Document:
         return {k: Document(self._file, v, f"{self._place(name)}.{k}") for k, v in self.mapping(name).items()}
 
     def malformed(self, name: str, expected: str) -> MalformedTableError:
-        """The error for a field that is not what it should be."""
+        """The error for a field that is missing or wrong."""
         found = repr(self._content[name])[:60] if name in self._content else "nothing"
         return MalformedTableError(f"{self._file}: {self._place(name)}: expected {expected}, found {found}")
 
-    def _list(self, name: str) -> list[Any]:
+    def _list(self, name: str, is_item: Callable[[Any], bool] = bool, expected: str = "a list") -> list[Any]:
+        values: list[Any] = self._optional(name, lambda value: isinstance(value, list), "a list") or []
+        if expected != "a list" and not all(map(is_item, values)):
+            raise self.malformed(name, expected)
+        return values
+
+    def _optional(self, name: str, is_valid: Callable[[Any], bool], expected: str) -> Any:
         value = self._content.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.malformed(name, "a list")
+        if value is not None and not is_valid(value):
+            raise self.malformed(name, expected)
         return value
 
     def _place(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
 
 
+def _is_long(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -MAX_LONG - 1 <= value <= MAX_LONG
+
+
 MAX_METADATA_BYTES = 1 << 28
-"""Of a metadata file, decompressed or not: that of half a million snapshots is smaller."""
-_MOST_HINT_BYTES = 1024
-_MOST_LOOKED_AT = 100
-_MOST_LISTED = 12
-"""Of the tables in a folder that is none itself."""
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""Size of a metadata file, decompressed or not: that of half a million snapshots is smaller."""
+_MAX_HINT_BYTES = 1024
+_MAX_FOLDERS = 100
+_MAX_LISTED = 12
+"""Of the folders and tables in a folder that is not a table itself, those that are looked at and named."""
+_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstandard"}
+"""By the first bytes of a metadata file."""
 _METADATA_NAME = re.compile(r".*\.metadata\.json(\.gz|\.zst)?|.*\.metadata\.(gz|zstd?)\.json", re.IGNORECASE)
 _LOOSE_NAME = re.compile(r".*\.json(\.gz|\.zst)?", re.IGNORECASE)
 _HINT_NAME = re.compile(r"version[-_]?hint.*", re.IGNORECASE)
@@ -168,28 +155,18 @@ def find_metadata_file(location: str, io: FileIOConfig) -> str:
 
 
 def decompress_document(data: bytes, file: str) -> bytes:
-    """The document in a metadata file, whatever its name says about compression.
+    """The document in a metadata file; its first bytes, not its name, tell the compression.
 
     Raises:
         MalformedTableError: damaged, or absurdly large when decompressed.
     """
+    codec = next((codec for magic, codec in _CODECS.items() if data.startswith(magic)), "null")
     try:
-        if data.startswith(_GZIP_MAGIC):
-            result = zlib.decompressobj(wbits=31).decompress(data, MAX_METADATA_BYTES + 1)
-        elif data.startswith(_ZSTD_MAGIC):
-            with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-                parts, total = [], 0
-                while total <= MAX_METADATA_BYTES and (part := stream.read(1 << 20)):
-                    parts.append(part)
-                    total += len(part)
-                result = b"".join(parts)
-        else:
-            return data
-    except (zlib.error, OSError) as error:
+        return avro_container.decompress(data, codec, MAX_METADATA_BYTES)
+    except BlockTooLargeError as error:
+        raise MalformedTableError(f"{file}: larger than {MAX_METADATA_BYTES} bytes when decompressed") from error
+    except ValueError as error:
         raise MalformedTableError(f"{file}: cannot be decompressed: {error}") from error
-    if len(result) > MAX_METADATA_BYTES:
-        raise MalformedTableError(f"{file}: larger than {MAX_METADATA_BYTES} bytes when decompressed")
-    return result
 
 
 def _newest(folder: str, io: FileIOConfig) -> str:
@@ -205,18 +182,18 @@ def _newest(folder: str, io: FileIOConfig) -> str:
 
 def _tables_in(folder: str, io: FileIOConfig) -> str:
     """A hint for a folder of tables."""
-    names = list_folders(folder, io)[:_MOST_LOOKED_AT]
+    names = list_folders(folder, io)[:_MAX_FOLDERS]
     tables = [name for name in names if is_folder(f"{folder}/{name}/metadata", io)]
     if not tables:
         return ""
-    more = f" and {len(tables) - _MOST_LISTED} more" if len(tables) > _MOST_LISTED else ""
-    return f"; the tables in it are {', '.join(tables[:_MOST_LISTED])}{more}: name one of them"
+    more = f" and {len(tables) - _MAX_LISTED} more" if len(tables) > _MAX_LISTED else ""
+    return f"; the tables in it are {', '.join(tables[:_MAX_LISTED])}{more}: name one of them"
 
 
 def _hinted(folder: str, names: list[str], io: FileIOConfig) -> str | None:
     for hint in (n for n in names if _HINT_NAME.fullmatch(n)):
         path = f"{folder}/{hint}"
-        size = min(file_size(path, io), _MOST_HINT_BYTES)
+        size = min(file_size(path, io), _MAX_HINT_BYTES)
         text = read_bytes(path, io, 0, size).decode("utf-8", "replace").strip()
         named = next(
             (n for n in names if n == text or (_METADATA_NAME.fullmatch(n) and n.startswith(text + "."))), None

@@ -38,7 +38,7 @@ def decode(monkeypatch: pytest.MonkeyPatch, *, together: bool) -> None:
     """Entries of manifests are decoded by compiled code, however few they are, or one by one."""
     if together:
         compiled.load()
-    monkeypatch.setattr(manifests, "LEAST_RECORDS", 1 if together else 1 << 62)
+    monkeypatch.setattr(manifests, "MIN_RECORDS", 1 if together else 1 << 62)
 
 
 def built(folder: Path, version: int = 2) -> TableBuilder:
@@ -81,7 +81,7 @@ def check_scans(table: TableBuilder, content: int, state: State, *, alone: bool)
 
 def test_delete_manifests_of_deleted_entries_alone_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled.load()
-    assert ENTRIES >= manifests.LEAST_RECORDS
+    assert ENTRIES >= manifests.MIN_RECORDS
     check_scans(built(tmp_path), 1, "deleted", alone=True)
 
 

@@ -13,5 +13,5 @@ def entries_decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     together = request.param == "many together"
     if together:
         compiled.load()
-    monkeypatch.setattr(manifests, "LEAST_RECORDS", 1 if together else 1 << 62)
+    monkeypatch.setattr(manifests, "MIN_RECORDS", 1 if together else 1 << 62)
     cache.clear()

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scan_core.metadata.avro_container import AvroError, NamedTypes, read_blocks, read_header
-from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, any_decoder, compile_record
+from scan_core.metadata.avro_decoders import Decoder, LazyPairs, Wanted, compile_record, value_decoder
 
 LONGS = {"type": "array", "items": "long"}
 
 
 def compile_any(schema: Any) -> Decoder:
-    return any_decoder(schema, NamedTypes(schema), 0)
+    return value_decoder(schema, NamedTypes(schema))
 
 
 def pairs_type(value: str) -> dict[str, Any]:
@@ -209,3 +209,9 @@ def test_lengths_that_lie_are_refused(block: bytes, kind: str | None) -> None:
     decode: Callable[[bytes, int], Any] = compile_record(record(("a", 1, pairs_type("bytes"))), wanted, 1, {})
     with pytest.raises((AvroError, IndexError)):
         decode(block, 0)
+
+
+@pytest.mark.parametrize("kind", ["float", "double", {"type": "fixed", "name": "f", "size": 3}])
+def test_a_number_that_is_cut_off_is_refused(kind: Any) -> None:
+    with pytest.raises(AvroError, match="where 1 are left"):
+        compile_any(record(("a", 1, kind)))(b"\0", 0)
