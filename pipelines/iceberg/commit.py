@@ -1,17 +1,17 @@
 """Commits one Iceberg snapshot per batch: files, schema, partition spec, position and summary in one step.
 
-Also determines whether a commit succeeded, failed or is unknown. Snapshots on branches, for publishing, are in
-`publish/publish_commit.py`.
+Also finds out whether a commit has happened when the catalog's answer does not tell. Making snapshots of branches current
+is part of publishing (`publish/publish_commit.py`).
 """
 
 import logging
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pipelines import own_version
 from pipelines.errors import CommitConflictError, CommitUnknownError
@@ -20,64 +20,72 @@ from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import current_schema, data_location, metadata_location, specs_of, storage_of
 from pipelines.iceberg.manifests import ManifestEntry, Selection, SnapshotManifests, manifest_list_bytes
 from pipelines.iceberg.metadata_swap import supports, swap_snapshot
+from pipelines.iceberg.positions import ancestors
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget
 from scan_core import PartitionSpec, Schema
 
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
 ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
 """Before the second attempt, doubled before each one after it."""
-Outcome = Literal["done", "lost", "open", "untold"]
+Outcome = Literal["happened", "lost", "pending", "unknown"]
+"""What the table shows of a commit: its snapshot is there; it can never be; it may still come; nothing."""
 
 _log = logging.getLogger(__name__)
 
 
-def settle(
-    table: Any, base_id: int | None, snapshot_id: int, request: Callable[[], None], *, is_staged: bool = False
+def request_until_known(
+    table: "Table", base_id: int | None, snapshot_id: int, request: Callable[[], None], *, is_staged: bool = False
 ) -> None:
-    """Ask the catalog for a commit until it is known what became of it.
+    """Ask the catalog for a commit until its outcome is known.
 
-    The same request is made again where it may or may not have been done. It asks for a table whose current snapshot is
-    the base, so it is done once at most; and once any attempt has met another snapshot, none that is still on its way
-    can be done any more. A conflict that leaves the table at the base says nothing of an attempt before it, which may be
-    what it met: catalogs lock their tables.
+    A request whose outcome is unknown is repeated. Each requires that the table's current snapshot is the base, so at most
+    one succeeds; and once the table has another snapshot, none that is still in flight can succeed any more. A conflict
+    while the table is still at the base says nothing about an earlier attempt: catalogs lock their tables, and it may have
+    met the lock of that very attempt.
 
     Args:
         table: from the catalog; shows the snapshot afterwards.
-        base_id: snapshot upon which the commit builds.
-        snapshot_id: that it makes.
-        request: the commit. It raises `CommitConflictError` where another writer is known to have been faster, and
+        base_id: the snapshot that the commit builds upon.
+        snapshot_id: the snapshot that the commit makes.
+        request: the commit. It raises `CommitConflictError` if another writer is known to have been faster, and
             whatever the catalog's client raises.
-        is_staged: the snapshot is there already, and the commit makes it the current one.
+        is_staged: the snapshot exists already, and the commit makes it the current one.
 
     Raises:
-        CommitConflictError: it has not happened and never will.
-        CommitUnknownError: it may have happened, or may yet.
+        CommitConflictError: the commit has not happened and never will.
+        CommitUnknownError: the commit may have happened, or may still happen.
     """
     name = ".".join(table.name())
     last: Exception | None = None
-    is_on_its_way = False
+    is_in_flight = False
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
         try:
             request()
-        except Exception as error:  # noqa: BLE001 - whatever it was: the table tells what became of the commit
+        except Exception as error:  # noqa: BLE001 - whatever it was, the table tells what became of the commit
             last = error
         else:
             return
+        # The first request met another snapshot: nothing is in flight, and the table need not be asked.
         if attempt == 0 and isinstance(last, CommitConflictError):
             raise last
         outcome = _outcome(table, base_id, snapshot_id, is_staged=is_staged)
-        if outcome == "done":
+        if outcome == "happened":
             _log.warning("%s: the commit has happened, though the answer was: %s", name, last)
             return
+        # A conflict proves that this request failed; any other error may hide one that is still being worked on.
         is_conflict = _is_conflict(last)
-        is_on_its_way |= not is_conflict
-        is_known = isinstance(last, CommitConflictError) or not is_on_its_way
-        if outcome == "lost" or (outcome == "open" and is_known):
+        is_in_flight |= not is_conflict
+        is_known = isinstance(last, CommitConflictError) or not is_in_flight
+        if outcome == "lost" or (outcome == "pending" and is_known):
             raise CommitConflictError(f"another writer changed {name}: {last}") from last
-        if not is_conflict and not _may_pass(last):
+        # Neither a conflict nor trouble of the catalog: the request itself is refused, and would be again.
+        if not is_conflict and not _is_transient(last):
             raise last
         _log.warning("%s: whether the commit has happened is not known yet: %s", name, last)
     raise CommitUnknownError(
@@ -86,36 +94,23 @@ def settle(
     ) from last
 
 
-def _outcome(table: Any, base_id: int | None, snapshot_id: int, *, is_staged: bool) -> Outcome:
-    """By the table as the catalog has it now: the snapshot is there, or another one builds upon the base, or none does."""
+def _outcome(table: "Table", base_id: int | None, snapshot_id: int, *, is_staged: bool) -> Outcome:
+    """What the table, as the catalog has it now, shows of a commit."""
     try:
         now = table.catalog.load_table(table.name())
     except Exception as error:  # noqa: BLE001 - a catalog that does not answer tells nothing
         _log.warning("%s cannot be loaded: %s", ".".join(table.name()), error)
-        return "untold"
-    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in now.metadata.snapshots}
-    if snapshot_id in (_line(now) if is_staged else parents):
+        return "unknown"
+    line = list(ancestors(now))
+    # A staged snapshot is in the table already: what counts is whether it is current, or an ancestor of what is.
+    if snapshot_id in {snapshot.snapshot_id for snapshot in (line if is_staged else now.metadata.snapshots)}:
         table.metadata, table.metadata_location, table.io = now.metadata, now.metadata_location, now.io
-        return "done"
-    at = now.metadata.current_snapshot_id
-    if at == base_id:
-        return "open"
-    while at in parents:
-        at = parents[at]
-        if at == base_id:
-            return "lost"
-    return "untold"  # the way back to the base has expired, or was rolled back: the snapshot may have been on it
-
-
-def _line(table: Any) -> set[int]:
-    """The current snapshot and its ancestors."""
-    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.metadata.snapshots}
-    found: set[int] = set()
-    at = table.metadata.current_snapshot_id
-    while at in parents and at not in found:
-        found.add(at)
-        at = parents[at]
-    return found
+        return "happened"
+    if now.metadata.current_snapshot_id == base_id:
+        return "pending"
+    if base_id in {snapshot.parent_snapshot_id for snapshot in line}:
+        return "lost"
+    return "unknown"  # the way back to the base has expired or was rolled back: the snapshot may have been on it
 
 
 def _is_conflict(error: Exception) -> bool:
@@ -124,8 +119,8 @@ def _is_conflict(error: Exception) -> bool:
     return isinstance(error, (CommitFailedException, CommitConflictError))
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether a catalog, or what stands before it, fails in this way while it is in trouble."""
+def _is_transient(error: Exception) -> bool:
+    """Whether catalogs, or proxies in front of them, fail like this while they are overloaded or restarting."""
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
     from requests import RequestException
 
@@ -136,64 +131,52 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(NamedTuple):
+    """A file that enters or leaves a table; its spec id is the first value of `partition`."""
+
     content: FileContent
     rows: int
     size: int
     partition: tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Files that enter and leave a table with one snapshot."""
-
-    added: tuple[_File, ...]
-    removed: tuple[_File, ...]
-
-    @classmethod
-    def of(cls, added: Sequence[WrittenFile], removed: Iterable[tuple[int, ManifestEntry]]) -> "Change":
-        """From files written, and manifest entries removed with their spec ids."""
-        return cls(
-            tuple(_File(f.content, f.record_count, f.file_size_bytes, (f.spec_id, *f.partition)) for f in added),
-            tuple(
-                _File(
-                    FileContent(e.data_file["content"]),
-                    e.data_file["record_count"],
-                    e.data_file["file_size_in_bytes"],
-                    (spec_id, *e.data_file["partition"].values()),
-                )
-                for spec_id, e in removed
-            ),
-        )
-
-    @property
-    def operation(self) -> Literal["append", "overwrite", "delete"]:
-        """What the snapshot calls itself (rule 24)."""
-        adds_data = any(f.content is FileContent.DATA for f in self.added)
-        if self.removed or any(f.content is not FileContent.DATA for f in self.added):
-            return "overwrite" if adds_data else "delete"
-        return "append"
+def _added_file(file: WrittenFile) -> _File:
+    return _File(file.content, file.record_count, file.file_size_bytes, (file.spec_id, *file.partition))
 
 
-def summarise(change: Change, previous: Mapping[str, str] | None, properties: Mapping[str, str]) -> dict[str, str]:
-    """The summary of a snapshot: counts of `change`, totals from those of the parent, and `properties`."""
-    counts = {**_counts(change.added, "added", "added"), **_counts(change.removed, "removed", "deleted")}
-    partitions = {f.partition for f in (*change.added, *change.removed)}
+def _removed_file(spec_id: int, entry: ManifestEntry) -> _File:
+    file = entry.data_file
+    partition = (spec_id, *file["partition"].values())
+    return _File(FileContent(file["content"]), file["record_count"], file["file_size_in_bytes"], partition)
+
+
+def _operation(added: Sequence[_File], removed: Sequence[_File]) -> "Operation":
+    """The operation of a snapshot (rule 24)."""
+    adds_data = any(f.content is FileContent.DATA for f in added)
+    if removed or any(f.content is not FileContent.DATA for f in added):
+        return "overwrite" if adds_data else "delete"
+    return "append"
+
+
+def _summarise(
+    added: Sequence[_File],
+    removed: Sequence[_File],
+    previous: Mapping[str, Any] | None,
+    properties: Mapping[str, str],
+) -> dict[str, str]:
+    """The summary of a snapshot: counts of its files, totals derived from those of its parent, and `properties`."""
+    counts = {**_counts(added, "added", "added"), **_counts(removed, "removed", "deleted")}
     summary = {name: str(count) for name, count in counts.items() if count}
-    if partitions:
+    if partitions := {f.partition for f in (*added, *removed)}:
         summary["changed-partition-count"] = str(len(partitions))
-    for total, added, removed in _TOTALS:
+    for total, plus, minus in _TOTALS:
         before = "0" if previous is None else previous.get(total)
-        if before is not None:
-            summary[total] = str(int(before) + counts[added] - counts[removed])
+        if before is not None:  # a parent without a total leaves it unknown
+            summary[total] = str(int(before) + counts[plus] - counts[minus])
     return {**summary, "engine-name": "nevermore", "engine-version": _own_version(), **properties}
 
 
-@cache
-def _own_version() -> str:
-    return own_version()
-
+_own_version = cache(own_version)
 
 _TOTALS = (
     ("total-data-files", "added-data-files", "deleted-data-files"),
@@ -227,11 +210,11 @@ Result = TypeVar("Result")
 
 MAIN = "main"
 _AFTER_SNAPSHOT = frozenset({"remove-snapshot-ref", "remove-snapshots"})
-"""Updates that make sense once the snapshot of a commit is there."""
+"""Updates that are only valid after the snapshot of the commit was added."""
 CONFLICT_ATTEMPTS = 10
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
-"""Each pause is random, its bound doubled with each attempt: several seconds in all, longer than commits take."""
+"""Pauses are random, up to a bound that doubles with each attempt: several seconds in all, longer than commits take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +233,7 @@ def everything(_entry: ManifestEntry, _spec: PartitionSpec) -> bool:
 
 
 def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Selection:
-    """Select the files of some partitions, given as they stand in manifests."""
+    """Select the files of some partitions, given by the values that manifests hold."""
     wanted = frozenset(partitions)
 
     def selects(entry: ManifestEntry, spec: PartitionSpec) -> bool:
@@ -262,13 +245,13 @@ def partitions_in(spec_id: int, partitions: Collection[tuple[Any, ...]]) -> Sele
 
 
 class RowDelta:
-    """A commit in the making: schema and specs first, then files, then `commit`, once.
+    """A commit under construction: schema and specs first, then files, then `commit`, once.
 
-    It is bound to the snapshot that was current when it began; if the table has moved on, `commit` fails and whoever
-    began it decides whether to begin again.
+    It is bound to the snapshot that was current at its start; if the table has changed since, `commit` fails and the caller
+    decides whether to start again.
     """
 
-    def __init__(self, table: Any, options: WriterOptions | None = None) -> None:
+    def __init__(self, table: "Table", options: WriterOptions | None = None) -> None:
         self.table = table
         self.storage = storage_of(table)
         self.schema: Schema = current_schema(table)
@@ -279,7 +262,7 @@ class RowDelta:
         self._updates: list[dict[str, Any]] = []
         self._requirements: list[dict[str, Any]] = []
         self._written: list[str] = []
-        self._may_be_there = False
+        self._may_have_happened = False
 
     @property
     def target(self) -> WriteTarget:
@@ -287,9 +270,9 @@ class RowDelta:
         return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
 
     def evolve(self, schema: Schema) -> None:
-        """Make `schema` the table's current one, in this commit. Its new fields have ids above all others.
+        """Make `schema` the table's current one, with this commit. Its new fields have ids above all others.
 
-        Of several schemas of one commit only the last one is committed.
+        If called again, only the last schema is committed.
         """
         metadata = self.table.metadata
         self.schema = Schema(max(s.schema_id for s in metadata.schemas) + 1, schema.fields, schema.identifier_field_ids)
@@ -306,7 +289,7 @@ class RowDelta:
         ]
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set properties of the table, in this commit."""
+        """Set properties of the table, with this commit."""
         self._updates.append({"action": "set-properties", "updates": dict(properties)})
 
     def unpartitioned_spec(self) -> PartitionSpec:
@@ -334,12 +317,12 @@ class RowDelta:
         Args:
             added: new files, under specs of this table.
             properties: for the snapshot's summary: positions.
-            remove: which live files leave the table.
-            operation: what the snapshot calls itself; None derives it.
+            remove: selects the live files that leave the table.
+            operation: of the snapshot; None derives it from the files.
 
         Raises:
-            CommitConflictError: the table has changed since this commit began; nothing of it is visible.
-            CommitUnknownError: the catalog does not tell whether it happened.
+            CommitConflictError: the table has changed since this commit was started; nothing of it is visible.
+            CommitUnknownError: the catalog does not tell whether the commit happened.
         """
         snapshot, committed = self._snapshot(added, properties, remove, operation)
         self._swap(snapshot)
@@ -355,20 +338,9 @@ class RowDelta:
         remove: Selection | None = None,
         operation: Operation | None = None,
     ) -> Committed:
-        """As `commit`, but the snapshot becomes the head of a branch, and whoever reads the table sees nothing of it.
+        """As `commit`, but the snapshot becomes the head of a branch, invisible to readers of the table.
 
-        `make_current` in `publish/publish_commit.py` lets readers see it. Its schema is not the current one until then.
-
-        Args:
-            added: as for `commit`.
-            properties: as for `commit`.
-            branch: moved if it is there.
-            remove: as for `commit`.
-            operation: as for `commit`.
-
-        Raises:
-            CommitConflictError: as for `commit`.
-            CommitUnknownError: as for `commit`.
+        `make_current` in `publish/publish_commit.py` makes it visible, and its schema the current one.
         """
         snapshot, committed = self._snapshot(added, properties, remove, operation)
         later = {"set-current-schema", "set-properties"}
@@ -378,11 +350,11 @@ class RowDelta:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Paths of manifests and manifest lists that were written for this commit."""
+        """Paths of the manifests and manifest lists written for this commit."""
         return tuple(self._written)
 
     def also(self, updates: Sequence[Mapping[str, Any]], requirements: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Change more of the table in this commit, in the words of the REST catalog specification."""
+        """Add changes of the table to this commit, in the form of the REST catalog specification."""
         self._updates += [dict(update) for update in updates]
         self._requirements += [dict(requirement) for requirement in requirements]
 
@@ -393,7 +365,7 @@ class RowDelta:
         remove: Selection | None,
         operation: Operation | None,
     ) -> tuple[dict[str, Any], Committed]:
-        """Write manifests; the snapshot as metadata has it."""
+        """Write the manifests; the snapshot as table metadata has it."""
         storage.reached("after-files")
         metadata = self.table.metadata
         snapshot_id = metadata.new_snapshot_id()
@@ -404,9 +376,10 @@ class RowDelta:
         )
         carried = manifests.carried(base, remove)
         records = [*manifests.added(added), *carried.records]
-        change = Change.of(added, carried.removed)
-        named = operation or change.operation
-        summary = summarise(change, base.summary if base is not None else None, properties)
+        entering = [_added_file(f) for f in added]
+        leaving = [_removed_file(spec_id, entry) for spec_id, entry in carried.removed]
+        named = operation or _operation(entering, leaving)
+        summary = _summarise(entering, leaving, None if base is None else base.summary, properties)
         path = manifests.write(
             f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro",
             manifest_list_bytes(records, snapshot_id, self.base_snapshot_id, sequence_number),
@@ -424,28 +397,26 @@ class RowDelta:
         return snapshot, Committed(snapshot_id, sequence_number, named, summary)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        """Remove files written for this commit, unless it happened, or may have happened."""
-        if not self._may_be_there:
+        """Remove files written for this commit, unless the commit happened or may have happened."""
+        if not self._may_have_happened:
             self.storage.remove(f.path for f in files)
-
-    # -- the swap --------------------------------------------------------------------------------------------------
 
     def _swap(self, snapshot: dict[str, Any]) -> None:
         """Make the snapshot the table's current one, with all other changes of this commit.
 
-        SQL catalogs take a new metadata file and swap a pointer; others, and changes of schema or specs, go through
-        PyIceberg in the words of the REST catalog specification.
+        In SQL catalogs a snapshot alone is a new metadata file and a swapped pointer, which costs much less than the way
+        through PyIceberg that other catalogs and changes of schema or specs take.
         """
         is_plain = not self._updates and self.table.metadata.current_snapshot_id == self.base_snapshot_id
         swap = self._swap_pointer if is_plain and supports(self.table) else self._ask_catalog
         self._settle(snapshot, partial(swap, snapshot))
 
     def _settle(self, snapshot: Mapping[str, Any], request: Callable[[], None]) -> None:
-        self._may_be_there = True
+        self._may_have_happened = True
         try:
-            settle(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
+            request_until_known(self.table, self.base_snapshot_id, snapshot["snapshot-id"], request)
         except CommitConflictError:
-            self._may_be_there = False
+            self._may_have_happened = False
             self.storage.remove(self._written)
             raise
 
@@ -470,12 +441,14 @@ class RowDelta:
         )
 
 
-def request_commit(table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]) -> None:
-    """Ask the catalog for a commit, in the words of the REST catalog specification; `table` shows it afterwards.
+def request_commit(
+    table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+) -> None:
+    """Ask the catalog for a commit, in the form of the REST catalog specification; `table` shows it afterwards.
 
     Raises:
-        CommitConflictError: another snapshot was added meanwhile, be it on another branch.
-        CommitFailedException: a requirement is not met; whatever else the client of the catalog raises.
+        CommitConflictError: another snapshot was added meanwhile, possibly on another branch.
+        CommitFailedException: a requirement is not met. The client of the catalog may raise other errors.
     """
     from pyiceberg.exceptions import BadRequestError
     from pyiceberg.table import CommitTableRequest
@@ -496,14 +469,14 @@ def request_commit(table: Any, requirements: Sequence[Mapping[str, Any]], update
     except (ValueError, BadRequestError) as error:
         if "sequence number" not in str(error):
             raise
-        # no requirement asks for the last sequence number, which snapshots of other branches take, too
+        # No requirement covers the last sequence number, which a snapshot on another branch may have taken.
         raise CommitConflictError(f"another writer changed {'.'.join(table.name())}: {error}") from error
 
 
 def request_or_conflict(
-    table: Any, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    table: "Table", requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
 ) -> None:
-    """As `request_commit`, for changes that do no harm if they happened in spite of the answer.
+    """As `request_commit`, for changes that do no harm if they happened although the catalog answered otherwise.
 
     Raises:
         CommitConflictError: another writer was faster.
@@ -517,9 +490,9 @@ def request_or_conflict(
 
 
 def retry_conflicts(attempt: Callable[[], Result], attempts: int = CONFLICT_ATTEMPTS) -> Result:
-    """The result of `attempt`, tried again after a conflict, with a growing pause.
+    """The result of `attempt`, which is repeated after a conflict, with a growing pause.
 
-    Each attempt looks at the table afresh and decides whether what it wants is still right.
+    Each attempt loads the table again and decides whether its change is still right.
     """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 

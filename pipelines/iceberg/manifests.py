@@ -1,4 +1,4 @@
-"""Manifests of a commit: written, merged, and carried over from the snapshot before."""
+"""Reads, writes, merges and carries over the manifests of a commit."""
 
 import io
 import json
@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import fastavro
+import orjson
 
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile, single_value
 from pipelines.iceberg.loaded_table import metadata_location, source_types
@@ -19,7 +21,11 @@ from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.storage import Storage
 from scan_core import PartitionField, PartitionSpec, PrimitiveType, Schema, Type
-from scan_core.metadata import BLANK_SYNC, AvroError, malformed_avro, read_header, with_checksum
+from scan_core.metadata import BLANK_SYNC, malformed_avro, read_blocks, read_header, with_checksum
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 Record = dict[str, Any]
 
@@ -60,48 +66,21 @@ METRIC_MAPS = (
     "upper_bounds",
 )
 
-MANIFEST_FILE: Record = {
-    "type": "record",
-    "name": "manifest_file",
-    "fields": [
-        _field(500, "manifest_path", "string"),
-        _field(501, "manifest_length", "long"),
-        _field(502, "partition_spec_id", "int"),
-        _field(517, "content", "int"),
-        _field(515, "sequence_number", "long"),
-        _field(516, "min_sequence_number", "long"),
-        _field(503, "added_snapshot_id", "long"),
-        _field(504, "added_files_count", "int"),
-        _field(505, "existing_files_count", "int"),
-        _field(506, "deleted_files_count", "int"),
-        _field(512, "added_rows_count", "long"),
-        _field(513, "existing_rows_count", "long"),
-        _field(514, "deleted_rows_count", "long"),
-        _field(
-            507,
-            "partitions",
-            _list(
-                508,
-                {
-                    "type": "record",
-                    "name": "r508",
-                    "fields": [
-                        _field(509, "contains_null", "boolean"),
-                        _field(518, "contains_nan", "boolean", optional=True),
-                        _field(510, "lower_bound", "bytes", optional=True),
-                        _field(511, "upper_bound", "bytes", optional=True),
-                    ],
-                },
-            ),
-            optional=True,
-        ),
-        _field(519, "key_metadata", "bytes", optional=True),
-    ],
-}
+
+@cache
+def manifest_list_schema() -> Any:
+    """The Avro schema of manifest lists of format version 2."""
+    from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS
+    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+    return AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[2], "manifest_file")
 
 
 def entry_schema(layout: PartitionLayout) -> Record:
-    """The schema of manifest entries whose partitions have this layout."""
+    """The schema of manifest entries whose partitions have this layout.
+
+    PyIceberg's own is not used: it names two decimals of one type alike, and field ids of keys as 64-bit numbers.
+    """
     partition = {
         "type": "record",
         "name": "r102",
@@ -184,21 +163,7 @@ def decimal_width(precision: int) -> int:
     return int(10**precision).bit_length() // 8 + 1
 
 
-_PARSED: dict[str, Any] = {}
-
-
-def parsed(schema: Record) -> Any:
-    """The schema in fastavro's form, parsed once per process."""
-    key = repr(schema)
-    if key not in _PARSED:
-        _PARSED[key] = fastavro.parse_schema(schema)
-    return _PARSED[key]
-
-
-# -- values ------------------------------------------------------------------------------------------------------
-
-
-def encoded_partition(values: Record, layout: PartitionLayout) -> Record:
+def _encode_partition(values: Record, layout: PartitionLayout) -> Record:
     """Physical values as fastavro writes them."""
     encoded = dict(values)
     for f, kind in zip(layout.spec.fields, layout.types, strict=True):
@@ -207,20 +172,11 @@ def encoded_partition(values: Record, layout: PartitionLayout) -> Record:
     return encoded
 
 
-def decoded_partition(values: Record, writer_schema: Any, layout: PartitionLayout) -> Record:
-    """Values as fastavro read them, found by field id, in physical form; unpartitioned manifests may have none."""
-    if not layout.spec.fields:
-        return {}
-    written = member(member(writer_schema, 2), 102)
-    names = {f["field-id"]: f["name"] for f in written["fields"] if "field-id" in f}
-    return {f.name: _physical(values.get(names.get(f.field_id, f.name))) for f in layout.spec.fields}
-
-
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time without zone
 
 
 def _physical(value: Any) -> Any:
-    """A value as fastavro's logical types give it, back as manifests hold it."""
+    """The value that manifests hold for a value that fastavro decoded by its logical type."""
     match value:
         case datetime():
             wall = value.replace(tzinfo=None) if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
@@ -240,26 +196,22 @@ def _physical(value: Any) -> Any:
             return value
 
 
-# -- fields of other writers, found by id ----------------------------------------------------------------------------
-
-
-def member(schema: Any, field_id: int) -> Any:
+def _member(schema: Any, field_id: int) -> Any:
     """The type of a record's field, without null."""
     found = next(f for f in schema["fields"] if f.get("field-id") == field_id)
     kind = found["type"]
     return next(k for k in kind if k != "null") if isinstance(kind, list) else kind
 
 
-def names_by_id(written: Any, wanted: Any) -> dict[str, str]:
-    """Wanted name by written name; fields of other ids are left out, fields without id go by their name."""
+def _names_by_id(written: Any, wanted: Any) -> dict[str, str]:
+    """Wanted name by the name that another writer uses; fields of other ids are left out, those without id keep theirs."""
     by_id = {f["field-id"]: f["name"] for f in wanted["fields"]}
     known = set(by_id.values())
     pairs = ((f["name"], by_id.get(f["field-id"]) if "field-id" in f else f["name"]) for f in written["fields"])
     return {old: str(new) for old, new in pairs if new in known}
 
 
-def renamed(row: Record, names: Mapping[str, str]) -> Record:
-    """The row by wanted names."""
+def _rename(row: Record, names: Mapping[str, str]) -> Record:
     return {new: row[old] for old, new in names.items()}
 
 
@@ -280,7 +232,7 @@ class ManifestContent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A row of a manifest. `data_file` is the record of the specification, by its names, in physical values."""
+    """A row of a manifest. `data_file` is the specification's record, by its names, in physical values."""
 
     status: EntryStatus
     snapshot_id: int | None
@@ -290,21 +242,12 @@ class ManifestEntry:
 
     @property
     def path(self) -> str:
-        """Of the data or delete file, as the manifest writes it."""
+        """Path of the data or delete file, as the manifest writes it."""
         return str(self.data_file["file_path"])
 
     def with_status(self, status: EntryStatus, snapshot_id: int | None) -> "ManifestEntry":
-        """The entry carried into another manifest; its sequence numbers stay."""
+        """The entry for another manifest; its sequence numbers stay."""
         return replace(self, status=status, snapshot_id=snapshot_id)
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestHeader:
-    """What a manifest says about itself in its Avro metadata: JSON texts as the table metadata has them."""
-
-    schema_json: str
-    schema_id: int
-    spec_json: str
 
 
 def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) -> ManifestEntry:
@@ -328,29 +271,32 @@ def added_entry(file: WrittenFile, snapshot_id: int, layout: PartitionLayout) ->
 
 
 def manifest_bytes(
-    entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, header: ManifestHeader
+    entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout, schema: Schema
 ) -> bytes:
-    """A manifest file."""
-    schema = parsed(entry_schema(layout))
+    """A manifest file of a table with this schema."""
     rows = (
         {
             "status": int(e.status),
             "snapshot_id": e.snapshot_id,
             "sequence_number": e.sequence_number,
             "file_sequence_number": e.file_sequence_number,
-            "data_file": {**e.data_file, "partition": encoded_partition(e.data_file["partition"], layout)},
+            "data_file": {**e.data_file, "partition": _encode_partition(e.data_file["partition"], layout)},
         }
         for e in entries
     )
+    spec = [
+        {"name": f.name, "transform": f.transform, "source-id": f.source_id, "field-id": f.field_id}
+        for f in layout.spec.fields
+    ]
     metadata = {
-        "schema": header.schema_json,
-        "schema-id": str(header.schema_id),
-        "partition-spec": header.spec_json,
+        "schema": json.dumps(schema_document(schema)),
+        "schema-id": str(schema.schema_id),
+        "partition-spec": json.dumps(spec),
         "partition-spec-id": str(layout.spec.spec_id),
         "format-version": "2",
         "content": "deletes" if content is ManifestContent.DELETES else "data",
     }
-    return _avro(schema, rows, metadata)
+    return write_avro(entry_schema(layout), rows, metadata)
 
 
 def manifest_record(
@@ -402,38 +348,46 @@ def manifest_list_bytes(
         "sequence-number": str(sequence_number),
         "format-version": "2",
     }
-    return _avro(parsed(MANIFEST_FILE), records, metadata)
+    return write_avro(manifest_list_schema(), records, metadata)
 
 
 def read_manifest_list(data: bytes, path: str) -> list[Record]:
     """The entries of a manifest list by any writer, by the names of format version 2.
 
     Raises:
-        MalformedTableError: its checksum is wrong.
+        MalformedTableError: it is damaged, or larger than any manifest list.
     """
-    reader = _reader(data, path)
-    names = names_by_id(reader.writer_schema, MANIFEST_FILE)
+    read = read_avro(data, path)
+    names = _names_by_id(read.schema, manifest_list_schema())
     defaults: Record = {"content": 0, "sequence_number": 0, "min_sequence_number": 0, "key_metadata": None}
-    return [{**defaults, **renamed(row, names)} for row in reader]
+    return [{**defaults, **_rename(row, names)} for row in read.rows]
 
 
 def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
     """All entries of a manifest by any writer, with sequence numbers inherited where they were null.
 
     Raises:
-        MalformedTableError: its checksum is wrong.
+        MalformedTableError: it is damaged, or larger than any manifest.
     """
-    reader = _reader(data, manifest["manifest_path"])
+    read = read_avro(data, manifest["manifest_path"])
     wanted = entry_schema(layout)
-    names = names_by_id(reader.writer_schema, wanted)
-    file_names = names_by_id(member(reader.writer_schema, 2), member(wanted, 2))
+    file_schema = _member(read.schema, 2)
+    names, file_names = _names_by_id(read.schema, wanted), _names_by_id(file_schema, _member(wanted, 2))
+    partition_names: dict[int, str] = {}  # manifests of unpartitioned tables may have no partitions
+    if layout.spec.fields:
+        stored = _member(file_schema, 102)["fields"]
+        partition_names = {f["field-id"]: f["name"] for f in stored if "field-id" in f}
     inherited = int(manifest["sequence_number"])
     entries = []
-    for row in reader:
-        entry = renamed(row, names)
-        data_file = {"content": 0, **renamed(entry["data_file"], file_names)}
-        data_file["partition"] = decoded_partition(data_file.get("partition") or {}, reader.writer_schema, layout)
+    for row in read.rows:
+        entry = _rename(row, names)
+        data_file = {"content": 0, **_rename(entry["data_file"], file_names)}
+        values = data_file.get("partition") or {}
+        data_file["partition"] = {
+            f.name: _physical(values.get(partition_names.get(f.field_id, f.name))) for f in layout.spec.fields
+        }
         status = EntryStatus(entry["status"])
+        # Only ADDED entries inherit their numbers (rule 3); manifests of format version 1 have number 0 and no others.
         inherits = status is EntryStatus.ADDED or inherited == 0
         sequence = entry.get("sequence_number")
         file_sequence = entry.get("file_sequence_number")
@@ -449,20 +403,60 @@ def read_manifest(data: bytes, manifest: Record, layout: PartitionLayout) -> lis
     return entries
 
 
-def _avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class AvroFile:
+    """A manifest or manifest list as it is written.
+
+    Attributes:
+        schema: of the writer, as JSON.
+        metadata: texts of the header, without those of Avro.
+        rows: the records, by the writer's names.
+    """
+
+    schema: Any
+    metadata: Mapping[str, str]
+    rows: list[Record]
+
+
+def write_avro(schema: Any, rows: Iterable[Record], metadata: Mapping[str, str]) -> bytes:
     """An Avro file with a checksum, in the codec that every engine reads."""
     sink = io.BytesIO()
-    fastavro.writer(sink, schema, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
+    parsed = _parse_schema(orjson.dumps(schema))[1]
+    fastavro.writer(sink, parsed, rows, codec="deflate", metadata=dict(metadata), sync_marker=BLANK_SYNC)
     return with_checksum(sink.getvalue())
 
 
-def _reader(data: bytes, path: str) -> Any:
-    """The records of an Avro file, whose checksum is compared first: fastavro knows none."""
+def read_avro(data: bytes, path: str) -> AvroFile:
+    """A whole manifest or manifest list, decoded by fastavro after its container was verified.
+
+    Raises:
+        MalformedTableError: it is damaged, or larger than any file of table metadata.
+    """
     try:
-        read_header(data)
-    except AvroError as error:
+        header = read_header(data)
+        schema, parsed = _parse_schema(header.schema)
+        rows: list[Any] = []
+        for count, block in read_blocks(data, header):
+            stream = io.BytesIO(block)
+            rows += [fastavro.schemaless_reader(stream, parsed, None) for _ in range(count)]
+    except (
+        ValueError,
+        EOFError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+        fastavro.schema.SchemaParseException,
+    ) as error:
         raise malformed_avro(path, error) from error
-    return fastavro.reader(io.BytesIO(data))
+    own = {name: value.decode() for name, value in header.metadata.items() if not name.startswith("avro.")}
+    return AvroFile(schema, own, rows)
+
+
+@lru_cache(maxsize=64)
+def _parse_schema(schema: bytes) -> tuple[Any, Any]:
+    """A schema as JSON, and in fastavro's form, which lacks the field ids of lists."""
+    document = orjson.loads(schema)
+    return document, fastavro.parse_schema(document)
 
 
 def _summaries(partitions: Iterable[Record], layout: PartitionLayout) -> list[Record] | None:
@@ -484,16 +478,16 @@ def _summary(values: list[Any], kind: Type) -> Record:
 
 
 FAN_IN = 8
-MOST_ENTRIES = 300
+MAX_ENTRIES = 300
 """Of one merge: some tens of milliseconds."""
-MOST_MANIFESTS = 100
+MAX_MANIFESTS = 100
 """Beyond this, as Iceberg's `commit.manifest.min-count-to-merge`, readers matter more than one slow commit."""
 TARGET_BYTES = 8 * 1024**2
-"""As Iceberg's `commit.manifest.target-size-bytes`: manifests of half of it are left alone."""
+"""As Iceberg's `commit.manifest.target-size-bytes`: manifests of half of it are not merged."""
 
 
 def to_merge(manifests: Iterable[Record]) -> list[list[Record]]:
-    """Groups of manifests, each of one content and spec, to be merged into one; all others stay."""
+    """Groups of manifests to merge, each of one content and spec; all others stay as they are."""
     groups: dict[tuple[int, int], list[Record]] = {}
     for manifest in manifests:
         if manifest["manifest_length"] < TARGET_BYTES // 2:
@@ -502,20 +496,23 @@ def to_merge(manifests: Iterable[Record]) -> list[list[Record]]:
 
 
 def _chosen(group: Sequence[Record]) -> list[Record]:
-    """The lowest full tier of a group."""
+    """The manifests to merge of a group: the newest of its lowest full tier.
+
+    Tier n holds manifests of 8**n to 8**(n + 1) entries, so that each entry is rewritten once per tier and no more.
+    """
     tiers: dict[int, list[Record]] = {}
     for manifest in group:
         tiers.setdefault(_tier(_entries(manifest)), []).append(manifest)
     for tier in sorted(tiers):
         found = tiers[tier]
-        if len(found) >= FAN_IN and sum(map(_entries, found[-FAN_IN:])) <= MOST_ENTRIES:
+        if len(found) >= FAN_IN and sum(map(_entries, found[-FAN_IN:])) <= MAX_ENTRIES:
             return found[-FAN_IN:]
-    return sorted(group, key=_entries)[:FAN_IN] if len(group) > MOST_MANIFESTS else []
+    return sorted(group, key=_entries)[:FAN_IN] if len(group) > MAX_MANIFESTS else []
 
 
 def _entries(manifest: Record) -> int:
     counts = (manifest["added_files_count"], manifest["existing_files_count"], manifest["deleted_files_count"])
-    return sum(count or 0 for count in counts) if None not in counts else MOST_ENTRIES
+    return sum(count or 0 for count in counts) if None not in counts else MAX_ENTRIES
 
 
 def _tier(entries: int) -> int:
@@ -532,7 +529,7 @@ Selection = Callable[[ManifestEntry, PartitionSpec], bool]
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a snapshot takes over from the one before: manifest-list entries, and removed files with their spec ids."""
+    """What a snapshot takes over from its parent: manifest-list entries; and removed files with their spec ids."""
 
     records: tuple[Record, ...] = ()
     removed: tuple[tuple[int, ManifestEntry], ...] = ()
@@ -545,7 +542,7 @@ class SnapshotManifests:
     `written` are the paths of all files written, to be removed if the commit does not happen.
     """
 
-    table: Any
+    table: "Table"
     storage: Storage
     schema: Schema
     specs: Mapping[int, PartitionSpec]
@@ -564,8 +561,8 @@ class SnapshotManifests:
             layout = self._layout(spec_id, types)
             yield self._manifest([added_entry(f, self.snapshot_id, layout) for f in group], content, layout)
 
-    def carried(self, base: Any | None, remove: Selection | None) -> Carried:
-        """Manifests of a snapshot: as they are, merged where there are many small ones, or without removed files."""
+    def carried(self, base: "Snapshot | None", remove: Selection | None) -> Carried:
+        """Manifests of the parent snapshot: as they are, merged where there are many small ones, or without removed files."""
         if base is None:
             return Carried()
         listed = read_manifest_list(self.storage.read(base.manifest_list), base.manifest_list)
@@ -578,18 +575,15 @@ class SnapshotManifests:
         types = self._types()
         for manifest in live:
             layout = self._layout(manifest["partition_spec_id"], types)
-            alive = self._live_entries(manifest, layout)
-            leaving = [e for e in alive if remove(e, layout.spec)]
+            live_entries = self._live_entries(manifest, layout)
+            entries = [
+                e.with_status(EntryStatus.DELETED, self.snapshot_id) if remove(e, layout.spec) else e
+                for e in live_entries
+            ]
+            leaving = [e for e in entries if e.status is EntryStatus.DELETED]
             if not leaving:
                 kept.append(manifest)
                 continue
-            gone = {id(e) for e in leaving}
-            entries = [
-                e.with_status(EntryStatus.DELETED, self.snapshot_id)
-                if id(e) in gone
-                else e.with_status(EntryStatus.EXISTING, e.snapshot_id)
-                for e in alive
-            ]
             removed += [(layout.spec.spec_id, e) for e in leaving]
             rewritten.append(self._manifest(entries, ManifestContent(manifest["content"]), layout))
         return Carried((*rewritten, *kept), tuple(removed))
@@ -609,21 +603,19 @@ class SnapshotManifests:
         merged: list[Record] = []
         for group in groups:
             layout = self._layout(group[0]["partition_spec_id"], types)
-            entries = [
-                e.with_status(EntryStatus.EXISTING, e.snapshot_id)
-                for manifest in group
-                for e in self._live_entries(manifest, layout)
-            ]
+            entries = [e for manifest in group for e in self._live_entries(manifest, layout)]
             merged.append(self._manifest(entries, ManifestContent(group[0]["content"]), layout))
         gone = {manifest["manifest_path"] for group in groups for manifest in group}
         return [*merged, *(m for m in live if m["manifest_path"] not in gone)]
 
     def _live_entries(self, manifest: Record, layout: PartitionLayout) -> list[ManifestEntry]:
+        """The live entries of a manifest, for another one."""
         entries = read_manifest(self.storage.read(manifest["manifest_path"]), manifest, layout)
-        return [e for e in entries if e.status is not EntryStatus.DELETED]
+        live = (e for e in entries if e.status is not EntryStatus.DELETED)
+        return [e.with_status(EntryStatus.EXISTING, e.snapshot_id) for e in live]
 
     def _manifest(self, entries: Sequence[ManifestEntry], content: ManifestContent, layout: PartitionLayout) -> Record:
-        data = manifest_bytes(entries, content, layout, self._header(layout.spec))
+        data = manifest_bytes(entries, content, layout, self.schema)
         path = self.write(f"{uuid.uuid4()}-m0.avro", data)
         return manifest_record(
             entries,
@@ -644,15 +636,7 @@ class SnapshotManifests:
         types.update({i: self.schema.field(i).type for i in self.schema.field_ids})
         return types
 
-    def _header(self, spec: PartitionSpec) -> ManifestHeader:
-        fields = [
-            {"name": f.name, "transform": f.transform, "source-id": f.source_id, "field-id": f.field_id}
-            for f in spec.fields
-        ]
-        return ManifestHeader(json.dumps(schema_document(self.schema)), self.schema.schema_id, json.dumps(fields))
-
 
 def _has_live_files(manifest: Record) -> bool:
-    return bool(manifest["added_files_count"] is None or manifest["added_files_count"]) or bool(
-        manifest["existing_files_count"] is None or manifest["existing_files_count"]
-    )
+    """Whether a manifest has live files, or does not tell."""
+    return any(manifest[f"{kind}_files_count"] != 0 for kind in ("added", "existing"))

@@ -4,17 +4,16 @@ Every run checks this before it writes. `nevermore recover` registers lost table
 metadata of tables that were moved.
 """
 
-import io
 import os
 import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import fastavro
 import orjson
 
 from pipelines.config.project import Config, change_log_name, quarantine_name
@@ -28,172 +27,28 @@ from pipelines.iceberg.catalog import (
     open_light,
     sqlite_file,
 )
+from pipelines.iceberg.manifests import AvroFile, Record, read_avro, write_avro
 from pipelines.iceberg.metadata_swap import swap_location
-from scan_core.metadata import BLANK_SYNC, with_checksum
+from scan_core import MalformedTableError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 _POSITION_DELETES = 1
-_REMOVED = 2
-"""Status of manifest entries whose files the snapshot does not hold any more."""
-
-
-def check_files(document: Mapping[str, Any], location: str, folder: Path) -> None:
-    """Refuse a metadata file whose current snapshot names files that are not there.
-
-    Args:
-        document: the metadata.
-        location: of the table, as the metadata says.
-        folder: where the table is.
-
-    Raises:
-        SourceError: names the first file that is missing.
-    """
-    current = document.get("current-snapshot-id")
-    for snapshot in document.get("snapshots", ()):
-        if snapshot["snapshot-id"] == current:
-            for path in _files(snapshot, location, folder):
-                if not path.is_file():
-                    raise SourceError(f"its snapshot {current} needs {path}, which is not there")
-
-
-def check_movable(document: Mapping[str, Any], location: str, folder: Path) -> None:
-    """Refuse a table that other metadata alone does not move, before anything is written.
-
-    Args:
-        document: the newest metadata.
-        location: of the table, as the metadata says.
-        folder: where the table is now.
-
-    Raises:
-        SourceError: some snapshot has position-delete files, whose rows name data files by path.
-    """
-    lists = {s["manifest-list"] for s in document.get("snapshots", ()) if "manifest-list" in s}
-    manifests = {m["manifest_path"] for path in lists for m in _read(_here(path, location, folder))}
-    for path in sorted(manifests):
-        for row in _read(_here(path, location, folder)):
-            file = row["data_file"]
-            is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() != "puffin"
-            if is_position_file and row["status"] != _REMOVED:
-                raise SourceError(
-                    f"{path} holds position-delete files, whose rows name data files by path: move the table back to "
-                    f"{location}, or move it with Spark's rewrite_table_path; `nevermore scan` reads it where it is with "
-                    f"--relocate '{location}={folder}'"
-                )
-
-
-def moved_copy(document: Mapping[str, Any], location: str, folder: Path, version: int) -> Path:
-    """Write all metadata of a table for its new place.
-
-    Args:
-        document: the newest metadata, of which `check_movable` has nothing to say.
-        location: of the table, as the metadata says.
-        folder: where the table is now.
-        version: number of the new metadata file.
-
-    Returns:
-        The new metadata file.
-    """
-    done: dict[str, tuple[str, int]] = {}
-    moved = _moved(document, location, f"file://{folder}")
-    for snapshot, old in zip(moved.get("snapshots", ()), document.get("snapshots", ()), strict=True):
-        if "manifest-list" in old:
-            snapshot["manifest-list"] = _manifest_list(old["manifest-list"], location, folder, done)
-    target = folder / "metadata" / f"{version:05d}-{uuid.uuid4()}.metadata.json"
-    target.write_bytes(orjson.dumps(moved))
-    return target
-
-
-def _manifest_list(path: str, location: str, folder: Path, done: dict[str, tuple[str, int]]) -> str:
-    reader = _read(_here(path, location, folder))
-    rows = []
-    for row in reader:
-        if row["manifest_path"] not in done:
-            done[row["manifest_path"]] = _manifest(row["manifest_path"], location, folder)
-        moved, length = done[row["manifest_path"]]
-        rows.append({**row, "manifest_path": moved, "manifest_length": length})
-    return _write(reader, rows, folder)[0]
-
-
-def _manifest(path: str, location: str, folder: Path) -> tuple[str, int]:
-    reader = _read(_here(path, location, folder))
-    rows = []
-    for row in reader:
-        file = dict(row["data_file"])
-        for name in ("file_path", "referenced_data_file"):
-            if file.get(name) is not None:
-                file[name] = _moved(file[name], location, f"file://{folder}")
-        rows.append({**row, "data_file": file})
-    return _write(reader, rows, folder)
-
-
-def _files(snapshot: Mapping[str, Any], location: str, folder: Path) -> Iterator[Path]:
-    """All files that a snapshot needs, where they are now."""
-    if "manifest-list" not in snapshot:
-        return
-    manifest_list = _here(snapshot["manifest-list"], location, folder)
-    yield manifest_list
-    for manifest in _read(manifest_list):
-        path = _here(manifest["manifest_path"], location, folder)
-        yield path
-        for entry in _read(path):
-            if entry["status"] != _REMOVED:
-                yield _here(entry["data_file"]["file_path"], location, folder)
-
-
-def _here(path: str, location: str, folder: Path) -> Path:
-    return Path(_moved(path, location, f"file://{folder}").removeprefix("file://"))
-
-
-def _moved(value: Any, old: str, new: str) -> Any:
-    """A document with every text that names something at the old place naming it at the new one."""
-    match value:
-        case str():
-            is_within = value == old or value.startswith(f"{old.rstrip('/')}/")
-            return new + value.removeprefix(old.rstrip("/")) if is_within else value
-        case dict():
-            return {key: _moved(member, old, new) for key, member in value.items()}
-        case list():
-            return [_moved(member, old, new) for member in value]
-        case _:
-            return value
-
-
-def _read(path: Path) -> Any:
-    return fastavro.reader(io.BytesIO(path.read_bytes()))
-
-
-def _write(reader: Any, rows: list[dict[str, Any]], folder: Path) -> tuple[str, int]:
-    """Rows in an Avro file of the same schema and header; its location and size."""
-    header = {name: text for name, text in reader.metadata.items() if not name.startswith("avro.")}
-    sink = io.BytesIO()
-    schema = orjson.loads(reader.metadata["avro.schema"])  # fastavro's own form lacks the field ids of lists
-    fastavro.writer(sink, schema, rows, codec="deflate", metadata=header, sync_marker=BLANK_SYNC)
-    data = with_checksum(sink.getvalue())
-    path = folder / "metadata" / f"{uuid.uuid4()}-moved.avro"
-    path.write_bytes(data)
-    return f"file://{path}", len(data)
-
-
+_DELETED = 2
+"""Status of manifest entries."""
 _METADATA_NAME = re.compile(r"(\d{1,18})-[^/]*\.metadata\.json")
 _CREATED = 0
-"""Version of a table's first metadata file: one that died before the catalog knew it has nothing to lose."""
+"""Version of a table's first metadata file: a table that the catalog never learned of has nothing else to lose."""
 
 Action = Literal["unchanged", "registered", "brought forward", "moved here"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTable:
-    """A table as its folder has it.
+class MetadataFile:
+    """A metadata file in a table's folder; `version` is the number in its name."""
 
-    Attributes:
-        name: `namespace.table`.
-        folder: of the table.
-        metadata: its newest metadata file.
-        version: the number in that file's name.
-    """
-
-    name: str
-    folder: Path
-    metadata: Path
+    path: Path
     version: int
 
 
@@ -205,7 +60,7 @@ class Recovered:
         table: `namespace.table`.
         action: what was done, or would be.
         metadata: the metadata file that the catalog names now.
-        before: the one that it named before; None for a table that it did not know.
+        before: the metadata file that it named before; None for a table that it did not know.
         snapshot_id: the table's current snapshot; None if it has none.
         passed_over: newer metadata files that cannot be used, with the reason.
     """
@@ -218,11 +73,11 @@ class Recovered:
     passed_over: tuple[str, ...] = ()
 
 
-def open_existing(config: Config) -> Any:
-    """The catalog of a config, for whoever changes tables that are there.
+def open_existing(config: Config) -> "Catalog":
+    """Open the catalog of a config to change existing tables.
 
     Raises:
-        SourceError: there is none.
+        SourceError: the catalog does not exist.
         ConfigError: it cannot be opened with these properties.
         CatalogMismatchError: see `open_for_writing`.
     """
@@ -230,8 +85,8 @@ def open_existing(config: Config) -> Any:
     return open_for_writing(config)
 
 
-def open_for_writing(config: Config) -> Any:
-    """The catalog of a config, if it agrees with the warehouse.
+def open_for_writing(config: Config) -> "Catalog":
+    """Open the catalog of a config, if it agrees with the warehouse.
 
     Raises:
         ConfigError: it cannot be opened with these properties.
@@ -245,7 +100,7 @@ def open_for_writing(config: Config) -> Any:
 
 
 def open_for_comparing(config: Config) -> LightCatalog | None:
-    """The same catalog after the same checks, to look at without PyIceberg; None where only PyIceberg can open it.
+    """Open the catalog after the same checks to read it without PyIceberg; None where only PyIceberg can open it.
 
     Raises:
         CatalogMismatchError: as `open_for_writing`.
@@ -259,7 +114,7 @@ def open_for_comparing(config: Config) -> LightCatalog | None:
 
 
 def _check_writable(config: Config) -> None:
-    """Refuse before anything is read what would fail, half done, at the first file."""
+    """Refuse, before anything is read, a catalog or warehouse for which the first write would fail."""
     warehouse, file = _local_warehouse(config), sqlite_file(config)
     folders = [] if warehouse is None else [warehouse.joinpath(*identifier(name)) for name in _names(config, warehouse)]
     tables = [place for folder in folders for place in (folder, folder / "metadata", folder / "data")]
@@ -271,7 +126,7 @@ def _check_writable(config: Config) -> None:
             )
 
 
-def check_warehouse(config: Config, catalog: Any) -> None:
+def check_warehouse(config: Config, catalog: "Catalog | LightCatalog") -> None:
     """Refuse to write where catalog and warehouse do not agree.
 
     Raises:
@@ -283,20 +138,19 @@ def check_warehouse(config: Config, catalog: Any) -> None:
         return
     unknown, elsewhere, ahead = [], [], []
     for name in _names(config, warehouse):
-        stored = next(_stored(name, warehouse.joinpath(*identifier(name))), None)
+        stored = next(_metadata_files(warehouse.joinpath(*identifier(name))), None)
         if stored is None or stored.version == _CREATED:
             continue
-        location = metadata_location(
-            catalog, name
-        )  # asked after the listing: what was committed meanwhile is not ahead
+        # Asked after the listing, so that a commit made meanwhile does not look as if the warehouse were ahead.
+        location = metadata_location(catalog, name)
         if location is None:
             unknown.append(name)
         elif (path := _local(location)) is not None and not path.is_relative_to(warehouse):
             elsewhere.append((name, path))
-        elif path is not None and path.parent == stored.metadata.parent and (lead := _lead(path, stored)) > 0:
+        elif path is not None and path.parent == stored.path.parent and (lead := _lead(path, stored)) > 0:
             ahead.append((name, lead))
     if any(name.startswith(change_log_name("")) for name in unknown):
-        # a mirror that somebody dropped is made anew from its log, a published table from mirrors: no row is lost
+        # Only change logs count: a dropped mirror is rebuilt from its log, a published table from mirrors, without loss.
         raise CatalogMismatchError(
             f"the warehouse {warehouse} has tables that the catalog does not know: {', '.join(unknown)}; going on would start "
             "them anew. `nevermore recover` registers them; if they are not wanted, move their folders away"
@@ -316,10 +170,10 @@ def check_warehouse(config: Config, catalog: Any) -> None:
         )
 
 
-def recover(config: Config, catalog: Any, names: Sequence[str] = (), *, is_dry: bool = False) -> list[Recovered]:
-    """Make the catalog name the newest whole metadata file of each table in the warehouse.
+def recover(config: Config, catalog: "Catalog", names: Sequence[str] = (), *, is_dry: bool = False) -> list[Recovered]:
+    """Point the catalog to the newest usable metadata file of each table in the warehouse.
 
-    Tables whose metadata names another place get new metadata, manifest lists and manifests with the paths of this one.
+    Tables whose metadata names another location get new metadata, manifest lists and manifests with the paths of this one.
 
     Args:
         config: of the project.
@@ -345,35 +199,37 @@ def recover(config: Config, catalog: Any, names: Sequence[str] = (), *, is_dry: 
     return [_recover(catalog, name, folders[name], is_dry=is_dry) for name in sorted(names or folders)]
 
 
-def _recover(catalog: Any, name: str, folder: Path, *, is_dry: bool) -> Recovered:
+def _recover(catalog: "Catalog", name: str, folder: Path, *, is_dry: bool) -> Recovered:
     before = metadata_location(catalog, name)
     reasons: list[str] = []
     newest: int | None = None
-    for stored in _stored(name, folder):
+    for stored in _metadata_files(folder):
         newest = stored.version if newest is None else newest
-        if stored.version < newest - 1:  # one commit may have died; more are a loss that nobody should meet unasked
+        # The last commit may have died half way. Going back further would drop commits that somebody has seen.
+        if stored.version < newest - 1:
             break
         try:
-            document = orjson.loads(stored.metadata.read_bytes())
+            document = orjson.loads(stored.path.read_bytes())
             location = str(document["location"])
-            is_moved = _local(location) != folder
-            check_files(document, location, folder)
+            move = _Move(location, folder)
+            move.check_files(document)
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            reasons.append(f"{stored.metadata.name} is not whole ({type(error).__name__})")
+            reasons.append(f"{stored.path.name} is not whole ({type(error).__name__})")
             continue
-        except SourceError as error:
-            reasons.append(f"{stored.metadata.name}: {error}")
+        except (SourceError, MalformedTableError) as error:
+            reasons.append(f"{stored.path.name}: {error}")
             continue
         current = document.get("current-snapshot-id")
         snapshot_id = None if current in {None, -1} else int(current)
-        if not is_moved and before is not None and _local(before) == stored.metadata:
+        is_moved = _local(location) != folder
+        if not is_moved and before is not None and _local(before) == stored.path:
             return Recovered(name, "unchanged", before, before, snapshot_id)
         action: Action = "moved here" if is_moved else "registered" if before is None else "brought forward"
-        target = stored.metadata
+        target = stored.path
         if is_moved:
-            check_movable(document, location, folder)
+            move.check_movable(document)
         if is_moved and not is_dry:
-            target = moved_copy(document, location, folder, stored.version + 1)
+            target = move.write_copy(document, stored.version + 1)
         if not is_dry:
             _register(catalog, name, before, f"file://{target}")
         return Recovered(name, action, str(target), before, snapshot_id, tuple(reasons))
@@ -382,7 +238,7 @@ def _recover(catalog: Any, name: str, folder: Path, *, is_dry: bool) -> Recovere
     )
 
 
-def _register(catalog: Any, name: str, before: str | None, location: str) -> None:
+def _register(catalog: "Catalog", name: str, before: str | None, location: str) -> None:
     if before is None:
         catalog.create_namespace_if_not_exists(identifier(name)[:-1])
         catalog.register_table(identifier(name), location)
@@ -395,36 +251,31 @@ def _register(catalog: Any, name: str, before: str | None, location: str) -> Non
 
 
 def _names(config: Config, warehouse: Path) -> Iterator[str]:
-    """Tables that runs of this config write."""
-    mirrors = [*config.tables]
+    """The tables that runs of this config write."""
     for pattern in config.patterns:
         logs = warehouse.joinpath(*identifier(change_log_name(pattern.removesuffix(".*")))[:1])
         prefix = identifier(change_log_name(pattern.removesuffix("*")))[-1]
         yield from (f"{logs.name}.{found.name}" for found in sorted(logs.glob(f"{prefix}*")))
-    for name in mirrors:
+    for name in config.tables:
         yield from (name, change_log_name(name), quarantine_name(name))
     yield from config.published
 
 
-def _stored(name: str, folder: Path) -> Iterator[StoredTable]:
-    """The metadata files of a table, newest first; of one version the one that was written last."""
-    try:
-        names = [path.name for path in (folder / "metadata").iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return
+def _metadata_files(folder: Path) -> Iterator[MetadataFile]:
+    """The metadata files of a table, newest version first; files of the same version latest first."""
     versions: dict[int, list[Path]] = defaultdict(list)
-    for file in names:
-        if match := _METADATA_NAME.fullmatch(file):
-            versions[int(match[1])].append(folder / "metadata" / file)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in (folder / "metadata").iterdir():
+            if match := _METADATA_NAME.fullmatch(path.name):
+                versions[int(match[1])].append(path)
     for version in sorted(versions, reverse=True):
         paths = versions[version]
-        if len(paths) > 1:  # commits that collided; a look at each file would cost more than the listing
+        if len(paths) > 1:  # commits that collided; a look at every file would cost more than the listing
             paths.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for path in paths:
-            yield StoredTable(name, folder, path, version)
+        yield from (MetadataFile(path, version) for path in paths)
 
 
-def _lead(registered: Path, stored: StoredTable) -> int:
+def _lead(registered: Path, stored: MetadataFile) -> int:
     """By how many commits the newest metadata file is ahead of the one that the catalog names."""
     match = _METADATA_NAME.fullmatch(registered.name)
     return 0 if match is None else stored.version - int(match[1])
@@ -433,8 +284,8 @@ def _lead(registered: Path, stored: StoredTable) -> int:
 def _lost_in_pairs(ahead: Iterable[str]) -> set[str]:
     """Mirrors that are ahead by one commit together with their logs.
 
-    A commit that died before the catalog knew of it leaves a metadata file too, one ahead, and the next run makes the
-    commit anew. But a mirror is committed after its log: that both died in one run cannot be.
+    A commit that died before the catalog learned of it leaves a metadata file too, one ahead, and the next run repeats the
+    commit. But a mirror is committed after its log, so both cannot have died in one run.
     """
     names = set(ahead)
     return {name for pair in ((n, change_log_name(n)) for n in names) if names.issuperset(pair) for name in pair}
@@ -449,3 +300,110 @@ def _local(location: str) -> Path | None:
     if location.startswith("file:"):
         return Path(location.removeprefix("file://").removeprefix("file:"))
     return None if "://" in location else Path(location)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """The move of a table from the location that its metadata names to a local folder, which may be the same place."""
+
+    location: str
+    folder: Path
+
+    def check_files(self, document: Mapping[str, Any]) -> None:
+        """Refuse a metadata file whose current snapshot names files that are not there.
+
+        Raises:
+            SourceError: names the first file that is missing.
+        """
+        current = document.get("current-snapshot-id")
+        for snapshot in document.get("snapshots", ()):
+            if snapshot["snapshot-id"] == current:
+                for path in self._files(snapshot):
+                    if not path.is_file():
+                        raise SourceError(f"its snapshot {current} needs {path}, which is not there")
+
+    def check_movable(self, document: Mapping[str, Any]) -> None:
+        """Refuse, before anything is written, a table that new metadata alone cannot move.
+
+        Raises:
+            SourceError: some snapshot has position-delete files, whose rows name data files by path.
+        """
+        lists = {s["manifest-list"] for s in document.get("snapshots", ()) if "manifest-list" in s}
+        for path in sorted({m["manifest_path"] for listed in lists for m in self._read(listed).rows}):
+            for row in self._read(path).rows:
+                file = row["data_file"]
+                is_position_file = file.get("content") == _POSITION_DELETES and file["file_format"].lower() != "puffin"
+                if is_position_file and row["status"] != _DELETED:
+                    raise SourceError(
+                        f"{path} holds position-delete files, whose rows name data files by path: move the "
+                        f"table back to {self.location}, or move it with Spark's rewrite_table_path; `nevermore scan` reads "
+                        f"it where it is with --relocate '{self.location}={self.folder}'"
+                    )
+
+    def write_copy(self, document: Mapping[str, Any], version: int) -> Path:
+        """Write all metadata of a table for its new place; the new metadata file, of this version."""
+        written: dict[str, tuple[str, int]] = {}
+        moved = self._moved(document)
+        for snapshot, old in zip(moved.get("snapshots", ()), document.get("snapshots", ()), strict=True):
+            if "manifest-list" in old:
+                snapshot["manifest-list"] = self._write_list(old["manifest-list"], written)
+        target = self.folder / "metadata" / f"{version:05d}-{uuid.uuid4()}.metadata.json"
+        target.write_bytes(orjson.dumps(moved))
+        return target
+
+    def _write_list(self, path: str, written: dict[str, tuple[str, int]]) -> str:
+        """Write a manifest list and those of its manifests that are not written yet; its location."""
+        old = self._read(path)
+        rows = []
+        for row in old.rows:
+            if row["manifest_path"] not in written:
+                written[row["manifest_path"]] = self._write_manifest(row["manifest_path"])
+            moved, length = written[row["manifest_path"]]
+            rows.append({**row, "manifest_path": moved, "manifest_length": length})
+        return self._write(old, rows)[0]
+
+    def _write_manifest(self, path: str) -> tuple[str, int]:
+        old = self._read(path)
+        for row in old.rows:
+            file = row["data_file"]
+            file |= {n: self._moved(file[n]) for n in ("file_path", "referenced_data_file") if file.get(n) is not None}
+        return self._write(old, old.rows)
+
+    def _files(self, snapshot: Mapping[str, Any]) -> Iterator[Path]:
+        """All files that a snapshot needs, where they are now; each is read only after it was yielded."""
+        if "manifest-list" not in snapshot:
+            return
+        yield self._here(snapshot["manifest-list"])
+        for manifest in self._read(snapshot["manifest-list"]).rows:
+            yield self._here(manifest["manifest_path"])
+            for entry in self._read(manifest["manifest_path"]).rows:
+                if entry["status"] != _DELETED:
+                    yield self._here(entry["data_file"]["file_path"])
+
+    def _here(self, path: str) -> Path:
+        return Path(self._moved(path).removeprefix("file://"))
+
+    def _moved(self, value: Any) -> Any:
+        """A value in which every text that is a path at the old location is one at the new location."""
+        match value:
+            case str():
+                old = self.location.rstrip("/")
+                is_within = value == self.location or value.startswith(f"{old}/")
+                return f"file://{self.folder}{value.removeprefix(old)}" if is_within else value
+            case dict():
+                return {key: self._moved(member) for key, member in value.items()}
+            case list():
+                return [self._moved(member) for member in value]
+            case _:
+                return value
+
+    def _read(self, path: str) -> AvroFile:
+        here = self._here(path)
+        return read_avro(here.read_bytes(), str(here))
+
+    def _write(self, old: AvroFile, rows: list[Record]) -> tuple[str, int]:
+        """Write rows to an Avro file of the same schema and header; its location and size."""
+        data = write_avro(old.schema, rows, old.metadata)
+        path = self.folder / "metadata" / f"{uuid.uuid4()}-moved.avro"
+        path.write_bytes(data)
+        return f"file://{path}", len(data)

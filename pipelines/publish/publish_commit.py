@@ -26,8 +26,8 @@ from pipelines.iceberg.commit import (
     partitions_in,
     request_commit,
     request_or_conflict,
+    request_until_known,
     retry_conflicts,
-    settle,
 )
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import refresh, source_types, specs_of, storage_of
@@ -108,7 +108,9 @@ def make_current(
     expired = _expired(table, staged, obsolete)
     if expired:
         updates.append({"action": "remove-snapshots", "snapshot-ids": sorted(expired)})
-    settle(table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True)
+    request_until_known(
+        table, staged.base_id, number, partial(request_commit, table, requirements, updates), is_staged=True
+    )
     storage.reached("after-commit")
     storage_of(table).remove(s.manifest_list for s in metadata.snapshots if s.snapshot_id in expired)
 

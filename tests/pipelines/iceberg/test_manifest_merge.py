@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.iceberg.commit import RowDelta
-from pipelines.iceberg.manifests import FAN_IN, MOST_MANIFESTS, TARGET_BYTES, to_merge
+from pipelines.iceberg.manifests import FAN_IN, MAX_MANIFESTS, TARGET_BYTES, to_merge
 from pipelines.iceberg.table_writer import write_rows
 from tests.pipelines.change_batches import Pipeline, change
 from tests.pipelines.iceberg_tables import catalog_in, new_table, rows_of
@@ -37,7 +37,7 @@ def test_contents_and_specs_are_kept_apart() -> None:
 def test_large_manifests_are_left_alone_until_there_are_too_many() -> None:
     assert to_merge([manifest(1, length=TARGET_BYTES) for _ in range(FAN_IN)]) == []
     assert to_merge([manifest(300) for _ in range(FAN_IN)]) == []
-    (group,) = to_merge([manifest(300 + i) for i in range(MOST_MANIFESTS + 1)])
+    (group,) = to_merge([manifest(300 + i) for i in range(MAX_MANIFESTS + 1)])
     assert [m["added_files_count"] for m in group] == list(range(300, 300 + FAN_IN))
 
 
