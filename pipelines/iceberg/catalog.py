@@ -1,21 +1,28 @@
 """Opens the Iceberg catalog of a config, finds tables in it and creates them.
 
-A loaded table is described in `loaded_table.py`; commits are in `commit.py`.
+SQLite catalogs are read without PyIceberg where that is possible, as importing it costs more than most commands. Loaded
+tables are described in `loaded_table.py`; commits are in `commit.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from pipelines.config.project import Config
 from pipelines.errors import CatalogMismatchError, ConfigError, SourceError
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.schema_evolution import schema_document
 from pipelines.iceberg.sqlite_catalog import SqliteCatalog, UnusualError, sqlite_catalog
 from scan_core import NestedField, Schema
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+Found = TypeVar("Found")
 TABLE_PROPERTIES: Mapping[str, str] = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -24,12 +31,12 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
 }
-"""Of every table that the pipelines create: metadata files do not pile up, other writers delete as we do."""
+"""Of every table that the pipelines create: old metadata files are removed, and other writers delete as we do."""
 OPENING_ATTEMPTS = 4
-"""How often a catalog is opened that others create at the same time: it has two tables, each may be theirs."""
+"""How often a catalog is opened that others create at the same time: either of its two tables may be theirs."""
 
 
-def open_catalog(config: Config) -> Any:
+def open_catalog(config: Config) -> "Catalog":
     """The PyIceberg catalog of a config; an SQLite catalog and its warehouse folder are created.
 
     Raises:
@@ -45,14 +52,14 @@ def open_catalog(config: Config) -> Any:
     )
     try:
         return again(load_catalog, config.catalog.name, **config.catalog.properties)
-    except Exception as error:  # of PyIceberg, of a database, of the network: each kind of catalog has its own
+    except Exception as error:  # each kind of catalog has its own, of PyIceberg, a database or the network
         raise ConfigError(f"catalog of type {config.catalog.type} cannot be opened: {error}") from error
 
 
-def open_to_look(config: Config) -> Any | None:
-    """The catalog of a config for whoever changes nothing: an SQLite one without PyIceberg; None if it does not exist yet.
+def open_to_look(config: Config) -> "Catalog | LightCatalog | None":
+    """Open the catalog of a config for reading, an SQLite one without PyIceberg; None if it does not exist yet.
 
-    `find_table`, `table_names`, `all_table_names` and `expanded` take it; tables found in it cannot be written.
+    `find_table`, `table_names`, `all_table_names` and `expanded` accept it; tables found in it cannot be written.
 
     Raises:
         ConfigError: the catalog cannot be opened with these properties.
@@ -63,7 +70,7 @@ def open_to_look(config: Config) -> Any | None:
 
 
 def open_light(config: Config) -> "LightCatalog | None":
-    """The catalog of a config to look at without PyIceberg; None where only PyIceberg can open it."""
+    """Open the catalog of a config for reading without PyIceberg; None where only PyIceberg can open it."""
     file = sqlite_file(config)
     plain = None if file is None else sqlite_catalog(config.catalog.name, file, config.catalog.properties)
     if plain is None:
@@ -71,43 +78,54 @@ def open_light(config: Config) -> "LightCatalog | None":
     try:
         plain.table_names()
     except UnusualError:
-        return None  # PyIceberg tells what is wrong with it, or is content
+        return None  # PyIceberg reports what is wrong with it, or accepts it
     return LightCatalog(plain, config)
 
 
 @dataclass(frozen=True)
 class LightCatalog:
-    """A catalog to look at, and the way to the whole one where something in it is unusual."""
+    """An SQLite catalog read without PyIceberg, and the whole catalog for whatever is unusual in it."""
 
     plain: SqliteCatalog
     config: Config
 
     @cached_property
-    def whole(self) -> Any:
+    def whole(self) -> "Catalog":
         """The same catalog, opened by PyIceberg."""
         return open_catalog(self.config)
 
 
-def metadata_location(catalog: Any, name: str) -> str | None:
-    """The metadata file that a catalog names for a table; None if it has no such table."""
+def _ask(
+    catalog: "Catalog | LightCatalog", read: Callable[[SqliteCatalog], Found], load: Callable[["Catalog"], Found]
+) -> Found:
+    """What a catalog answers: read without PyIceberg where possible, loaded by PyIceberg where not."""
     if isinstance(catalog, LightCatalog):
         try:
-            return catalog.plain.metadata_location(identifier(name))
+            return read(catalog.plain)
         except UnusualError:
-            return metadata_location(catalog.whole, name)
-    if (location := current_location(catalog, identifier(name))) is not None:
-        return location
-    table = find_table(catalog, name)
-    return None if table is None else str(table.metadata_location)
+            return load(catalog.whole)
+    return load(catalog)
+
+
+def metadata_location(catalog: "Catalog | LightCatalog", name: str) -> str | None:
+    """The metadata file that a catalog names for a table; None if it has no such table."""
+
+    def load(whole: "Catalog") -> str | None:
+        if (location := current_location(whole, identifier(name))) is not None:
+            return location
+        table = find_table(whole, name)
+        return None if table is None else table.metadata_location
+
+    return _ask(catalog, lambda plain: plain.metadata_location(identifier(name)), load)
 
 
 def _others_create_it(error: BaseException) -> bool:
-    """Whoever opens a new SQL catalog creates its tables; of several at once all but one are told that these exist."""
+    """Whether an SQL catalog could not be opened because another process created its tables at the same time."""
     return "already exists" in str(error)
 
 
 def check_catalog(config: Config) -> None:
-    """Refuse a config whose catalog does not exist, which is nearly always a mistyped one.
+    """Refuse a config whose catalog does not exist: nearly always it is the wrong config.
 
     Raises:
         SourceError: where it was looked for.
@@ -120,7 +138,7 @@ def check_catalog(config: Config) -> None:
 
 
 def has_catalog(config: Config) -> bool:
-    """Whether there is a catalog to open: `open_catalog` makes an SQLite one, which whoever only looks must not do."""
+    """Whether there is a catalog to open: `open_catalog` creates an SQLite one, which readers must not do."""
     return (file := sqlite_file(config)) is None or file.exists()
 
 
@@ -130,17 +148,20 @@ def sqlite_file(config: Config) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:////") else None
 
 
-def find_table(catalog: Any, name: str) -> Any | None:
-    """The table called `namespace.table`, or None.
+@overload
+def find_table(catalog: "Catalog", name: str) -> "Table | None": ...
+@overload
+def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None: ...
+def find_table(catalog: "Catalog | LightCatalog", name: str) -> ReadableTable | None:
+    """The table called `namespace.table`, or None. Tables of a `LightCatalog` can only be read.
 
     Raises:
         CatalogMismatchError: the metadata file that the catalog names is missing, or is none.
     """
-    if isinstance(catalog, LightCatalog):
-        try:
-            return catalog.plain.table(identifier(name))
-        except UnusualError:
-            return find_table(catalog.whole, name)
+    return _ask(catalog, lambda plain: plain.table(identifier(name)), lambda whole: _load_table(whole, name))
+
+
+def _load_table(catalog: "Catalog", name: str) -> ReadableTable | None:
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.exceptions import ValidationError as MalformedError
 
@@ -157,32 +178,26 @@ def find_table(catalog: Any, name: str) -> Any | None:
         ) from error
 
 
-def table_names(catalog: Any, namespace: str) -> list[str]:
-    """The tables of a namespace, without it; none if there is no such namespace."""
-    if isinstance(catalog, LightCatalog):
+def table_names(catalog: "Catalog | LightCatalog", namespace: str) -> list[str]:
+    """The names of the tables of a namespace, without the namespace; none if there is no such namespace."""
+
+    def load(whole: "Catalog") -> list[str]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
         try:
-            return [identifier(name)[-1] for name in catalog.plain.table_names(namespace)]
-        except UnusualError:
-            return table_names(catalog.whole, namespace)
-    from pyiceberg.exceptions import NoSuchNamespaceError
+            return sorted(name[-1] for name in whole.list_tables(identifier(namespace)))
+        except NoSuchNamespaceError:
+            return []
 
-    try:
-        return sorted(name[-1] for name in catalog.list_tables(identifier(namespace)))
-    except NoSuchNamespaceError:
-        return []
+    return _ask(catalog, lambda plain: [identifier(name)[-1] for name in plain.table_names(namespace)], load)
 
 
-def all_table_names(catalog: Any) -> list[str]:
+def all_table_names(catalog: "Catalog | LightCatalog") -> list[str]:
     """`namespace.table` of every table."""
-    if isinstance(catalog, LightCatalog):
-        try:
-            return catalog.plain.table_names()
-        except UnusualError:
-            return all_table_names(catalog.whole)
-    return sorted(_names_below(catalog, ()))
+    return _ask(catalog, SqliteCatalog.table_names, lambda whole: sorted(_names_below(whole, ())))
 
 
-def _names_below(catalog: Any, above: tuple[str, ...]) -> Iterator[str]:
+def _names_below(catalog: "Catalog", above: tuple[str, ...]) -> Iterator[str]:
     for namespace in catalog.list_namespaces(above):
         yield from (".".join(name) for name in catalog.list_tables(namespace))
         if len(namespace) > len(above):
@@ -190,21 +205,21 @@ def _names_below(catalog: Any, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def create_table(
-    catalog: Any,
+    catalog: "Catalog",
     name: str,
     fields: Sequence[NestedField],
     *,
     partition_by: Sequence[tuple[str, str]] = (),
     properties: Mapping[str, str] | None = None,
-) -> Any:
-    """A new, empty table; if another process was faster, its table.
+) -> "Table":
+    """Create an empty table; if another process was faster, its table is returned.
 
     Args:
         catalog: from `open_catalog`.
         name: `namespace.table`; the namespace is created.
         fields: columns; ids only have to be distinct, the catalog assigns its own.
         partition_by: (transform, column) pairs.
-        properties: beside `TABLE_PROPERTIES`.
+        properties: in addition to `TABLE_PROPERTIES`.
     """
     from pyiceberg.exceptions import TableAlreadyExistsError
     from pyiceberg.partitioning import PartitionField as CatalogField
@@ -236,8 +251,8 @@ def create_table(
         return catalog.load_table(identifier(name))
 
 
-def _make_namespace(catalog: Any, namespace: tuple[str, ...]) -> None:
-    """Make a namespace, which another thread or process may do at the same time."""
+def _make_namespace(catalog: "Catalog", namespace: tuple[str, ...]) -> None:
+    """Create a namespace, unless it exists or another thread or process creates it at the same time."""
     from pyiceberg.exceptions import NoSuchNamespaceError
 
     try:
@@ -245,8 +260,7 @@ def _make_namespace(catalog: Any, namespace: tuple[str, ...]) -> None:
     except NoSuchNamespaceError:
         try:
             catalog.create_namespace_if_not_exists(namespace)
-        except Exception:  # noqa: BLE001 - whatever it was, all is well if the namespace is there now
-            # Not every catalog says that it was there already: some pass on what their database says.
+        except Exception:  # noqa: BLE001 - some catalogs pass on the error of their database: what counts is that it exists
             catalog.load_namespace_properties(namespace)
 
 

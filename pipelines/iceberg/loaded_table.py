@@ -2,57 +2,62 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.errors import SourceError
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.metadata_swap import current_location
 from pipelines.iceberg.positions import current_snapshot
 from pipelines.iceberg.sqlite_catalog import StoredTable
 from pipelines.iceberg.storage import Storage
-from scan_core import PartitionField, PartitionSpec, Schema, Table, Type, parse_schema, places_of
+from scan_core import PartitionField, PartitionSpec, Schema, Table, TableMetadata, Type, parse_schema, places_of
 from scan_core.io import FileIOConfig, table_facts
 from scan_core.metadata import parse_metadata
 
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as CatalogTable
+    from pyiceberg.typedef import TableVersion
 
-def open_current(table: Any) -> Table:
-    """A table for scans of its current snapshot as loaded, without the cost of parsing all its other snapshots."""
+
+def open_current(table: ReadableTable) -> Table:
+    """Open a table for scans of its current snapshot, without the cost of parsing all its other snapshots."""
     facts = table_facts(table)
     if facts is None:
         raise SourceError(f"table {'.'.join(table.name())} has no metadata file")
     location, properties = facts
     if isinstance(table, StoredTable):
-        return Table(
-            table.facts,
-            location,
-            replace(table.io, places=places_of(table.facts, location, table.io, is_registered=True)),
-        )
-    metadata = table.metadata
+        return _opened(table.facts, location, table.io)
+    metadata: Any = table.metadata
     current = current_snapshot(table)
     kept = {"snapshots": [] if current is None else [current], "snapshot_log": [], "metadata_log": [], "refs": {}}
     text = metadata.model_copy(update={**kept, "statistics": [], "partition_statistics": []}).model_dump_json()
-    parsed, io = parse_metadata(text.encode(), location), FileIOConfig(properties=properties)
-    return Table(parsed, location, replace(io, places=places_of(parsed, location, io, is_registered=True)))
+    return _opened(parse_metadata(text.encode(), location), location, FileIOConfig(properties=properties))
 
 
-def refresh(table: Any) -> None:
-    """Bring a table to its current metadata; without reading it where the catalog tells that nothing has changed."""
+def _opened(facts: TableMetadata, location: str, io: FileIOConfig) -> Table:
+    return Table(facts, location, replace(io, places=places_of(facts, location, io, is_registered=True)))
+
+
+def refresh(table: "CatalogTable") -> None:
+    """Load the current metadata of a table, unless the catalog says that it has not changed."""
     if current_location(table.catalog, table.name()) != table.metadata_location:
         table.refresh()
 
 
-def storage_of(table: Any) -> Storage:
-    """Writing and reading files of a table."""
+def storage_of(table: ReadableTable) -> Storage:
+    """Access to the files of a table."""
     return Storage(FileIOConfig(properties={str(k): str(v) for k, v in table.io.properties.items()}))
 
 
-def current_schema(table: Any) -> Schema:
+def current_schema(table: "ReadableTable | CatalogTable") -> Schema:
     """The table's current schema."""
     if isinstance(table, StoredTable):
         return table.facts.schema
-    return parse_schema(json.loads(table.schema().model_dump_json()))
+    loaded: Any = table
+    return parse_schema(json.loads(loaded.schema().model_dump_json()))
 
 
-def specs_of(table: Any) -> dict[int, PartitionSpec]:
+def specs_of(table: "CatalogTable") -> dict[int, PartitionSpec]:
     """All partition specs of a table, by id."""
     return {
         spec_id: PartitionSpec(
@@ -63,8 +68,8 @@ def specs_of(table: Any) -> dict[int, PartitionSpec]:
     }
 
 
-def source_types(table: Any) -> dict[int, Type]:
-    """Type of every field of every schema of a table, the newest winning."""
+def source_types(table: "CatalogTable") -> dict[int, Type]:
+    """Type of every field of every schema of a table; that of the newest schema that has it."""
     types: dict[int, Type] = {}
     for schema in sorted(table.metadata.schemas, key=lambda s: s.schema_id):
         if any(spec.fields for spec in table.metadata.partition_specs):
@@ -73,29 +78,29 @@ def source_types(table: Any) -> dict[int, Type]:
     return types
 
 
-def data_location(table: Any) -> str:
+def data_location(table: "CatalogTable") -> str:
     """The folder for data and delete files."""
     return str(table.properties.get("write.data.path") or f"{table.location().rstrip('/')}/data").rstrip("/")
 
 
-def metadata_location(table: Any) -> str:
-    """The folder for manifests."""
+def metadata_location(table: "CatalogTable") -> str:
+    """The folder for metadata files and manifests."""
     return str(table.properties.get("write.metadata.path") or f"{table.location().rstrip('/')}/metadata").rstrip("/")
 
 
-def check_writable(table: Any) -> None:
+def check_writable(table: ReadableTable) -> None:
     """Refuse tables whose format version the writer does not know.
 
     Raises:
-        SourceError: a v1 table has no delete files, v3 needs row ids.
+        SourceError: tables of version 1 have no delete files, those of version 3 need row ids.
     """
     version = table.format_version
     if version != 2:
         raise SourceError(f"table {'.'.join(table.name())} has format version {version}; only version 2 is written")
 
 
-def upgrade(table: Any, version: int) -> None:
-    """Bring a table to a later format version."""
+def upgrade(table: "CatalogTable", version: int) -> None:
+    """Upgrade a table to a later format version."""
     with table.transaction() as change:
-        change.upgrade_table_version(version)
+        change.upgrade_table_version(cast("TableVersion", version))
     table.refresh()

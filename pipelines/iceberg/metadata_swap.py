@@ -1,7 +1,7 @@
 """Adds a snapshot to the metadata of a table and makes it current in a SQL catalog.
 
-Edits the JSON of the metadata, so that the cost hardly grows with the number of snapshots. If another writer was
-first, nothing is changed; retries are in `commit.py`.
+It edits the JSON of the metadata, so that the cost hardly grows with the number of snapshots. If another writer was
+faster, nothing is changed; retries are in `commit.py`.
 """
 
 import threading
@@ -9,7 +9,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -17,9 +17,15 @@ from pipelines.config.values import KEEP_SNAPSHOTS
 from pipelines.iceberg.positions import POSITION_PROPERTIES
 from pipelines.iceberg.storage import Storage
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
-def current_location(catalog: Any, identifier: tuple[str, ...]) -> str | None:
-    """The current metadata file of a table; None for other catalogs, and if there is no such table."""
+
+def current_location(catalog: "Catalog", identifier: tuple[str, ...]) -> str | None:
+    """The current metadata file of a table in a SQL catalog; None in other catalogs, and if there is no such table."""
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
     if type(catalog) is not SqlCatalog:
@@ -32,8 +38,8 @@ def current_location(catalog: Any, identifier: tuple[str, ...]) -> str | None:
     return None if found is None else str(found)
 
 
-def swap_location(catalog: Any, identifier: tuple[str, ...], old: str, new: str) -> bool | None:
-    """Make `new` the current metadata file if `old` still is; False if not, None for other catalogs."""
+def swap_location(catalog: "Catalog", identifier: tuple[str, ...], old: str, new: str) -> bool | None:
+    """Make `new` the current metadata file if `old` still is; False if not, None in catalogs that are not SQL ones."""
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 
     if type(catalog) is not SqlCatalog:
@@ -49,14 +55,14 @@ def swap_location(catalog: Any, identifier: tuple[str, ...], old: str, new: str)
         return bool(connection.execute(statement).rowcount == 1)
 
 
-def can_swap(catalog: Any) -> bool:
-    """Whether a catalog is a SQL catalog whose dialect tells how many rows an update met."""
+def can_swap(catalog: "Catalog") -> bool:
+    """Whether a catalog is a SQL catalog whose database reports how many rows an update matched."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     return type(catalog) is SqlCatalog and bool(catalog.engine.dialect.supports_sane_rowcount)
 
 
-def _row(catalog: Any, identifier: tuple[str, ...]) -> tuple[Any, ...]:
+def _row(catalog: "SqlCatalog", identifier: tuple[str, ...]) -> tuple[Any, ...]:
     from pyiceberg.catalog.sql import IcebergTables
 
     return (
@@ -76,13 +82,13 @@ CACHED_DOCUMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """Metadata as JSON: snapshots by id as printed, everything else as objects."""
+    """Metadata as JSON: snapshots by id as text, everything else as objects."""
 
     rest: Mapping[str, Any]
     snapshots: Mapping[int, bytes]
 
-    def printed(self) -> bytes:
-        """The whole document; copied together once, for a thousand snapshots are a megabyte."""
+    def text(self) -> bytes:
+        """The whole document, joined once: a thousand snapshots are a megabyte."""
         head = orjson.dumps({**self.rest, "snapshots": []}).removesuffix(b"]}")
         return b"".join((head, b",".join(self.snapshots.values()), b"]}"))
 
@@ -92,17 +98,17 @@ _lock = threading.Lock()
 """Tables are committed by several threads."""
 
 
-def supports(table: Any) -> bool:
+def supports(table: "Table") -> bool:
     """Whether `swap_snapshot` can commit to this table."""
     location = str(table.metadata_location)
     return can_swap(table.catalog) and location.endswith(SUFFIX) and not location.endswith(".gz" + SUFFIX)
 
 
-def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
-    """Add a snapshot as the new head of `main` and make `table` show it; False if another writer was faster.
+def swap_snapshot(table: "Table", snapshot: Mapping[str, Any], storage: Storage, folder: str) -> bool:
+    """Add a snapshot as the new head of `main` and update `table`; False if another writer was faster.
 
     Args:
-        table: at the metadata that the snapshot builds upon.
+        table: with the metadata that the snapshot builds upon.
         snapshot: as the metadata JSON has it.
         storage: of the table.
         folder: for metadata files.
@@ -111,8 +117,8 @@ def swap_snapshot(table: Any, snapshot: Mapping[str, Any], storage: Storage, fol
     document = _document(base, storage)
     expired = _expired(document, table, snapshot)
     changed = _with_snapshot(document, snapshot, base, expired)
-    location = f"{folder}/{_version(base) + 1:05d}-{uuid.uuid4()}{SUFFIX}"
-    storage.write(location, changed.printed())
+    location = f"{folder}/{next_version(base):05d}-{uuid.uuid4()}{SUFFIX}"
+    storage.write(location, changed.text())
     if not swap_location(table.catalog, table.name(), base, location):
         storage.remove([location])
         return False
@@ -148,20 +154,17 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, 
     rest, number, time = document.rest, snapshot["snapshot-id"], snapshot["timestamp-ms"]
     refs = rest.get("refs") or {}
     main = {"type": "branch", **refs.get("main", {}), "snapshot-id": number}
-    properties = rest.get("properties") or {}
-    kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
     history = [*(rest.get("snapshot-log") or []), {"snapshot-id": number, "timestamp-ms": time}]
-    if expired:  # history before a gap would be wrong: it goes with the last one that expired
+    if expired:  # a history with a gap would be wrong: it is kept only from behind the last expired snapshot on
         last = max((place for place, entry in enumerate(history) if entry["snapshot-id"] in expired), default=-1)
         history = history[last + 1 :]
-    files = [*(rest.get("metadata-log") or []), {"metadata-file": base, "timestamp-ms": rest["last-updated-ms"]}]
     changes = {
         "last-sequence-number": snapshot["sequence-number"],
         "last-updated-ms": time,
         "current-snapshot-id": number,
         "refs": {**refs, "main": main},
         "snapshot-log": history,
-        "metadata-log": files[-kept:],
+        "metadata-log": metadata_log(rest, base),
     }
     snapshots = document.snapshots
     if expired:
@@ -169,10 +172,19 @@ def _with_snapshot(document: _Document, snapshot: Mapping[str, Any], base: str, 
     return _Document({**rest, **changes}, {**snapshots, number: orjson.dumps(snapshot)})
 
 
-def _expired(document: _Document, table: Any, snapshot: Mapping[str, Any]) -> frozenset[int]:
+def metadata_log(document: Mapping[str, Any], base: str) -> list[Any]:
+    """The metadata log of the version that follows a document, which is in the file `base`."""
+    properties = document.get("properties") or {}
+    kept = max(1, int(properties.get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
+    newest = {"metadata-file": base, "timestamp-ms": document["last-updated-ms"]}
+    return [*(document.get("metadata-log") or []), newest][-kept:]
+
+
+def _expired(document: _Document, table: "Table", snapshot: Mapping[str, Any]) -> frozenset[int]:
     """The oldest snapshots beyond the number to keep.
 
-    Heads of refs stay, and last carriers of a position with the way to them: it is found from parent to parent.
+    Heads of branches and tags stay, and so does the last snapshot that has a position with all between it and the head:
+    positions are looked up from parent to parent.
     """
     wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
     excess = 0 if wanted is None else len(document.snapshots) + 1 - max(1, int(wanted))
@@ -200,8 +212,10 @@ def _remove_old_metadata(before: _Document, after: _Document, storage: Storage) 
     )
 
 
-def _shown(metadata: Any, document: _Document, snapshot: Mapping[str, Any], expired: frozenset[int]) -> Any:
-    """PyIceberg's view of the new metadata, sharing whatever has not changed."""
+def _shown(
+    metadata: "TableMetadata", document: _Document, snapshot: Mapping[str, Any], expired: frozenset[int]
+) -> "TableMetadata":
+    """The new metadata as PyIceberg has it, sharing whatever has not changed."""
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot, SnapshotLogEntry
 
@@ -228,7 +242,7 @@ def _shown(metadata: Any, document: _Document, snapshot: Mapping[str, Any], expi
     )
 
 
-def _version(location: str) -> int:
-    """The number at the start of a metadata file's name; -1 if it has none, as PyIceberg counts."""
-    digits = location.rsplit("/", 1)[-1].partition("-")[0].removeprefix("v")
-    return int(digits) if digits.isdigit() else -1
+def next_version(location: str) -> int:
+    """The number of the metadata file that follows the one at `location`; 0 if its name has none, as PyIceberg counts."""
+    digits = location.rpartition("/")[2].removeprefix("v").partition("-")[0].partition(".")[0]
+    return int(digits) + 1 if digits.isdigit() else 0

@@ -5,8 +5,8 @@ Commits write them and every part of the pipelines reads them here.
 
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.storage import Storage
 
 POSITION = "nevermore.position"
@@ -20,9 +20,9 @@ LOG_SNAPSHOT = "nevermore.change-log-snapshot"
 LOG_ORDINAL = "nevermore.change-log-ordinal"
 """Of a mirror: the last ordinal applied."""
 ATOMIC = "nevermore.atomic"
-"""Of a change log: what the snapshot appended ends with a transaction of the source, and is applied as a whole."""
+"""Of a change log: the changes of the snapshot end with a transaction of the source, and are applied as a whole."""
 ORDER_REACHED = "nevermore.order-reached"
-"""Of a change log whose changes are ordered by payload columns: the highest place it holds."""
+"""Of a change log whose changes are ordered by payload columns: their highest value in it."""
 ORDER_BY = "nevermore.order-by"
 """Of such a log: the columns."""
 POSITION_PROPERTIES = (
@@ -34,15 +34,15 @@ POSITION_PROPERTIES = (
     ORDER_REACHED,
     ORDER_BY,
 )
-"""What maintenance copies forward, and expiry never loses the last carrier of."""
+"""What maintenance copies to its snapshots; the last snapshot that has one of them never expires."""
 
-LONGEST_INLINE = 4096
+MAX_INLINE = 4096
 """Characters of a position in a summary: metadata files repeat every summary."""
 
 
 def position_properties(position: str, folder: str, storage: Storage) -> dict[str, str]:
     """The summary properties that carry a position; a long one goes to a file in `folder`."""
-    if len(position) <= LONGEST_INLINE:
+    if len(position) <= MAX_INLINE:
         return {POSITION: position}
     path = f"{folder}/position-{uuid.uuid4()}.txt"
     storage.write(path, position.encode())
@@ -56,13 +56,13 @@ def position_in(summary: Mapping[str, str], storage: Storage) -> str | None:
     return summary.get(POSITION)
 
 
-def ancestors(table: Any) -> Iterator[Any]:
+def ancestors(table: ReadableTable) -> Iterator[ReadableSnapshot]:
     """The current snapshot and its ancestors, as far as the table still has them, newest first.
 
-    Whoever looks at the newest only does not pay for all that are kept: parents stand before their children.
+    Reading only the newest costs little, however many are kept, as parents come before their children.
     """
     wanted = table.metadata.current_snapshot_id
-    passed: dict[int, Any] = {}
+    passed: dict[int, ReadableSnapshot] = {}
     for snapshot in reversed(table.metadata.snapshots):
         if snapshot.snapshot_id == wanted:
             yield snapshot
@@ -74,12 +74,12 @@ def ancestors(table: Any) -> Iterator[Any]:
         wanted = found.parent_snapshot_id
 
 
-def current_snapshot(table: Any) -> Any | None:
-    """The current snapshot; PyIceberg looks for it from the oldest on."""
+def current_snapshot(table: ReadableTable) -> ReadableSnapshot | None:
+    """The current snapshot; PyIceberg itself would search for it from the oldest on."""
     return next(ancestors(table), None)
 
 
-def newest_property(table: Any, name: str) -> str | None:
+def newest_property(table: ReadableTable, name: str) -> str | None:
     """The value of a summary property in the newest ancestor that has it (rule 29)."""
     for snapshot in ancestors(table):
         value = snapshot.summary[name] if snapshot.summary is not None else None

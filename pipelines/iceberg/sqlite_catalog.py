@@ -1,8 +1,8 @@
-"""Looks tables up in an SQLite catalog without PyIceberg, whose import costs more than most commands that only look.
+"""Reads tables of an SQLite catalog without PyIceberg, whose import costs more than most commands that only read.
 
-Reads what is as usual and nothing else: whatever is not (another layout of the catalog, a locked or damaged file,
-settings of PyIceberg's own, metadata that is remote, compressed or malformed) raises `UnusualError`, and the caller
-asks PyIceberg, which reports what is wrong with it.
+Whatever is unusual (another layout of the catalog, a locked or damaged file, PyIceberg's own settings, metadata that is
+remote, compressed or malformed) raises `UnusualError`, and the caller asks PyIceberg, which reports what is wrong with it.
+The classes have the names and members of PyIceberg's, as `interfaces.py` describes them.
 """
 
 import os
@@ -29,7 +29,7 @@ _LOCK_SECONDS = 5.0
 
 
 class UnusualError(Exception):
-    """Only PyIceberg can tell; never shown to a user."""
+    """Something that PyIceberg must be asked about; never shown to a user."""
 
 
 class Operation(Enum):
@@ -74,13 +74,13 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table of the catalog, to look at: what readers use of a PyIceberg table, under the same names.
+    """A table of the catalog, for reading.
 
     Attributes:
         metadata_location: the metadata file that the catalog names.
-        metadata: what it says.
+        metadata: its content.
         io: with the FileIO properties.
-        facts: the metadata as scans want it.
+        facts: the metadata as scans need it.
         identifier: namespace and name.
     """
 
@@ -92,7 +92,7 @@ class StoredTable:
 
     @property
     def format_version(self) -> int:
-        """Of the Iceberg specification."""
+        """Version of the Iceberg specification."""
         return self.facts.format_version
 
     def name(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class SqliteCatalog:
-    """An SQLite catalog, to look at.
+    """An SQLite catalog, for reading.
 
     Attributes:
         name: of the catalog; one file may hold several.
@@ -193,7 +193,7 @@ class SqliteCatalog:
 
 
 def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> SqliteCatalog | None:
-    """The catalog in an SQLite file; None where PyIceberg may see another one, or would make it.
+    """The catalog in an SQLite file; None where PyIceberg might read another one, or would create it.
 
     Args:
         name: of the catalog.
@@ -207,7 +207,7 @@ def sqlite_catalog(name: str, file: Path, properties: Mapping[str, str]) -> Sqli
 
 
 def _has_own_settings() -> bool:
-    """Whether PyIceberg is configured beside the config at hand, by a file or the environment."""
+    """Whether PyIceberg has settings of its own, in a file or the environment."""
     folders = filter(None, (os.environ.get("PYICEBERG_HOME"), str(Path.home()), "."))
     return any(name.upper().startswith("PYICEBERG_") for name in os.environ) or any(
         Path(folder, _OWN_SETTINGS).exists() for folder in folders

@@ -1,8 +1,6 @@
-"""Writes, reads and removes whole files of a table.
+"""Writes, reads and removes whole files of a table: local ones directly, all others through their file system.
 
-Local files are accessed directly, all others through their file system.
-
-Named places at which tests end a run, chosen with NEVERMORE_CRASH_AT.
+Also names the places at which tests end a run, chosen with NEVERMORE_CRASH_AT.
 """
 
 import os
@@ -25,7 +23,7 @@ _reached: Counter[str] = Counter()
 
 
 def reached(point: CrashPoint) -> None:
-    """Tell that the run is at `point`."""
+    """End the process if NEVERMORE_CRASH_AT asks for it at this point."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return
@@ -43,7 +41,7 @@ class Storage:
     _folders: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def open_output(self, path: str) -> pa.NativeFile:
-        """A new file, opened for writing; the caller closes it."""
+        """Open a new file for writing; the caller closes it."""
         location = parse_location(path)
         if not location.is_local:
             remote, inner = filesystem(location, self.io.properties)
@@ -55,7 +53,7 @@ class Storage:
         return pa.OSFile(location.path, "wb")
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """A file, opened for reading at any place; the caller closes it."""
+        """Open a file for random access; the caller closes it."""
         location = parse_location(path)
         if location.is_local:
             return pa.OSFile(location.path, "rb")
@@ -63,7 +61,7 @@ class Storage:
         return remote.open_input_file(inner)
 
     def write(self, path: str, data: bytes) -> None:
-        """A new file with these bytes."""
+        """Write a new file."""
         with self.open_output(path) as sink:
             sink.write(data)
 
@@ -73,27 +71,19 @@ class Storage:
 
     def files_in(self, folder: str) -> list[str]:
         """Paths of the files directly in a folder; none if it does not exist."""
-        location = parse_location(folder)
-        if location.is_local:
-            if not os.path.isdir(location.path):  # noqa: PTH112 - a path, not an object, is at hand
-                return []
-            with os.scandir(location.path) as entries:
-                return [f"{folder}/{entry.name}" for entry in entries if entry.is_file()]
-        from pyarrow import fs
-
-        remote, inner = filesystem(location, self.io.properties)
-        found = remote.get_file_info(fs.FileSelector(inner, allow_not_found=True))
-        return [f"{folder}/{info.base_name}" for info in found if info.is_file]
+        return self._list(folder, recursive=False)
 
     def files_below(self, folder: str) -> list[str]:
         """Paths of the files in a folder and in all folders in it; none if it does not exist."""
-        location = parse_location(folder)
-        if location.is_local:
-            return [f"{at}/{name}" for at, _, names in os.walk(location.path) for name in names]
+        return self._list(folder, recursive=True)
+
+    def _list(self, folder: str, *, recursive: bool) -> list[str]:
         from pyarrow import fs
 
-        remote, inner = filesystem(location, self.io.properties)
-        found = remote.get_file_info(fs.FileSelector(inner, allow_not_found=True, recursive=True))
+        location = parse_location(folder)
+        files = fs.LocalFileSystem(), location.path
+        system, inner = files if location.is_local else filesystem(location, self.io.properties)
+        found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True, recursive=recursive))
         return [folder + info.path.removeprefix(inner) for info in found if info.is_file]
 
     def remove(self, paths: Iterable[str]) -> None:
