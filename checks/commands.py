@@ -53,7 +53,7 @@ def check(
     for name in tables or ():
         if name not in settings.published:
             settings.table(name)
-        if find_table(catalog, name) is None:
+        if catalog is None or find_table(catalog, name) is None:
             raise SourceError(f"there is no table {name} to check yet: ingest or publish it first")
     passed = True
     for name in tables or (*settings.tables, *settings.published):

@@ -181,7 +181,7 @@ class ChangeLog:
         self.name = name
         self._catalog = catalog
         self._options = options
-        self.table: Any | None = find_table(catalog, name)
+        self.table: Any = find_table(catalog, name)
         self._read_state()
 
     def _read_state(self) -> None:
@@ -193,7 +193,7 @@ class ChangeLog:
         check_writable(self.table)
         storage = storage_of(self.table)
         for snapshot in positions.ancestors(self.table):
-            self.position = positions.position_in(snapshot.summary.additional_properties, storage)
+            self.position = positions.position_in(positions.summary_properties(snapshot), storage)
             if self.position is not None:
                 break
         ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)

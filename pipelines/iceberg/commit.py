@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from pipelines import own_version
 from pipelines.errors import CommitConflictError, CommitUnknownError
@@ -27,6 +27,7 @@ from scan_core import PartitionSpec, Schema
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadataV2
 
 ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
@@ -269,6 +270,11 @@ class RowDelta:
         """Where files of this commit go, in the schema of this commit."""
         return WriteTarget(self.schema, data_location(self.table), self.storage, self._options)
 
+    @property
+    def base_columns(self) -> list[str]:
+        """Names of the columns that the table had before this commit."""
+        return [f.name for f in self.table.schema().fields]
+
     def evolve(self, schema: Schema) -> None:
         """Make `schema` the table's current one, with this commit. Its new fields have ids above all others.
 
@@ -367,7 +373,7 @@ class RowDelta:
     ) -> tuple[dict[str, Any], Committed]:
         """Write the manifests; the snapshot as table metadata has it."""
         storage.reached("after-files")
-        metadata = self.table.metadata
+        metadata = cast("TableMetadataV2", self.table.metadata)
         snapshot_id = metadata.new_snapshot_id()
         sequence_number = metadata.last_sequence_number + 1
         base = next((s for s in reversed(metadata.snapshots) if s.snapshot_id == self.base_snapshot_id), None)

@@ -79,10 +79,14 @@ def current_snapshot(table: ReadableTable) -> ReadableSnapshot | None:
     return next(ancestors(table), None)
 
 
+def summary_properties(snapshot: ReadableSnapshot | None) -> Mapping[str, str]:
+    """The properties in a snapshot's summary; none for no snapshot, or one without summary."""
+    return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+
+
 def newest_property(table: ReadableTable, name: str) -> str | None:
     """The value of a summary property in the newest ancestor that has it (rule 29)."""
     for snapshot in ancestors(table):
-        value = snapshot.summary[name] if snapshot.summary is not None else None
-        if value is not None:
+        if (value := summary_properties(snapshot).get(name)) is not None:
             return str(value)
     return None

@@ -1,4 +1,4 @@
-"""Brings rows into the form of a table: its columns, types and field ids, its sort order and its partitions."""
+"""Converts rows to the columns, types and field ids of a table, sorts them and splits them by partition."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,14 +53,19 @@ def conform(rows: pa.Table, schema: Schema) -> pa.Table:
 
 
 def member(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """A member of structs by its name, whatever that is: Arrow takes one that begins with a point for a path."""
+    """A member of structs by its name. It is found by index, as Arrow reads a name that begins with a dot as a path."""
     return pc.struct_field(structs, [structs.type.get_field_index(name)])
 
 
 def distinct_rows(rows: pa.Table) -> pa.Table:
-    """Each row once. Columns are found by place: Arrow takes a name that begins with a point for a path."""
+    """Each row once. Columns are renamed meanwhile, as Arrow reads a name that begins with a dot as a path."""
     labels = [f"c{i}" for i in range(rows.num_columns)]
     return rows.rename_columns(labels).group_by(labels).aggregate([]).rename_columns(rows.column_names)
+
+
+def single_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; `combine_chunks` gives a chunked one for structs that are empty or large."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def without_extensions(rows: pa.Table) -> pa.Table:
@@ -151,7 +156,7 @@ def _shaped_struct(array: pa.StructArray, members: tuple[NestedField, ...], path
 
 
 def _dense_offsets(array: pa.Array) -> pa.Array:
-    """Offsets into `array.flatten()`, which leaves out what lies under NULL lists."""
+    """Offsets into `array.flatten()`, which omits the values under NULL lists."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
@@ -201,14 +206,14 @@ def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     keys = rows.select(list(names))
     if keys.num_columns == 1 and _is_ascending(keys.column(0)):
         return rows
-    # By place: Arrow takes a name that begins with a point for a path.
+    # Renamed, as Arrow reads a name that begins with a dot as a path.
     plain = keys.cast(pa.schema([pa.field(f.name, _sortable(f.type)) for f in keys.schema]))
     labels = [f"c{i}" for i in range(keys.num_columns)]
     return rows.take(pc.sort_indices(plain.rename_columns(labels), [(label, "ascending") for label in labels]))
 
 
 def _is_ascending(column: pa.ChunkedArray) -> bool:
-    """Whether integers come in order already, as keys that a source counts up do; False for all else."""
+    """Whether integers are sorted already, as ascending keys of a source are; False for all other types."""
     if column.null_count or not pa.types.is_integer(column.type):
         return False
     values = column.to_numpy()
@@ -220,13 +225,13 @@ def _sortable(kind: pa.DataType) -> pa.DataType:
 
 
 _WIDE = Context(prec=76)
-_LONGEST_FOLDER_NAME = 80
-"""Of one partition value; a longer one is cut, since folders mean nothing to Iceberg."""
+_MAX_FOLDER_NAME = 80
+"""Characters of a partition value; longer ones are cut, as folders mean nothing to Iceberg."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionedRows:
-    """Rows of one partition. `values` are in the physical form of manifests; `folder` is for people."""
+    """Rows of one partition. `values` are in the physical form of manifests; `folder` is only for people."""
 
     values: tuple[Any, ...]
     folder: str
@@ -237,7 +242,7 @@ def partition_types(spec: PartitionSpec, types: Mapping[int, Type]) -> tuple[Pri
     """Result types of the fields of a spec; `types` gives the type of each source column by field id."""
     found = []
     for f in spec.fields:
-        source = types.get(f.source_id, PrimitiveType("string"))  # a dropped source: only void is left of it
+        source = types.get(f.source_id, PrimitiveType("string"))  # of a dropped column, only void is left
         result = parse_transform(f.transform).result_type(source)
         if not isinstance(result, PrimitiveType):
             raise TypeError(f"partition field {f.name} of type {result}")
@@ -261,7 +266,7 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
         values = tuple(_physical(c[row], c.type) for c in columns)
         part = rows if one_group else rows.take(pa.array(order[start:end]))
         names = (
-            f"{quote_plus(f.name)[:_LONGEST_FOLDER_NAME]}={_folder_name(c[row])}"
+            f"{quote_plus(f.name)[:_MAX_FOLDER_NAME]}={_folder_name(c[row])}"
             for f, c in zip(spec.fields, columns, strict=True)
         )
         yield PartitionedRows(values, "/".join(names), part)
@@ -269,9 +274,7 @@ def split_by_partition(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> I
 
 def _partition_column(rows: pa.Table, schema: Schema, source_id: int, transform: str) -> pa.Array:
     name = schema.field(source_id).name
-    column = rows.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    column = single_array(rows.column(name))
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return parse_transform(transform).apply(column, schema.field(source_id).type)
@@ -320,4 +323,4 @@ def _folder_name(value: pa.Scalar) -> str:
         return "null"
     plain = value.as_py()
     text = plain.hex() if isinstance(plain, bytes) else str(plain)
-    return quote_plus(text)[:_LONGEST_FOLDER_NAME]
+    return quote_plus(text)[:_MAX_FOLDER_NAME]

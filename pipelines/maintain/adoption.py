@@ -1,11 +1,11 @@
-"""A table that others made becomes a mirror: checked first, then told from which change of its log on it is kept.
+"""Makes an existing table a mirror: checks it, then records from which change of its log on it is maintained.
 
 Its rows, ids, specs and sort orders stay as they are. From then on it is written like any other mirror.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -20,7 +20,11 @@ from pipelines.iceberg.row_shape import without_extensions
 from pipelines.iceberg.table_writer import check_key
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, partition_text, shape_properties
 
-SHOWN_KEYS = 20
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+MAX_SHOWN_KEYS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Adopted:
         num_rows: it had.
         key: columns that identify a row.
         applied_ordinal: of the change log; later changes will be applied.
-        snapshot_id: that tells it.
+        snapshot_id: of the commit that records it.
     """
 
     table: str
@@ -42,7 +46,9 @@ class Adopted:
     snapshot_id: int
 
 
-def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, upgrade_format: bool = False) -> Adopted:
+def adopt(
+    catalog: "Catalog", config: Config, name: str, *, skip_log: bool = False, upgrade_format: bool = False
+) -> Adopted:
     """Make an existing table a mirror.
 
     Args:
@@ -88,7 +94,7 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
         if log.snapshot_id is not None:
             reached[positions.LOG_SNAPSHOT] = str(log.snapshot_id)
         delta = RowDelta(table)
-        # with the commit that follows it, so that it is the snapshot whose rows the first change meets
+        # Set with this commit, so that it names the snapshot whose rows the first change applies to.
         adopted = str(table.metadata.current_snapshot_id or "")
         delta.set_properties({ADOPTED_SNAPSHOT: adopted, ADOPTED_ORDINAL: str(ordinal)})
         return delta.commit([], reached, operation="append").snapshot_id
@@ -96,7 +102,7 @@ def adopt(catalog: Any, config: Config, name: str, *, skip_log: bool = False, up
     return Adopted(name, num_rows, key, ordinal, retry_conflicts(attempt))
 
 
-def _check_version(table: Any, name: str, *, upgrade_format: bool) -> None:
+def _check_version(table: "Table", name: str, *, upgrade_format: bool) -> None:
     if table.format_version == 1 and not upgrade_format:
         raise SourceError(
             f"{name} has format version 1, which has no delete files; --upgrade makes it version 2, which readers of "
@@ -106,7 +112,7 @@ def _check_version(table: Any, name: str, *, upgrade_format: bool) -> None:
         raise SourceError(f"{name} has format version {table.format_version}; only version 2 is written")
 
 
-def _key(table: Any, name: str, settings: TableConfig) -> tuple[str, ...]:
+def _key(table: "Table", name: str, settings: TableConfig) -> tuple[str, ...]:
     if settings.identity == "full":
         return ()
     schema = current_schema(table)
@@ -118,7 +124,7 @@ def _key(table: Any, name: str, settings: TableConfig) -> tuple[str, ...]:
     return tuple(key)
 
 
-def _check_partitioning(table: Any, name: str, settings: TableConfig) -> None:
+def _check_partitioning(table: "Table", name: str, settings: TableConfig) -> None:
     schema = table.schema()
     fields = [f"{f.transform}({schema.find_column_name(f.source_id)})" for f in table.spec().fields]
     own = ", ".join(text for text in fields if not text.startswith("void("))
@@ -129,17 +135,17 @@ def _check_partitioning(table: Any, name: str, settings: TableConfig) -> None:
         )
 
 
-def _check_rows(table: Any, name: str, key: Sequence[str]) -> int:
-    """How many rows there are; a key that several of them share would lose all but one with its next change."""
+def _check_rows(table: "Table", name: str, key: Sequence[str]) -> int:
+    """The number of rows. A key with several rows is refused: its next change would delete all but one of them."""
     scan = open_current(table).scan()
     if not key:
         return int(scan.count())
     keys = without_extensions(scan.select(*key).to_table())
-    labels = [f"c{i}" for i in range(len(key))]  # Arrow takes a name that begins with a point for a path
+    labels = [f"c{i}" for i in range(len(key))]  # Arrow reads a name that begins with a dot as a path
     counted = keys.select(list(key)).rename_columns(labels).group_by(labels).aggregate([([], "count_all")])
     shared = counted.filter(pc.greater(counted.column("count_all"), 1))
     if shared.num_rows:
-        shown = ", ".join(_shown(row) for row in shared.select(labels).slice(0, SHOWN_KEYS).to_pylist())
+        shown = ", ".join(_shown(row) for row in shared.select(labels).slice(0, MAX_SHOWN_KEYS).to_pylist())
         raise SourceError(
             f"{name} has {shared.num_rows:,} keys ({', '.join(key)}) with several rows, so they identify no row; "
             f"declare another key, or identity: full. Keys: {shown}"

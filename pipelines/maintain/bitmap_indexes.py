@@ -1,4 +1,7 @@
-"""Bitmap indexes of a table: which columns and files get one, how they are built, and the commit of their statistics."""
+"""Builds bitmap indexes of a table's columns and commits them as statistics.
+
+A statistics file has one blob for each data file and column. Blobs that exist already are copied, never rebuilt.
+"""
 
 import os
 import re
@@ -10,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +26,7 @@ import scan_core
 from pipelines.errors import CommitConflictError, ConfigError, SourceError
 from pipelines.iceberg.commit import retry_conflicts
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
-from pipelines.iceberg.metadata_swap import (
-    DEFAULT_PREVIOUS_VERSIONS,
-    PREVIOUS_VERSIONS,
-    SUFFIX,
-    supports,
-    swap_location,
-)
+from pipelines.iceberg.metadata_swap import SUFFIX, metadata_log, next_version, supports, swap_location
 from pipelines.iceberg.storage import Storage
 from scan_core import (
     DataFile,
@@ -71,6 +68,9 @@ from scan_core.bitmaps import (
 )
 from scan_core.io import FileIOConfig, exists, parse_location, read_bytes
 
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as CatalogTable
+
 _VERSIONED = re.compile(r"v(\d+)\.metadata\.json")
 _HINT = "version-hint.text"
 
@@ -98,15 +98,15 @@ class StatisticsTarget(Protocol):
         ...
 
 
-def statistics_target(table: Any) -> StatisticsTarget:
-    """The target of a PyIceberg table, or of a path without catalog."""
+def statistics_target(table: "CatalogTable | str") -> StatisticsTarget:
+    """The target for a PyIceberg table, or for the location of a table without catalog."""
     return PathTarget(table) if isinstance(table, str) else CatalogTarget(table)
 
 
 class CatalogTarget:
     """A table of a catalog."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: "CatalogTable") -> None:
         self._table = table
         self.storage = storage_of(table)
 
@@ -121,10 +121,10 @@ class CatalogTarget:
         return scan_core.open_table(self._table)
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """By a swap of the catalog's pointer, or by a request to the catalog."""
+        """Swap the catalog's pointer, or ask the catalog."""
         if supports(self._table):
             document = with_statistics(orjson.loads(self.storage.read(base.metadata_path)), entry, base.metadata_path)
-            path = f"{self.folder}/{_next_version(base.metadata_path):05d}-{uuid.uuid4()}{SUFFIX}"
+            path = f"{self.folder}/{next_version(base.metadata_path):05d}-{uuid.uuid4()}{SUFFIX}"
             self.storage.write(path, orjson.dumps(document))
             if not swap_location(self._table.catalog, self._table.name(), base.metadata_path, path):
                 self.storage.remove([path])
@@ -133,7 +133,7 @@ class CatalogTarget:
         self._ask_catalog(base, entry)
 
     def _ask_catalog(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """No requirement of the REST catalog specification covers statistics: looked at just before."""
+        """Ask the catalog. No requirement of its specification covers statistics, so they are compared just before."""
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.statistics import StatisticsFile
 
@@ -146,12 +146,12 @@ class CatalogTarget:
         except CommitFailedException as error:
             now = _entry_of(self.load(), snapshot_id)
             if now is not None and now["statistics-path"] == entry["statistics-path"]:
-                return  # a proxy has repeated a request that was done
+                return  # a proxy has repeated a request that had succeeded
             raise CommitConflictError(f"another writer changed {'.'.join(self._table.name())}: {error}") from error
 
 
 class PathTarget:
-    """A table without catalog: whoever creates the next `vN.metadata.json` has committed (the Hadoop catalog's way)."""
+    """A table without catalog: creating the next `vN.metadata.json` is the commit, as in the Hadoop catalog."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -159,7 +159,7 @@ class PathTarget:
 
     @property
     def folder(self) -> str:
-        """Where the newest metadata file is."""
+        """The folder of the newest metadata file."""
         return self.load().metadata_path.rpartition("/")[0]
 
     def load(self) -> Table:
@@ -180,10 +180,10 @@ class PathTarget:
         return table
 
     def set_statistics(self, base: Table, entry: Mapping[str, Any]) -> None:
-        """By creating the next version, which fails if another writer has."""
+        """Create the next version of the metadata, which fails if another writer has created it."""
         base_path = Path(parse_location(base.metadata_path).path)
         document = with_statistics(orjson.loads(base_path.read_bytes()), entry, base.metadata_path)
-        version = _next_version(base.metadata_path)
+        version = next_version(base.metadata_path)
         path = base_path.with_name(f"v{version}{SUFFIX}")
         scratch = base_path.with_name(f"{uuid.uuid4()}.tmp")
         scratch.write_bytes(orjson.dumps(document))
@@ -199,16 +199,11 @@ class PathTarget:
 
 
 def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: str) -> dict[str, Any]:
-    """A metadata document with `entry` as the only statistics entry of its snapshot, as the version after `base`.
+    """The version after a metadata document, which is in the file `base`, with `entry` for its snapshot.
 
-    Indexes registered for snapshots that have expired since go: `entry` has carried over what is of use.
+    Our entries for snapshots that have expired are dropped: the file of `entry` has all indexes that are still of use.
     """
     now = max(time.time_ns() // 1_000_000, int(document["last-updated-ms"]))
-    kept = max(1, int((document.get("properties") or {}).get(PREVIOUS_VERSIONS, DEFAULT_PREVIOUS_VERSIONS)))
-    files = [
-        *(document.get("metadata-log") or []),
-        {"metadata-file": base, "timestamp-ms": document["last-updated-ms"]},
-    ]
     snapshots = {snapshot["snapshot-id"] for snapshot in document.get("snapshots") or []}
     others = [
         other
@@ -216,20 +211,20 @@ def with_statistics(document: dict[str, Any], entry: Mapping[str, Any], base: st
         if other.get("snapshot-id") != entry["snapshot-id"]
         and (other.get("snapshot-id") in snapshots or not str(other.get("statistics-path")).endswith(FILE_SUFFIX))
     ]
-    return {**document, "statistics": [*others, dict(entry)], "last-updated-ms": now, "metadata-log": files[-kept:]}
+    changes = {
+        "statistics": [*others, dict(entry)],
+        "last-updated-ms": now,
+        "metadata-log": metadata_log(document, base),
+    }
+    return document | changes
 
 
 def _entry_of(table: Table, snapshot_id: int) -> Mapping[str, Any] | None:
     return next((s for s in table.metadata.statistics if s.get("snapshot-id") == snapshot_id), None)
 
 
-def _next_version(path: str) -> int:
-    digits = path.rpartition("/")[2].removeprefix("v").partition("-")[0].partition(".")[0]
-    return int(digits) + 1 if digits.isdigit() else 0
-
-
 def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bool) -> dict[str, NestedField]:
-    """The columns by the names asked for.
+    """The columns to index, by the names given.
 
     Raises:
         ConfigError: a column whose type cannot be indexed, or no column.
@@ -253,18 +248,18 @@ def indexed_fields(schema: Schema, columns: Sequence[str], *, case_sensitive: bo
 
 
 def value_type_of(column: NestedField) -> PrimitiveType:
-    """The type of the values that an index has bitmaps of: those of a list, one by one."""
+    """The type of the values that have bitmaps: for lists, that of their elements."""
     found = column.type.element.type if isinstance(column.type, ListType) else column.type
     assert isinstance(found, PrimitiveType)  # noqa: S101 - checked before anything was read
     return found
 
 
 _COPIED_BYTES = 8 * 1024**2
-"""Read at a time when a blob is copied."""
+"""Bytes read at a time when a blob is copied."""
 
 
 class PuffinWriter:
-    """A new Puffin file; `close` makes it complete, leaving it otherwise removes it."""
+    """A new Puffin file. It is removed unless `close` has completed it."""
 
     def __init__(self, path: str, storage: Storage) -> None:
         self.path = path
@@ -278,11 +273,11 @@ class PuffinWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Written so far."""
+        """Number of bytes written so far."""
         return self._offset
 
     def write_blob(self, described: PuffinBlob, parts: Iterable[bytes]) -> None:
-        """Append a blob; offset and length of `described` are replaced."""
+        """Append a blob; `described` is completed by its offset and length."""
         begin = self._offset
         for part in parts:
             self._sink.write(part)
@@ -290,10 +285,10 @@ class PuffinWriter:
         self.blobs.append(replace(described, offset=begin, length=self._offset - begin))
 
     def copy_blob(self, blob: PuffinBlob, path: str, io: FileIOConfig) -> None:
-        """Append a blob of another Puffin file as it is."""
-        ends = range(blob.offset, blob.offset + blob.length, _COPIED_BYTES)
+        """Append a blob of another Puffin file unchanged."""
         stop = blob.offset + blob.length
-        self.write_blob(blob, (read_bytes(path, io, at, min(_COPIED_BYTES, stop - at)) for at in ends))
+        begins = range(blob.offset, stop, _COPIED_BYTES)
+        self.write_blob(blob, (read_bytes(path, io, at, min(_COPIED_BYTES, stop - at)) for at in begins))
 
     def close(self, properties: Mapping[str, str]) -> None:
         """Write the footer."""
@@ -321,7 +316,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class KnownBlobs:
-    """Blobs that exist: ours by data file and column, others of the snapshot's statistics file."""
+    """Existing blobs: our indexes by data file and column, and blobs of other engines in the snapshot's statistics file."""
 
     indexes: dict[Place, tuple[str, PuffinBlob]] = field(default_factory=dict)
     others: list[tuple[str, PuffinBlob]] = field(default_factory=list)
@@ -331,21 +326,19 @@ class KnownBlobs:
 def find_known(
     table: Table, snapshot: Snapshot, tasks: Sequence[FileScanTask], leftover: Sequence[str], io: FileIOConfig
 ) -> KnownBlobs:
-    """The blobs that need not be made.
+    """The blobs that need not be built.
 
     Args:
         table: as loaded.
         snapshot: to index.
         tasks: its data files.
-        leftover: files of attempts before, which hold indexes and are named nowhere.
+        leftover: statistics files of earlier attempts, which no metadata names.
         io: of the table.
     """
-    metadata = table.metadata
-    entry = next((s for s in metadata.statistics if s.get("snapshot-id") == snapshot.snapshot_id), None)
+    entry = _entry_of(table, snapshot.snapshot_id)
     known = KnownBlobs(own_path=None if entry is None else str(entry.get("statistics-path")))
     data_files = {task.data_file.path: task.data_file for task in tasks}
-    paths = [*leftover, *statistics_paths(metadata, snapshot)]
-    for path in paths:
+    for path in (*leftover, *statistics_paths(table.metadata, snapshot)):
         try:
             blobs = cached_footer(path, io).blobs
         except (MalformedTableError, MissingFileError):
@@ -363,7 +356,7 @@ _DELETION_VECTOR = "deletion-vector-v1"
 
 
 def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
-    """What other engines keep in a statistics file; a damaged file of ours holds nothing worth keeping.
+    """The blobs of other engines in a statistics file; none in a damaged file of ours.
 
     Raises:
         MalformedTableError: the file is another engine's and cannot be carried over.
@@ -374,20 +367,20 @@ def _foreign_blobs(path: str, io: FileIOConfig) -> list[PuffinBlob]:
         if path.endswith(FILE_SUFFIX):
             return []
         raise
-    # deletion vectors lie where manifests say; PyIceberg takes each blob beside one for another
+    # Manifests say where deletion vectors are, and PyIceberg takes any blob in a file with one for another.
     return [blob for blob in footer.blobs if blob.type not in {BLOB_TYPE, _DELETION_VECTOR}]
 
 
-MOST_VALUES = 10_000
-"""Distinct values of a column in one file: beyond, the directory costs more than most filters save."""
-MOST_VALUE_BYTES = 16 * 1024**2
-"""Of all distinct values together."""
-MOST_ROWS = 2**32
-"""Of one file, as 32-bit bitmaps number them."""
+MAX_VALUES = 10_000
+"""Distinct values of a column in one file: with more, the directory costs more than most filters save."""
+MAX_VALUE_BYTES = 16 * 1024**2
+"""Total size of the distinct values."""
+MAX_ROWS = 2**32
+"""Rows of one file, as bitmaps number them with 32 bits."""
 
 
 class UnsuitableColumnError(Exception):
-    """A column that cannot have a bitmap index in this file; the text says why."""
+    """A column cannot have a bitmap index in this file; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +393,7 @@ class EncodedIndex:
 
     @property
     def num_bytes(self) -> int:
-        """Of the blob."""
+        """Size of the blob."""
         return len(self.directory) + sum(map(len, self.bitmaps))
 
 
@@ -408,10 +401,10 @@ class BitmapIndexBuilder:
     """Collects the rows of every value.
 
     Args:
-        value_type: of the column, or of the elements of its lists.
+        value_type: type of the column, or of the elements of its lists.
         is_list: rows have lists of values.
-        most_values: distinct values, beyond which the file is left without index.
-        memory_limit_bytes: what the bitmaps may hold.
+        most_values: limit for distinct values; a file with more gets no index.
+        memory_limit_bytes: limit for the bitmaps.
     """
 
     def __init__(self, value_type: PrimitiveType, *, is_list: bool, most_values: int, memory_limit_bytes: int) -> None:
@@ -424,13 +417,13 @@ class BitmapIndexBuilder:
         self._nulls, self._null_elements = BitMap(), BitMap()
 
     def add(self, column: pa.Array, rows: Rows) -> None:
-        """The values of some rows, in the type of the table, perhaps dictionary-encoded.
+        """Add the values of some rows, in the type of the table, which may be dictionary-encoded.
 
         Raises:
             UnsuitableColumnError: too many values, or too many bytes of them or of bitmaps.
         """
-        if len(rows) and int(rows[-1]) >= MOST_ROWS:
-            raise UnsuitableColumnError(f"more than {MOST_ROWS} rows")
+        if len(rows) and int(rows[-1]) >= MAX_ROWS:
+            raise UnsuitableColumnError(f"more than {MAX_ROWS} rows")
         if not self._is_list:
             self._add_values(column, rows, self._nulls)
             return
@@ -439,7 +432,7 @@ class BitmapIndexBuilder:
         self._add_values(elements, rows[parents], self._null_elements)
 
     def finish(self, num_rows: int) -> EncodedIndex:
-        """The index of a file of `num_rows` rows, all of which were added."""
+        """Build the index of a file of `num_rows` rows, all of which were added."""
         order = np.asarray(pc.array_sort_indices(self._values)) if len(self._values) else np.zeros(0, np.int64)
         values = self._values.take(pa.array(order))
         bitmaps = [*(self._bitmaps[i] for i in order), self._nulls, self._null_elements]
@@ -474,7 +467,7 @@ class BitmapIndexBuilder:
         self._check_memory(int(rows[-1]) + 1)
 
     def _entries(self, values: pa.Array) -> npt.NDArray[np.int32]:
-        """The places of distinct values, which are added if they are new."""
+        """The indices of distinct values; new values are added."""
         if values.type != self._values.type:
             values = values.cast(self._values.type)
         new = values.filter(pc.invert(pc.is_in(values, value_set=self._values))).unique()
@@ -482,31 +475,31 @@ class BitmapIndexBuilder:
             if len(self._values) + len(new) > self._most_values:
                 raise UnsuitableColumnError(f"more than {self._most_values} distinct values")
             self._values = pa.concat_arrays([self._values, new])
-            if self._values.nbytes > MOST_VALUE_BYTES:
-                raise UnsuitableColumnError(f"distinct values of more than {MOST_VALUE_BYTES} bytes")
+            if self._values.nbytes > MAX_VALUE_BYTES:
+                raise UnsuitableColumnError(f"distinct values of more than {MAX_VALUE_BYTES} bytes")
             self._bitmaps.extend(BitMap() for _ in range(len(new)))
         found: npt.NDArray[np.int32] = np.asarray(pc.index_in(values, value_set=self._values))
         return found
 
     def _check_memory(self, num_rows: int) -> None:
-        """Two bytes a row at most, and what bitmaps of few rows hold for themselves."""
+        """Bitmaps take at most two bytes a row, and some 200 each."""
         if 2 * num_rows + 200 * len(self._bitmaps) > self._memory_limit_bytes:
             raise UnsuitableColumnError(f"bitmaps would hold more than {self._memory_limit_bytes} bytes")
 
 
 def _bitmap(rows: Rows) -> BitMap:
-    """Of rows below 2**32. A list may name a row twice."""
+    """A bitmap of rows below 2**32, which may repeat."""
     return BitMap(typed_array("I", rows.astype(np.uint32).tobytes()))
 
 
 def _serialized(bitmap: BitMap) -> bytes:
-    """As a 64-bit bitmap; nothing for no rows."""
+    """A bitmap in the 64-bit format; empty for no rows."""
     return struct.pack("<QI", 1, 0) + bitmap.serialize() if len(bitmap) else b""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A column that has no index in one data file, and why."""
+    """A column without index in one data file, and the reason."""
 
     data_file: str
     column: str
@@ -515,7 +508,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What a run did. `path` is None where there was nothing to do."""
+    """What a run did. `path` is None if there was nothing to do."""
 
     snapshot_id: int
     columns: tuple[str, ...]
@@ -532,22 +525,22 @@ def build_indexes(
     columns: Sequence[str],
     *,
     snapshot_id: int | None = None,
-    most_values: int = MOST_VALUES,
+    most_values: int = MAX_VALUES,
     options: ScanOptions | None = None,
 ) -> IndexReport:
-    """Give every data file of a snapshot a bitmap index on each of the columns, where it has none.
+    """Build the missing bitmap indexes on columns in the data files of a snapshot.
 
     Args:
         target: the table.
         columns: names; members of structs as `struct.member`.
         snapshot_id: None is the current snapshot.
-        most_values: distinct values of a column in a file, beyond which that file is left without.
-        options: limits; the cap of memory is that of one column of one file.
+        most_values: limit for the distinct values of a column in a file; a file with more gets no index.
+        options: limits; the memory limit applies to one column of one file.
 
     Raises:
         ConfigError: a column whose type cannot be indexed, or no column.
         SourceError: the table has no snapshot.
-        CommitConflictError: other writers changed the statistics again and again.
+        CommitConflictError: other writers kept changing the statistics.
     """
     leftover: list[str] = []
 
@@ -564,7 +557,7 @@ def build_indexes(
 
 
 class _Run:
-    """One attempt, at the table as it is now."""
+    """One attempt, on the table as it is now."""
 
     def __init__(
         self,
@@ -589,7 +582,7 @@ class _Run:
         self._skipped: list[Skipped] = []
 
     def run(self, leftover: list[str]) -> IndexReport:
-        """Write what is missing, and register it. `leftover` are files of attempts before, which hold indexes."""
+        """Write a file with all indexes and register it; `leftover` are the files of earlier attempts."""
         known = find_known(self._table, self._snapshot, self._tasks, leftover, self._context.io)
         missing = [
             (task, name, column)
@@ -634,15 +627,14 @@ class _Run:
             most_values=self._most_values,
             memory_limit_bytes=self._context.options.memory_limit_bytes,
         )
-        num_rows = 0
         batches = column_batches(task, column, self._context)
         if batches is None:
             return None
+        num_rows, stated = 0, task.data_file.record_count
         for array, rows in batches:
             builder.add(array, rows)
             num_rows += len(rows)
-        if num_rows != task.data_file.record_count:
-            stated = task.data_file.record_count
+        if num_rows != stated:
             raise UnsuitableColumnError(f"the file has {num_rows} rows, but its manifest states {stated}")
         return builder.finish(num_rows)
 
@@ -686,5 +678,5 @@ class _Run:
 
 
 def _without_deletes(task: FileScanTask) -> FileScanTask:
-    """Positions are those of the file, so that an index stays right under any later delete."""
+    """The task without deletes: an index has the positions of the file, and stays right under any later delete."""
     return replace(task, equality_deletes=(), position_deletes=(), deletion_vector=None)

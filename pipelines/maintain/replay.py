@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pipelines.iceberg import positions
 from pipelines.iceberg.catalog import find_table, identifier
 from pipelines.iceberg.commit import RowDelta, everything, retry_conflicts
 from pipelines.iceberg.file_metrics import WrittenFile
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import current_schema, open_current
 from pipelines.iceberg.row_shape import distinct_rows
 from pipelines.iceberg.schema_evolution import evolve
@@ -33,10 +34,27 @@ from pipelines.mirrors.mirror import Mirror
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_ORDINAL, ADOPTED_SNAPSHOT, soft_delete_property
 from scan_core import Mask
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+
+@dataclass(slots=True)
+class _Quarantine:
+    """The quarantine of a table, and how many changes were added to it."""
+
+    catalog: "Catalog"
+    table: str
+    count: int = 0
+
+    def keep(self, rejected: Rejected) -> None:
+        """Add rejected changes that are not in it yet."""
+        self.count += quarantine(self.catalog, quarantine_name(self.table), rejected)
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Changes that were applied once more.
+    """Changes that were applied again.
 
     Attributes:
         table: the mirror.
@@ -57,8 +75,8 @@ class Replayed:
     quarantined: int
 
 
-def replay(catalog: Any, config: Config, name: str, start: str | None, end: str | None) -> Replayed:
-    """Apply the changes of a range once more.
+def replay(catalog: "Catalog", config: Config, name: str, start: str | None, end: str | None) -> Replayed:
+    """Apply the changes of a range again.
 
     Args:
         catalog: with the tables.
@@ -87,27 +105,22 @@ def replay(catalog: Any, config: Config, name: str, start: str | None, end: str 
         asked = " ".join(f"--{side} {text}" for side, text in (("from", start), ("to", end)) if text is not None)
         raise SourceError(f"no change of {name} lies within {asked}; its mirror has changes 1 to {applied}")
     _refuse_truncates(log, name, first, applied)
-    quarantined = 0
-
-    def keep(rejected: Rejected) -> None:
-        nonlocal quarantined
-        quarantined += quarantine(catalog, quarantine_name(name), rejected)
-
+    rejects = _Quarantine(catalog, name)
     limit = table_config.memory_limit_bytes // BATCH_SHARE
     logged = read_changes(log.table, first - 1, applied, limit)
-    # One commit: after a part of them the mirror would show old rows again.
+    # In one commit: after some of them the mirror would show old rows again.
     with closing(ChangeRun.of(_concerned(logged, last, mirror.key), limit)) as changes:
         num_changes = changes.num_rows
         if num_changes == 0:
             raise SourceError(
                 f"{log.name} has lost changes {first} to {last}; use `nevermore resync {name} --snapshot-source`"
             )
-        mirror.reapply(changes, log, reject=keep)
-    return Replayed(name, first, last, num_changes, 1, mirror.table.metadata.current_snapshot_id, quarantined)
+        mirror.reapply(changes, log, reject=rejects.keep)
+    return Replayed(name, first, last, num_changes, 1, mirror.table.metadata.current_snapshot_id, rejects.count)
 
 
 def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> Iterator[pa.Table]:
-    """The changes up to `last`, and of those that follow all that concern the same rows, whatever keys they go on to have."""
+    """The changes up to `last`, and all later ones of the same rows, also where these change their keys."""
     touched: list[pa.Table] = []
     for changes in logged:
         if changes.num_rows == 0:
@@ -129,7 +142,7 @@ def _concerned(logged: Iterator[pa.Table], last: int, key: tuple[str, ...]) -> I
 
 
 def _of(changes: pa.Table, touched: list[pa.Table], key: tuple[str, ...]) -> Mask:
-    """Which changes are of keys touched, before or after them."""
+    """Which changes have one of these keys, before or after the change."""
     keys = KeySet(pa.concat_tables(touched, promote_options="permissive").columns)
     found = keys.find(keys_touched(changes, key).columns) >= 0
     return np.logical_or(found[: changes.num_rows], found[changes.num_rows :])
@@ -167,7 +180,7 @@ STAGING_SUFFIX = "__resync"
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """A mirror that was made anew.
+    """A mirror that was rebuilt.
 
     Attributes:
         table: its name.
@@ -184,8 +197,8 @@ class Resynced:
     quarantined: int
 
 
-def resync(catalog: Any, config: Config, name: str) -> Resynced:
-    """Make a mirror anew from its change log.
+def resync(catalog: "Catalog", config: Config, name: str) -> Resynced:
+    """Rebuild a mirror from its change log.
 
     Raises:
         ConfigError: no such table in the config.
@@ -200,26 +213,23 @@ def resync(catalog: Any, config: Config, name: str) -> Resynced:
         raise SourceError(f"{name} has no change log to be made from; ingest first")
     _check_whole(find_table(catalog, name), log)
     _check_complete(log, _start(log, table_config))
-    quarantined = 0
-
-    def keep(rejected: Rejected) -> None:
-        nonlocal quarantined
-        quarantined += quarantine(catalog, quarantine_name(name), rejected)
-
+    rejects = _Quarantine(catalog, name)
     staging = f"{name}{STAGING_SUFFIX}"
     _drop(catalog, staging)  # left over from a run that died
     try:
-        snapshot_id, num_rows = retry_conflicts(lambda: _attempt(catalog, name, staging, table_config, keep))
+        snapshot_id, num_rows = retry_conflicts(lambda: _attempt(catalog, name, staging, table_config, rejects.keep))
     finally:
         _drop(catalog, staging)
-    return Resynced(name, log.last_ordinal, num_rows, snapshot_id, quarantined)
+    return Resynced(name, log.last_ordinal, num_rows, snapshot_id, rejects.count)
 
 
-def resync_from(catalog: Any, config: Config, name: str, paths: tuple[str, ...], kind: str | None = None) -> Resynced:
-    """Put the rows of a full load in the place of those of a mirror; keys that it lacks are gone.
+def resync_from(
+    catalog: "Catalog", config: Config, name: str, paths: tuple[str, ...], kind: str | None = None
+) -> Resynced:
+    """Replace the rows of a mirror by those of a full load; keys that are not in the load are deleted.
 
-    The log gets a truncate and the rows, so it still tells how the mirror came about. Where the source stands in its feed
-    stays: what the feed brings from then on is applied upon the new rows.
+    The log gets a truncate and the rows, so it still contains all rows of the mirror. The position in the feed stays: later
+    changes are applied to the new rows.
 
     Args:
         catalog: with the tables.
@@ -250,11 +260,11 @@ def resync_from(catalog: Any, config: Config, name: str, paths: tuple[str, ...],
 
 
 def _attempt(
-    catalog: Any, name: str, staging: str, config: TableConfig, keep: Callable[[Rejected], None]
+    catalog: "Catalog", name: str, staging: str, config: TableConfig, keep: Callable[[Rejected], None]
 ) -> tuple[int | None, int]:
     log = ChangeLog(catalog, change_log_name(name))
     key = config.key or log.key
-    # What the source sent twice is in the log twice, whatever config said of inserts when it came.
+    # What the source sent twice is in the log twice, whatever the config said about inserts at that time.
     config = config.model_copy(update={"inserts": "checked"})
     if find_table(catalog, name) is None:
         mirror = Mirror(catalog, name, config, key)
@@ -265,15 +275,17 @@ def _attempt(
     fresh = Mirror(catalog, staging, config, key)
     for _ in fresh.catch_up(log, reject=keep, start=_start(log, config)):
         pass
-    target = find_table(catalog, name)
+    target = catalog.load_table(identifier(name))
     shape = soft_delete_property(config)
-    if target is not None and ADOPTED in target.metadata.properties:
+    if ADOPTED in target.metadata.properties:
         shape |= {ADOPTED_SNAPSHOT: "", ADOPTED_ORDINAL: "0"}
-    return _swapped(target, fresh.table, log, shape)
+    return _swap_rows(target, fresh.table, log, shape)
 
 
-def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str, str]) -> tuple[int, int]:
-    """Put the rows of one table into the place of those of another, in one snapshot."""
+def _swap_rows(
+    target: "Table", source: ReadableTable | None, log: ChangeLog, shape: Mapping[str, str]
+) -> tuple[int, int]:
+    """Replace the rows of a table by those of another, in one snapshot."""
     delta = RowDelta(target)
     if any(target.metadata.properties.get(name) != value for name, value in shape.items()):
         delta.set_properties(shape)
@@ -286,8 +298,6 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str
             raise SourceError(f"{'.'.join(target.name())} has columns the log contradicts, drop it first: {clashes}")
         if evolution.changed:
             delta.evolve(evolution.schema)
-        import pyarrow as pa
-
         for batch in open_current(source).scan().to_batches():
             files += write_rows(pa.Table.from_batches([batch]), delta.target, delta.default_spec)
             num_rows += batch.num_rows
@@ -301,15 +311,15 @@ def _swapped(target: Any, source: Any | None, log: ChangeLog, shape: Mapping[str
 
 
 def _start(log: ChangeLog, config: TableConfig) -> int:
-    """The ordinal up to which the changes lead to nothing: before the last truncate, unless it keeps flagged rows."""
+    """The ordinal up to which changes have no effect: before the last truncate, unless it keeps flagged rows."""
     return 0 if config.soft_delete else max(0, last_truncate(log.table) - 1)
 
 
-def _check_whole(mirror: Any | None, log: ChangeLog) -> None:
-    """Refuse to drop adopted rows: none of them counts any more only where the source was truncated, or loaded, since.
+def _check_whole(mirror: ReadableTable | None, log: ChangeLog) -> None:
+    """Refuse to drop adopted rows, unless the source was truncated or fully loaded since.
 
     Raises:
-        AdoptedRowsError: they do count.
+        AdoptedRowsError: the mirror still has adopted rows.
     """
     if mirror is None:
         return
@@ -333,6 +343,6 @@ def _check_complete(log: ChangeLog, start: int) -> None:
         )
 
 
-def _drop(catalog: Any, name: str) -> None:
+def _drop(catalog: "Catalog", name: str) -> None:
     if find_table(catalog, name) is not None:
         catalog.purge_table(identifier(name))

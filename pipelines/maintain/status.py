@@ -1,21 +1,25 @@
-"""How far each table is: of mirrors the position, the log and the deletes they carry, of published tables their sources.
+"""Reports the state of tables: position, log and deletes of mirrors, sources of published tables.
 
-All of it comes from table metadata; no data file is read.
+Everything comes from table metadata; no data file is read.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.config.project import Config, change_log_name, quarantine_name
 from pipelines.errors import ConfigError, PositionLostError
 from pipelines.iceberg import positions
-from pipelines.iceberg.catalog import find_table
+from pipelines.iceberg.catalog import LightCatalog, find_table
+from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable
 from pipelines.iceberg.loaded_table import storage_of
 from pipelines.sources.file_position import MAX_FINGERPRINTS, FilePosition
 
-SHOWN_COMMITS = 3
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+MAX_SHOWN_COMMITS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class TableStatus:
 
     @property
     def place(self) -> str | None:
-        """The position in words."""
+        """The position, described."""
         return None if self.position is None else describe_position(self.position)
 
     @property
@@ -106,12 +110,14 @@ class PublishedStatus:
     error: str | None = None
 
 
-def published_status(catalog: Any | None, config: Config, names: Sequence[str] | None = None) -> list[PublishedStatus]:
+def published_status(
+    catalog: "Catalog | LightCatalog | None", config: Config, names: Sequence[str] | None = None
+) -> list[PublishedStatus]:
     """The status of the published tables of a config, in its order; None for a catalog that is not there yet."""
     return [_published_status(catalog, config, name) for name in config.published if names is None or name in names]
 
 
-def _published_status(catalog: Any | None, config: Config, name: str) -> PublishedStatus:
+def _published_status(catalog: "Catalog | LightCatalog | None", config: Config, name: str) -> PublishedStatus:
     from pipelines.publish.query import tables_read
     from pipelines.publish.state import provenance_of
 
@@ -133,7 +139,8 @@ def _published_status(catalog: Any | None, config: Config, name: str) -> Publish
         behind=tuple(
             source
             for source in sources
-            if (snapshot := positions.current_snapshot(find_table(catalog, source))) is not None
+            if (mirror := find_table(catalog, source)) is not None
+            and (snapshot := positions.current_snapshot(mirror)) is not None
             and any(origin.snapshots.get(source) != snapshot.snapshot_id for origin in origins)
         )
         if origins and error is None
@@ -143,7 +150,9 @@ def _published_status(catalog: Any | None, config: Config, name: str) -> Publish
     )
 
 
-def status(catalog: Any | None, config: Config, tables: Sequence[str] | None = None) -> list[TableStatus]:
+def status(
+    catalog: "Catalog | LightCatalog | None", config: Config, tables: Sequence[str] | None = None
+) -> list[TableStatus]:
     """The status of the tables of a config, in its order; None for a catalog that is not there yet.
 
     Raises:
@@ -155,7 +164,7 @@ def status(catalog: Any | None, config: Config, tables: Sequence[str] | None = N
 
 
 def describe_position(text: str) -> str:
-    """A position in words; one of a source that is not known here as it is."""
+    """Describe a position; one of an unknown source is shown as it is."""
     try:
         position = FilePosition.from_json(text)
     except PositionLostError:
@@ -174,7 +183,7 @@ def describe_position(text: str) -> str:
     return words
 
 
-def _status(catalog: Any | None, name: str) -> TableStatus:
+def _status(catalog: "Catalog | LightCatalog | None", name: str) -> TableStatus:
     log, mirror, held = (
         None if catalog is None else find_table(catalog, table)
         for table in (change_log_name(name), name, quarantine_name(name))
@@ -197,31 +206,30 @@ def _status(catalog: Any | None, name: str) -> TableStatus:
     )
 
 
-def _position(log: Any | None) -> str | None:
+def _position(log: ReadableTable | None) -> str | None:
     if log is None:
         return None
     storage = storage_of(log)
     for snapshot in positions.ancestors(log):
-        found = positions.position_in(snapshot.summary.additional_properties, storage)
+        found = positions.position_in(positions.summary_properties(snapshot), storage)
         if found is not None:
             return found
     return None
 
 
-def _summary(table: Any | None) -> Mapping[str, str]:
-    snapshot = None if table is None else positions.current_snapshot(table)
-    return {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+def _summary(table: ReadableTable | None) -> Mapping[str, str]:
+    return positions.summary_properties(None if table is None else positions.current_snapshot(table))
 
 
-def _commits(table: Any | None) -> tuple[CommitFacts, ...]:
+def _commits(table: ReadableTable | None) -> tuple[CommitFacts, ...]:
     if table is None:
         return ()
-    newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(SHOWN_COMMITS), strict=False)]
+    newest = [snapshot for snapshot, _ in zip(positions.ancestors(table), range(MAX_SHOWN_COMMITS), strict=False)]
     return tuple(_facts(snapshot) for snapshot in newest)
 
 
-def _facts(snapshot: Any) -> CommitFacts:
-    counts = {} if snapshot.summary is None else snapshot.summary.additional_properties
+def _facts(snapshot: ReadableSnapshot) -> CommitFacts:
+    counts = positions.summary_properties(snapshot)
     return CommitFacts(
         snapshot.snapshot_id,
         datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),

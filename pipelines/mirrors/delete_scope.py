@@ -14,23 +14,24 @@ import pyarrow.compute as pc
 
 from pipelines.errors import GlobalDeleteError
 from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.positions import current_snapshot
+from pipelines.iceberg.positions import current_snapshot, summary_properties
 from pipelines.iceberg.row_shape import distinct_rows
 from pipelines.mirrors.mirror_lookup import SPEC_ID, find_rows
 from scan_core import DataFile, Mask, PartitionSpec, PrimitiveType, Schema, decode_bound
 from scan_core.io import BoundedCache
 from scan_core.metadata import DATA_MANIFEST, read_data_manifests, snapshot_manifests
 
-MOST_FILES = 20_000
-"""Above this the bounds are not looked at: reading them would cost more than the delete rows."""
+MAX_FILES = 20_000
+"""With more files the bounds are not read: that would cost more than the delete rows."""
 CACHED_RANGES = 100_000
 """A few dozen manifests per table; a range is a few hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The values a key column may have in live files: between `lower` and `upper`, or NULL if `may_be_null`."""
+    """The values that a key column may have in live files: from `lower` to `upper`, or NULL if `may_be_null`."""
 
     lower: Any
     upper: Any
@@ -52,7 +53,7 @@ class LiveKeys:
     ranges: Mapping[str, KeyRange]
 
     def may_hold(self, keys: pa.Table) -> Mask:
-        """Per key, whether some live file may hold it."""
+        """For each key, whether a live file may hold it."""
         if self.num_files == 0:
             return np.zeros(keys.num_rows, np.bool_)
         possible = np.ones(keys.num_rows, np.bool_)
@@ -63,8 +64,8 @@ class LiveKeys:
         return possible
 
 
-def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
-    """The facts of a PyIceberg table at its loaded snapshot; `schema` is its current one."""
+def live_keys(table: ReadableTable, schema: Schema, key: Sequence[str]) -> LiveKeys:
+    """The facts of a table at its loaded snapshot; `schema` is its current one."""
     opened = open_current(table)
     metadata, io = opened.metadata, opened.io
     snapshot = metadata.current_snapshot
@@ -73,7 +74,7 @@ def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
     manifests = [m for m in snapshot_manifests(snapshot, io) if m.content == DATA_MANIFEST]
     expected = sum(m.live_files or 0 for m in manifests)
     spec_ids = frozenset(m.spec_id for m in manifests if m.spec_id is not None and m.live_files != 0)
-    if expected > MOST_FILES:
+    if expected > MAX_FILES:
         return LiveKeys(expected, spec_ids, {})
     files = dict(zip((m.path for m in manifests), read_data_manifests(manifests, metadata, io), strict=True))
     ranges = {}
@@ -85,7 +86,7 @@ def live_keys(table: Any, schema: Schema, key: Sequence[str]) -> LiveKeys:
 
 
 def _range(files: Mapping[str, Sequence[DataFile]], field_id: int, kind: PrimitiveType) -> KeyRange | None:
-    """The range over all files, given by manifest; None if some file does not tell, or all hold only NULL."""
+    """The range over all files, given by manifest; None if it is unknown for a file, or all values are NULL."""
     if not _is_ordered(kind):
         return None
     known = [_remembered(path, of_manifest, field_id, kind) for path, of_manifest in files.items()]
@@ -106,7 +107,7 @@ def _remembered(path: str, files: Sequence[DataFile], field_id: int, kind: Primi
 
 
 def _range_of(files: Sequence[DataFile], field_id: int, kind: PrimitiveType) -> KeyRange | None:
-    """The range over some files, without bounds if all values are NULL; None if some file does not tell."""
+    """The range over some files, without bounds if all values are NULL; None if it is unknown for one of them."""
     lower, upper, may_be_null = None, None, False
     for file in files:
         nulls = file.null_value_counts.get(field_id)
@@ -138,9 +139,9 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 AFFORDABLE_ROWS = 5_000_000
-"""A table of so many rows is always looked up rather than burdened with global deletes."""
+"""In tables of at most this many rows, the rows to delete are looked up rather than deleted globally."""
 AFFORDABLE_RATIO = 100
-"""So are this many rows per key to delete."""
+"""So they are in tables of at most this many rows per key to delete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class ScopedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class Scoped:
-    """The deletes of a commit by spec, and which of the keys are in the table; None where that was not looked up."""
+    """The deletes of a commit by spec, and which keys are in the table; None if they were not looked up."""
 
     deletes: list[ScopedDeletes]
     is_there: Mask | None = None
@@ -179,14 +180,14 @@ def scope_deletes(delta: RowDelta, keys: pa.Table, live: LiveKeys, policy: Liter
 
 
 def scope_without_look(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> PartitionSpec | None:
-    """The spec under which any key can be deleted without a look at the table; None if it can afford one."""
+    """The spec under which any key can be deleted without reading the table; None if reading it is affordable."""
     if _is_of_key(delta, key, live):
         return delta.default_spec
     return None if _is_affordable(delta.table, 0) else delta.unpartitioned_spec()
 
 
 def _is_of_key(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> bool:
-    """Whether the partition of any row that is there follows from its key; so it does in a table without partitions."""
+    """Whether the partition of every row follows from its key, as it does in a table without partitions."""
     spec = delta.default_spec
     if spec.is_unpartitioned:
         return True
@@ -205,7 +206,7 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
     if policy == "allow" and not _is_affordable(delta.table, keys.num_rows):
         return Scoped([ScopedDeletes(delta.unpartitioned_spec(), keys)])
     specs = [s for s in delta.specs.values() if _is_computable(delta, s)]
-    sources = {name for s in specs for name in _source_columns(delta, s)} & set(_base_columns(delta))
+    sources = {name for s in specs for name in _source_columns(delta, s)} & set(delta.base_columns)
     found = find_rows(delta.table, keys, (*sorted({*names, *sources}), SPEC_ID))
     spec_of = np.asarray(found.rows.column(SPEC_ID))
     parts = []
@@ -215,15 +216,11 @@ def _looked_up(delta: RowDelta, keys: pa.Table, policy: Literal["allow", "refuse
         if spec.is_unpartitioned or spec not in specs:
             _refuse(delta, rows.num_rows, policy)
             spec = delta.unpartitioned_spec()
-        parts.append(ScopedDeletes(spec, _distinct(rows, spec, names)))
+        kept = rows.select(list(names)) if spec.is_unpartitioned else rows
+        parts.append(ScopedDeletes(spec, distinct_rows(kept)))
     is_there = np.zeros(keys.num_rows, np.bool_)
     is_there[found.key_row] = True
     return Scoped(parts, is_there)
-
-
-def _distinct(rows: pa.Table, spec: PartitionSpec, names: Sequence[str]) -> pa.Table:
-    kept = rows.select(list(names)) if spec.is_unpartitioned else rows
-    return distinct_rows(kept)
 
 
 def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:
@@ -231,14 +228,10 @@ def _is_computable(delta: RowDelta, spec: PartitionSpec) -> bool:
     return all(f.source_id in delta.schema for f in spec.fields)
 
 
-def _base_columns(delta: RowDelta) -> list[str]:
-    """Columns that the table had before this commit."""
-    return [f.name for f in delta.table.schema().fields]
-
-
-def _is_affordable(table: Any, keys: int) -> bool:
+def _is_affordable(table: ReadableTable, keys: int) -> bool:
+    """Whether the rows to delete may be looked up, given the number of keys."""
     snapshot = current_snapshot(table)
-    total = snapshot.summary["total-records"] if snapshot is not None and snapshot.summary is not None else None
+    total = summary_properties(snapshot).get("total-records")
     return total is not None and int(total) <= max(AFFORDABLE_ROWS, AFFORDABLE_RATIO * keys)
 
 

@@ -6,7 +6,6 @@ set `_deleted`. Tables without a key are in `mirror.py`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,9 @@ from pipelines.changes.change_arrays import ChangeArrays, UnsentSources, with_se
 from pipelines.changes.keys import KeySet
 from pipelines.decode.batches import count_ops
 from pipelines.errors import SchemaConflictError
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import without_extensions
+from pipelines.iceberg.row_shape import single_array, without_extensions
 from scan_core import Mask, Rows
 
 
@@ -65,7 +65,7 @@ def fold(
     Args:
         batch: the changes.
         key: columns that identify a row.
-        lacking: keys of which the mirror is known to have no row: what needs one is unresolved, and does nothing.
+        lacking: keys that are known to have no row in the mirror: changes that need it are unresolved and have no effect.
         after_truncate: the table is emptied before these changes.
         keeps_moved: a change of a key leaves the row of the old key as the changes before it did.
 
@@ -186,7 +186,7 @@ def _upserts(changes: ChangeArrays, written: Rows, sources: UnsentSources) -> pa
 
 
 def _taken(column: pa.Array, rows: Rows) -> pa.Array:
-    """Some rows; all of them in order, as of a batch that touches each key once, cost nothing."""
+    """The chosen rows. All rows in order, which is usual for batches that touch each key once, cost nothing."""
     if len(rows) == len(column) and (rows == np.arange(len(rows))).all():
         return column
     return column.take(pa.array(rows))
@@ -228,7 +228,9 @@ def _unresolved(dropped: list[tuple[Rows, str]], first: int) -> pa.Table:
 
 
 def squash(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Some changes without truncates, fewer where keys change often; all of keys that change or take from lost rows.
+    """Fewer changes with the same effect, for changes without truncates: of each key the first and the last.
+
+    All changes are kept for keys that move or need values of rows that are lost.
 
     Args:
         changes: rows of the change log in order.
@@ -258,7 +260,7 @@ DELETED = "_deleted"
 
 
 def up_to_truncate(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The first changes, up to a truncate or, if one is first, that alone: it flags all rows in a commit of its own."""
+    """The changes before the first truncate; if a truncate is first, it alone: it flags all rows in a commit of its own."""
     is_first = True
     for changes in tables:
         truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
@@ -285,7 +287,7 @@ def with_deletes_of_moved_rows(changes: pa.Table, key: Sequence[str]) -> pa.Tabl
     expanded = changes.take(pa.array(np.repeat(np.arange(len(moves)), times)))
     is_delete = np.zeros(expanded.num_rows, np.bool_)
     is_delete[np.cumsum(times)[moves] - 2] = True
-    ops = _single(expanded.column("op"))
+    ops = single_array(expanded.column("op"))
     ops = pc.if_else(pa.array(is_delete), pa.scalar("d", ops.type), ops)
     return expanded.set_column(expanded.schema.get_field_index("op"), expanded.schema.field("op"), ops)
 
@@ -304,8 +306,8 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     after_type = changes.schema.field("after").type
     if DELETED in {f.name for f in after_type}:
         raise SchemaConflictError(f"the source has a column {DELETED}, which soft_delete needs; rename it")
-    after, old_key, unchanged = (_single(changes.column(n)) for n in ("after", "key", "unchanged"))
-    is_delete = pc.equal(_single(changes.column("op")), "d")
+    after, old_key, unchanged = (single_array(changes.column(n)) for n in ("after", "key", "unchanged"))
+    is_delete = pc.equal(single_array(changes.column("op")), "d")
     old = dict(zip([f.name for f in old_key.type], old_key.flatten(), strict=True))
     given = dict(zip([f.name for f in after_type], after.flatten(), strict=True))
     given |= {name: pa.nulls(len(after)) for name in columns if name not in given and name != DELETED}
@@ -314,7 +316,7 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     fields = [*(pa.field(n, c.type) for n, c in given.items()), pa.field(DELETED, pa.bool_())]
     softened = pa.StructArray.from_arrays([*given.values(), is_delete], fields=fields, mask=_is_empty(after, is_delete))
     replaced = {
-        "op": pc.if_else(is_delete, "u", _single(changes.column("op"))),
+        "op": pc.if_else(is_delete, "u", single_array(changes.column("op"))),
         "after": softened,
         "unchanged": pc.if_else(is_delete, _where(np.asarray(is_delete), unsent), unchanged),
     }
@@ -324,7 +326,7 @@ def soften(changes: pa.Table, key: Sequence[str], columns: Sequence[str] = ()) -
     return changes
 
 
-def flagged_rows(table: Any, batch_rows: int) -> Iterator[pa.Table]:
+def flagged_rows(table: ReadableTable, batch_rows: int) -> Iterator[pa.Table]:
     """All live rows of a table with `_deleted` set, in tables of about `batch_rows`."""
     held: list[pa.RecordBatch] = []
     for batch in open_current(table).scan().to_batches():
@@ -351,7 +353,3 @@ def _where(chosen: Mask, names: Sequence[str]) -> pa.ListArray:
     codes = np.tile(np.arange(len(names)), int(chosen.sum()))
     offsets = np.r_[0, np.cumsum(chosen * len(names))].astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(names), pa.string()).take(pa.array(codes)))
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

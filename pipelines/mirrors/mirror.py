@@ -1,10 +1,10 @@
-"""A mirror table: how folded changes become data files and delete files, with a key or as a multiset of rows."""
+"""A mirror table: writes folded changes as data files and delete files, with a key or as a multiset of rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from pipelines.iceberg.catalog import create_table, find_table
 from pipelines.iceberg.commit import Committed, RowDelta, everything, retry_conflicts
 from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.loaded_table import check_writable, refresh
-from pipelines.iceberg.row_shape import conform, without_extensions
+from pipelines.iceberg.row_shape import conform, single_array, without_extensions
 from pipelines.iceberg.schema_evolution import evolve, iceberg_fields
 from pipelines.iceberg.table_writer import WriterOptions, check_key, write_deletes, write_rows
 from pipelines.mirrors.delete_scope import LiveKeys, live_keys, scope_deletes
@@ -50,6 +50,10 @@ from pipelines.mirrors.partial_removals import Removals
 from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape, shape_properties, with_declared
 from scan_core import Mask, Rows
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
 """How many live rows equal each of these distinct rows."""
@@ -63,9 +67,9 @@ class Recount:
 
     Attributes:
         upserts: rows to add.
-        deletes: rows all of whose copies are removed first.
+        deletes: rows of which all copies are removed first.
         truncated: the table is emptied first.
-        num_missed: deletes and updates whose old row was not there.
+        num_missed: deletes and updates whose old row was not found.
     """
 
     upserts: pa.Table
@@ -79,10 +83,10 @@ class Steps:
     """Every removal (-1) and addition (+1) of a row, in order.
 
     Attributes:
-        rows: what is removed or added.
-        signs: which of the two.
-        lacking: per row the columns that an old row does not have; list<string>.
-        after_truncate: the table is empty before them.
+        rows: the rows that are removed or added.
+        signs: -1 or +1 for each.
+        lacking: for each row, the columns that are missing in an old row; list<string>.
+        after_truncate: the table is empty before these steps.
     """
 
     rows: pa.Table
@@ -92,17 +96,17 @@ class Steps:
 
     @property
     def is_partial(self) -> Mask:
-        """Which are removals by a row that lacks columns."""
+        """Which steps are removals by a row that lacks columns."""
         return np.asarray(pc.list_value_length(self.lacking)) > 0
 
     def only(self, chosen: Mask) -> "Steps":
-        """Some of them."""
+        """The chosen steps."""
         mask = pa.array(chosen)
         return Steps(self.rows.filter(mask), self.signs[chosen], self.lacking.filter(mask), self.after_truncate)
 
 
 def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
-    """What changes in application order remove and add after their last truncate: an update is one of each."""
+    """The rows that changes, in application order, remove and add after their last truncate; an update does both."""
     truncates = np.flatnonzero(np.asarray(pc.equal(changes.column("op"), "t")))
     if len(truncates):
         changes = changes.slice(int(truncates[-1]) + 1)
@@ -110,7 +114,7 @@ def steps(changes: pa.Table, columns: Sequence[str]) -> Steps:
 
 
 def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> Iterator[Steps]:
-    """The steps of a run, parted so that rows that may be taken for each other are in one part of about `limit_bytes`."""
+    """The steps of a run in parts of about `limit_bytes`; rows that may match the same removal are in one part."""
     if not run.is_spilled:
         yield from (steps(table, columns) for table in run.tables())
         return
@@ -119,7 +123,11 @@ def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> It
     count = num_parts(run, limit_bytes)
 
     def part_of(rows: pa.Table) -> Rows:
-        return hash_codes([_single(rows.column(n)) for n in shared], count) if shared else np.zeros(len(rows), np.int64)
+        return (
+            hash_codes([single_array(rows.column(n)) for n in shared], count)
+            if shared
+            else np.zeros(len(rows), np.int64)
+        )
 
     for part in spread((_signed(table, columns) for table in rows_after(run, first)), part_of, count):
         yield _steps(part, after_truncate=first > 0)
@@ -128,13 +136,13 @@ def steps_by_row(run: ChangeRun, columns: Sequence[str], limit_bytes: int) -> It
 
 
 def recount(taken: Steps, count_live: CountLive, find_live: FindLive) -> Recount:
-    """Rows added and removed by steps; removing a row that is not there does nothing."""
+    """The rows that steps add and remove; removing a row that does not exist does nothing."""
     partial = taken.is_partial
     if not partial.any():
         return _by_whole_rows(taken, count_live)
     lacking = set(pc.unique(taken.lacking.flatten()).to_pylist())
     shared = [name for name in taken.rows.column_names if name not in lacking]
-    # Rows that differ in a column that no old row lacks are never taken for each other.
+    # Rows that differ in a column that every old row has never match the same removal.
     group = encode_keys([taken.rows.column(n) for n in shared])[0] if shared else np.zeros(len(partial), np.int64)
     affected = np.isin(group, group[partial])
     _, firsts = np.unique(group[affected], return_index=True)
@@ -167,7 +175,7 @@ def _by_whole_rows(taken: Steps, count_live: CountLive) -> Recount:
 
 
 def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
-    """As what is left depends on the order, all rows that may be meant are walked through together.
+    """Apply steps in order, with removals that lack columns: which row each removes depends on the steps before it.
 
     Args:
         taken: the steps.
@@ -180,7 +188,7 @@ def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
     codes = encode_keys(known.columns)[0]
     _, firsts, number = np.unique(codes[exact], return_index=True, return_inverse=True)
     distinct = known.take(pa.array(exact[firsts]))
-    labels = [f"c{i}" for i in range(len(columns))]  # Arrow takes a name that begins with a point for a path
+    labels = [f"c{i}" for i in range(len(columns))]  # Arrow reads a name that begins with a dot as a path
     by_column = [(label, "ascending", "at_start") for label in labels]
     order = np.asarray(pc.sort_indices(distinct.rename_columns(labels), by_column)).astype(np.int64)
     distinct = distinct.take(pa.array(order))
@@ -195,7 +203,7 @@ def _one_by_one(taken: Steps, live: pa.Table) -> Recount:
 
 
 def _removals(rows: pa.Table, taken: Steps, distinct: pa.Table) -> Removals:
-    """Which of the distinct rows each removal by a row that lacks columns may take."""
+    """The distinct rows that each removal which lacks columns may remove."""
     partial = np.flatnonzero(taken.is_partial)
     names = pc.unique(taken.lacking.flatten()).to_pylist()
     flat = np.asarray(pc.index_in(taken.lacking.flatten(), value_set=pa.array(names, pa.string()))).astype(np.int64)
@@ -235,14 +243,14 @@ def _signed(changes: pa.Table, columns: Sequence[str]) -> pa.Table:
     both = pa.concat_tables([old.filter(pa.array(removes)), new.filter(pa.array(adds))], promote_options="permissive")
     order = np.argsort(np.r_[np.flatnonzero(removes) * 2, np.flatnonzero(adds) * 2 + 1], kind="stable")
     signs = np.r_[np.full(int(removes.sum()), -1), np.ones(int(adds.sum()))].astype(np.int64)
-    lacking = _known(_single(changes.column("unchanged")).filter(pa.array(removes)), columns)
+    lacking = _known(single_array(changes.column("unchanged")).filter(pa.array(removes)), columns)
     lists = pa.concat_arrays([lacking, _empty_lists(int(adds.sum()))])
     both = both.append_column(_SIGN, pa.array(signs)).append_column(_LACKING, lists)
     return both.take(pa.array(order))
 
 
 def _known(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """The names of each list that are columns; none where there is no list."""
+    """The names in each list that are columns; none for NULL."""
     names = lists.flatten().cast(pa.string())
     kept = np.asarray(pc.is_in(names, value_set=pa.array(list(columns), pa.string())))
     parents = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)[kept]
@@ -256,19 +264,19 @@ def _empty_lists(count: int) -> pa.ListArray:
 
 def _steps(signed: pa.Table, *, after_truncate: bool) -> Steps:
     rows = signed.drop_columns([_SIGN, _LACKING])
-    return Steps(rows, np.asarray(signed.column(_SIGN)), _single(signed.column(_LACKING)), after_truncate)
+    return Steps(rows, np.asarray(signed.column(_SIGN)), single_array(signed.column(_LACKING)), after_truncate)
 
 
 def _always_there(tables: Iterator[pa.Table], columns: Sequence[str]) -> list[str]:
     """The columns that no old row lacks."""
     lacking: set[str] = set()
     for table in tables:
-        lacking.update(pc.unique(_single(table.column("unchanged")).flatten()).to_pylist())
+        lacking.update(pc.unique(single_array(table.column("unchanged")).flatten()).to_pylist())
     return [name for name in columns if name not in lacking]
 
 
 def _last_truncate(run: ChangeRun) -> int:
-    """How many changes there are up to the last truncate."""
+    """Number of changes up to the last truncate, inclusive."""
     first = at = 0
     for table in run.tables():
         truncates = np.flatnonzero(np.asarray(pc.equal(table.column("op"), "t")))
@@ -277,12 +285,8 @@ def _last_truncate(run: ChangeRun) -> int:
     return first
 
 
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def _walk(group: Rows, signs: Rows, count: int) -> tuple[Rows, Rows]:
-    """Per group the sum of its signs and the lowest partial sum on the way."""
+    """For each group, the sum of its signs and the lowest partial sum."""
     order = np.argsort(group, kind="stable")
     running = np.cumsum(signs[order])
     starts = np.searchsorted(group[order], np.arange(count))
@@ -296,10 +300,9 @@ def _has_removal(group: Rows, signs: Rows, count: int) -> Mask:
 
 
 def _members(changes: pa.Table, column: str, names: Sequence[str]) -> pa.Table:
-    struct = changes.column(column)
-    chunk = pa.concat_arrays(struct.chunks) if struct.num_chunks else pa.array([], struct.type)
-    given = dict(zip([f.name for f in chunk.type], chunk.flatten(), strict=True))
-    return pa.table({name: given.get(name, pa.nulls(len(chunk))) for name in names})
+    struct = single_array(changes.column(column))
+    given = dict(zip([f.name for f in struct.type], struct.flatten(), strict=True))
+    return pa.table({name: given.get(name, pa.nulls(len(struct))) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +310,10 @@ class BatchFiles:
     """What one commit consists of.
 
     Attributes:
-        files: of it.
-        rejected: changes that had to be left out.
-        replaces_all: the files take the place of all that is there.
-        num_missed: removals of rows that are not there, as far as that is known without reading the table for it.
+        files: new files.
+        rejected: changes that cannot be applied.
+        replaces_all: the files replace all rows of the table.
+        num_missed: removals of rows that do not exist, as far as that is known without reading the table.
     """
 
     files: tuple[WrittenFile, ...]
@@ -329,7 +332,7 @@ def prepare(
         changes: rows of the change log in order; with soft deletes a truncate comes alone.
         key: columns that identify a row.
         config: of the table.
-        trusts_inserts: the key of an insert is not in the table.
+        trusts_inserts: the key of an insert is known not to be in the table.
 
     Raises:
         SchemaConflictError: a column or key that the table cannot take.
@@ -350,7 +353,7 @@ def prepare(
 
 
 class _Writing:
-    """Files of a commit in the making: rows as they come, keys to delete when there are enough for a file."""
+    """Writes the files of a commit: rows at once, keys to delete when there are enough for a file."""
 
     def __init__(self, delta: RowDelta, config: TableConfig, *, trusts_inserts: bool) -> None:
         self.delta = delta
@@ -367,18 +370,18 @@ class _Writing:
         self._removes: list[Mask] = []
 
     def rows(self, rows: pa.Table, *, key_ids: Sequence[int] = ()) -> None:
-        """Rows to add."""
+        """Write rows to add."""
         self.files += write_rows(rows, self.delta.target, self.delta.default_spec, key_ids=key_ids)
 
     def deletes(self, keys: pa.Table, removes: Mask | None = None) -> None:
-        """Keys to delete, and which of them changes say to be there; None if all are known to be."""
+        """Add keys to delete, and which of them changes claim to be in the table; None if all are known to be."""
         self._deletes.append(keys)
         self._removes.append(np.zeros(keys.num_rows, np.bool_) if removes is None else removes)
         if sum(held.nbytes for held in self._deletes) > self.limit_bytes:
             self._write_deletes()
 
     def done(self) -> BatchFiles:
-        """All of it."""
+        """Write what is left; all files."""
         self._write_deletes()
         return BatchFiles(tuple(self.files), Rejected.concat(self.rejected), self.replaces_all, self.num_missed)
 
@@ -396,9 +399,9 @@ class _Writing:
 
 def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
     delta, is_soft = writing.delta, writing.config.soft_delete
-    base = _base_columns(delta)
+    base = delta.base_columns
     is_first = True
-    # A soft delete needs the row that it flags, so nothing before it may go.
+    # A soft delete needs the row that it flags, so no change before it may be dropped.
     shrink = None if is_soft else partial(squash, key=key)
     for part in parts_by_key(changes, key, writing.limit_bytes, shrink):
         rows, ignorable = part.changes, None
@@ -424,7 +427,7 @@ def _fold(writing: _Writing, changes: ChangeRun, key: Sequence[str]) -> None:
 
 
 def _delete(writing: _Writing, folded: FoldResult) -> None:
-    """The keys that the table may hold before this batch (rule 26)."""
+    """Delete the keys that the table may hold before this batch (rule 26)."""
     schema = writing.delta.schema
     key_ids = tuple(schema.find(name).field_id for name in folded.deletes.column_names)
     keys = conform(folded.deletes, schema.select(key_ids))
@@ -436,19 +439,19 @@ def _delete(writing: _Writing, folded: FoldResult) -> None:
 
 
 def _recount(writing: _Writing, changes: ChangeRun) -> None:
-    """A table without a key: the whole row identifies it, equal rows are counted."""
+    """Write changes of a table without a key: rows are identified by all their values, equal rows are counted."""
     delta = writing.delta
     _evolve(delta, next(changes.tables()).schema.field("after").type)
     columns = list(delta.schema.names)
     writing.key_ids = check_key(delta.schema, columns)
     key_schema = delta.schema.select(writing.key_ids)
     writing.live = live_keys(delta.table, delta.schema, ())
-    base = [name for name in _base_columns(delta) if name in columns]
+    base = [name for name in delta.base_columns if name in columns]
 
     def find(rows: pa.Table, returned: Sequence[str]) -> tuple[FoundRows, Rows]:
-        """Live rows that agree with some of these, and the places of these in `rows`."""
+        """Live rows that equal some of these, and the indices of these in `rows`."""
         asked = conform(rows, key_schema).select(rows.column_names)
-        # In the rows that are there, a column that comes with this batch is NULL.
+        # In existing rows, a column that is new in this batch is NULL.
         old = np.ones(max(rows.num_rows, 1), np.bool_)
         for name in set(rows.column_names) - set(base):
             old &= np.asarray(asked.column(name).is_null(), np.bool_)
@@ -477,16 +480,11 @@ def _recount(writing: _Writing, changes: ChangeRun) -> None:
 
 
 def _flag_all(writing: _Writing) -> None:
-    """A truncate where deletes are soft: every row once more, flagged."""
+    """Write a truncate with soft deletes: every row again, flagged."""
     _evolve(writing.delta, pa.struct([pa.field(DELETED, pa.bool_())]))
     for rows in flagged_rows(writing.delta.table, writing.config.commit_rows):
         writing.rows(rows)
     writing.replaces_all = True
-
-
-def _base_columns(delta: RowDelta) -> list[str]:
-    """Columns that the table had before this commit."""
-    return [f.name for f in delta.table.schema().fields]
 
 
 def _evolve(delta: RowDelta, row_type: pa.StructType) -> None:
@@ -502,13 +500,13 @@ class Applied:
     """One batch of changes that is now in the mirror.
 
     Attributes:
-        committed: its snapshot.
-        files: of it.
+        committed: the snapshot.
+        files: its new files.
         rejected: changes that could not be applied.
         num_changes: applied or rejected.
         last_ordinal: of the change log that is in the mirror now.
         num_missed: deletes, key changes and updates of whole rows that found no row to remove: all of them with `identity:
-            full`, otherwise those of which it is known without reading the table.
+            full`, otherwise those that are known without reading the table.
     """
 
     committed: Committed
@@ -520,26 +518,27 @@ class Applied:
 
     @property
     def delete_rows(self) -> int:
-        """Rows of equality-delete files written."""
+        """Number of rows of the equality-delete files."""
         return sum(f.record_count for f in self.files if f.content is FileContent.EQUALITY_DELETES)
 
 
 @dataclass
 class Mirror:
-    """One mirror. Mutable only in that it follows its table's commits.
+    """One mirror; `table` is reloaded before each commit.
 
     Attributes:
+        catalog: with the table, or in which it will be created.
         name: of the table.
         config: how changes become rows.
         key: columns that identify a row.
     """
 
-    catalog: Any
+    catalog: "Catalog"
     name: str
     config: TableConfig
     key: tuple[str, ...]
     options: WriterOptions | None = None
-    table: Any | None = field(init=False)
+    table: "Table | None" = field(init=False)
 
     def __post_init__(self) -> None:
         if self.options is None:
@@ -553,7 +552,7 @@ class Mirror:
         """The last ordinal of the change log that is in the mirror; 0 for none.
 
         Raises:
-            PositionLostError: the table has rows, and no snapshot of it tells what they are from.
+            PositionLostError: the table has rows, but no snapshot says which changes they are from.
         """
         if self.table is None:
             return 0
@@ -579,9 +578,9 @@ class Mirror:
 
         Args:
             log: the table's change log.
-            appended: what this run has just appended: taken from memory if it is all that is missing.
-            reject: keeps changes that cannot be applied; called before the commit that leaves them out.
-            start: an ordinal up to which the changes lead to nothing, for a mirror that is made anew.
+            appended: what this run has just appended: taken from memory if nothing else is missing.
+            reject: keeps changes that cannot be applied; called before the commit without them.
+            start: the ordinal up to which changes have no effect, for a mirror that is rebuilt.
         """
         done = max(self.applied_ordinal, start)
         if done > log.last_ordinal:
@@ -616,10 +615,10 @@ class Mirror:
         return retry_conflicts(lambda: self._attempt(changes, log, before, reached, reject, trusts_inserts=trusts))
 
     def _trusts_inserts(self, log: ChangeLog) -> bool:
-        """Whether the key of an insert cannot be in the table: config says so of the source, and rows came from it alone.
+        """Whether the key of an insert cannot be in the table: the config says so, and all rows came from the feed.
 
-        Adopted rows and those of a full load may come once more, as inserts of the feed; with `order_by` inserts are logged
-        again behind late events.
+        Adopted rows and those of a full load may come again as inserts of the feed; with `order_by` inserts are logged again
+        after late events.
         """
         if self.config.inserts != "trusted" or self.table is None:
             return False
@@ -629,14 +628,14 @@ class Mirror:
         return ADOPTED not in properties or properties.get(ADOPTED_SNAPSHOT) == ""
 
     def reapply(self, changes: ChangeRun, log: ChangeLog, *, reject: Callable[[Rejected], None]) -> Applied:
-        """Apply changes that are in the mirror already once more, in one commit; how far it has got stays.
+        """Apply changes that are in the mirror already again, in one commit; its position does not change.
 
-        No insert is trusted: its row is there.
+        No insert is trusted, as its row exists.
         """
         before = self.applied_ordinal
         return retry_conflicts(lambda: self._attempt(changes, log, before, before, reject, trusts_inserts=False))
 
-    def _create(self, changes: ChangeRun, log: ChangeLog) -> Any:
+    def _create(self, changes: ChangeRun, log: ChangeLog) -> "Table":
         after = next(changes.tables()).schema.field("after").type
         types = log.row_types | {f.name: f.type for f in after if not pa.types.is_null(f.type)}
         check_shape(self.name, self.config, self.key, types)
@@ -682,7 +681,7 @@ class Mirror:
 
 
 def makes_rows(changes: Changes, config: TableConfig) -> bool:
-    """Whether changes to an empty table lead to rows; truncates and deletes do not even tell its columns."""
+    """Whether changes to an empty table lead to rows; truncates and deletes do not even show its columns."""
     removing = pa.array(["t"] if config.soft_delete else ["t", "d"])
     return not all(pc.all(pc.is_in(t.column("op"), value_set=removing)).as_py() for t in changes.tables())
 

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from pipelines.changes.keys import KeySet, Positions
 from pipelines.decode.batches import REJECTED_SCHEMA, Rejected
 from pipelines.iceberg.commit import RowDelta
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import open_current
-from pipelines.iceberg.row_shape import conform, member, without_extensions
+from pipelines.iceberg.row_shape import conform, member, single_array, without_extensions
 from pipelines.mirrors.fold import FoldResult, fold
 from scan_core import Mask, Rows
 
@@ -33,11 +34,11 @@ class FoundRows:
     key_row: Positions
 
 
-def find_rows(table: Any, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows:
+def find_rows(table: ReadableTable, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows:
     """Every live row of `table` with one of `keys`.
 
     Args:
-        table: the PyIceberg table; read at its loaded snapshot.
+        table: read at its loaded snapshot.
         keys: distinct keys, key columns by their names, in the table's types.
         columns: what to return of each row, `_spec_id` among them where wanted.
     """
@@ -58,15 +59,15 @@ def find_rows(table: Any, keys: pa.Table, columns: tuple[str, ...]) -> FoundRows
     return FoundRows(rows.select(list(columns)), np.concatenate(positions) if positions else np.zeros(0, np.int64))
 
 
-def all_rows(table: Any, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
-    """Every live row, as if one key without columns had been asked for; none unless `any_at_all`."""
+def all_rows(table: ReadableTable, columns: tuple[str, ...], *, any_at_all: bool = True) -> FoundRows:
+    """Every live row, as for a single key without columns; none unless `any_at_all`."""
     scan = open_current(table).scan().select(*columns)
     rows = without_extensions(scan.to_table() if any_at_all else scan.arrow_schema.empty_table())
     return FoundRows(rows, np.zeros(rows.num_rows, np.int64))
 
 
 def _predicates(keys: pa.Table) -> list[Any]:
-    """What every wanted row fulfils, for pruning: the values or the range of each key column without NULL."""
+    """Predicates that all wanted rows fulfil, for pruning: values or range of each key column without NULL."""
     from scan_core import col
 
     predicates = []
@@ -101,13 +102,20 @@ def complete(
     after_truncate: bool = False,
     keeps_moved: bool = False,
 ) -> tuple[FoldResult, Rejected, int]:
-    """The changes folded, with upserts completed from the mirror at the commit's base, and those that cannot be applied.
+    """Fold changes and complete their upserts from the mirror at the commit's base.
 
-    And how many were left out, because they mean nothing.
+    A change that cannot be applied has no effect at all: it deletes no row, and changes that build on it are rejected too.
 
-    What cannot be applied has no effect at all: it deletes no row either, and what builds on it is refused too.
-    `ignorable` marks changes that mean nothing where the row does not exist: they are left out, not rejected.
-    `after_truncate`: the table is emptied before them. `keeps_moved`: a change of a key leaves the row of the old key.
+    Args:
+        delta: the commit.
+        changes: rows of the change log in order.
+        key: columns that identify a row.
+        ignorable: changes that have no effect if their row does not exist: they are ignored, not rejected.
+        after_truncate: the table is emptied before the changes.
+        keeps_moved: a change of a key leaves the row of the old key.
+
+    Returns:
+        The folded changes, those that are rejected, and how many were ignored.
     """
     folded = fold(changes, key, after_truncate=after_truncate, keeps_moved=keeps_moved)
     lacking: list[pa.Table] = []
@@ -127,9 +135,9 @@ def complete(
 
 
 def _filled(delta: RowDelta, upserts: pa.Table, wanted: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The upserts with unsent columns from the mirror, and the keys of which it has no row."""
-    struct, lists = (_single(wanted.column(name)) for name in ("key", "unchanged"))
-    known = {f.name for f in delta.table.schema().fields}
+    """The upserts with unsent columns from the mirror, and the keys that have no row in it."""
+    struct, lists = (single_array(wanted.column(name)) for name in ("key", "unchanged"))
+    known = set(delta.base_columns)
     columns = tuple(n for n in pc.unique(lists.flatten()).to_pylist() if n in known)
     key_schema = delta.schema.select(tuple(delta.schema.find(name).field_id for name in key))
     asked_keys = pa.table({name: member(struct, name) for name in key})
@@ -161,10 +169,6 @@ def _replaced(upserts: pa.Table, name: str, chosen: Mask, taken: pa.ChunkedArray
         current = pa.chunked_array([pa.nulls(len(current), taken.type)])
     merged = pc.if_else(pa.array(chosen), taken.cast(current.type), current)
     return upserts.set_column(index, name, merged)
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _contains(lists: pa.ListArray, name: str) -> Mask:

@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Removals:
-    """Classes of rows of which a removal takes one: rows that agree in all columns that its old row has.
+    """Classes of rows, one of which a removal removes: rows that are equal in all columns that its old row has.
 
     Attributes:
         class_of: per step the class that it takes a row from, -1 where its row is whole.

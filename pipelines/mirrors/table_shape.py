@@ -4,12 +4,12 @@ Key and partition columns must be known and have types that Iceberg allows there
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from pipelines.config.project import TableConfig, partition_field
 from pipelines.errors import ConfigError
+from pipelines.iceberg.interfaces import ReadableTable
 from pipelines.iceberg.loaded_table import current_schema
 from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import check_key
@@ -18,26 +18,26 @@ from scan_core import NestedField, PrimitiveType, ScanError, Schema, arrow_type,
 RESERVED_NAMES = frozenset(
     {"_file", "_pos", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number", "_delete_file"}
 )
-"""Of metadata columns; `_deleted` is none of them here, as sources often flag their rows by it."""
+"""Names of metadata columns; `_deleted` is allowed, as sources often flag their rows with it."""
 _OF_TIMES = frozenset({"year", "month", "day", "hour"})
 PARTITION_BY = "nevermore.partition_by"
-"""Table property: what config said when the table was made."""
+"""Table property: `partition_by` of the config when the table was created."""
 KEY = "nevermore.key"
 """Table property: the columns that identify a row."""
 IDENTITY = "nevermore.identity"
-"""Table property: what config said of `identity` when the table was made."""
+"""Table property: `identity` of the config when the table was created."""
 SOFT_DELETE = "nevermore.soft_delete"
 """Table property: whether deleted rows stay in the table."""
 ADOPTED = "nevermore.adopted"
-"""Table property: others made the table, so its own types count where the feed does not tell."""
+"""Table property: the table was adopted, so its own types apply where the feed has none."""
 ADOPTED_SNAPSHOT = "nevermore.adopted-snapshot"
-"""Table property: the snapshot whose rows are in no change log; empty where all rows are from the log."""
+"""Table property: the snapshot whose rows are in no change log; empty if all rows are from the log."""
 ADOPTED_ORDINAL = "nevermore.adopted-ordinal"
-"""Table property: the last ordinal of the change log that the adopted rows hold already."""
+"""Table property: the last ordinal of the change log that the adopted rows contain."""
 
 
 def check_shape(name: str, config: TableConfig, key: Sequence[str], row_types: Mapping[str, pa.DataType]) -> None:
-    """Refuse a table that could not be made.
+    """Refuse a table that cannot be created.
 
     Args:
         name: of the mirror.
@@ -119,21 +119,21 @@ def with_declared(fields: Sequence[NestedField], config: TableConfig) -> tuple[N
 
 
 def shape_properties(key: Sequence[str], config: TableConfig) -> dict[str, str]:
-    """What a table remembers of the config that it was made by."""
+    """Properties that record the config that a table was created with."""
     return {KEY: ",".join(key), PARTITION_BY: partition_text(config), IDENTITY: config.identity} | soft_delete_property(
         config
     )
 
 
 def soft_delete_property(config: TableConfig) -> dict[str, str]:
-    """The part of it that a table made anew from its log may change."""
+    """The property that may change when a table is rebuilt from its log."""
     return {SOFT_DELETE: str(config.soft_delete).lower()}
 
 
 def check_unchanged(
-    name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: Any | None
+    name: str, config: TableConfig, *, log_name: str, logged_key: Sequence[str], table: ReadableTable | None
 ) -> None:
-    """Refuse a config that does not fit what is there already: before an event comes that would show it.
+    """Refuse a config that contradicts the existing tables, before an event comes that would reveal it.
 
     Raises:
         ConfigError: what to do about it.

@@ -136,7 +136,7 @@ def data_file_of(entry: list[Any], inheritance: Inheritance) -> DataFile:
     """The data file of a decoded entry."""
     if entry[3]:
         raise AvroError(f"content (134) of {entry[4]}: expected 0 in a data manifest, found {entry[3]}")
-    return DataFile(*_common_facts(entry, inheritance), inheritance.row_id_of(entry[18], entry[8]))
+    return DataFile(**_common_facts(entry, inheritance), first_row_id=inheritance.row_id_of(entry[18], entry[8]))
 
 
 def delete_file_of(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
@@ -145,7 +145,7 @@ def delete_file_of(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
     if content is None:
         raise AvroError(f"content (134) of {entry[4]}: expected 1 or 2 in a delete manifest, found {entry[3]}")
     return DeleteFile(
-        *_common_facts(entry, inheritance),
+        **_common_facts(entry, inheritance),
         content=content,
         equality_ids=tuple(entry[17] or ()),
         referenced_data_file=entry[19],
@@ -154,25 +154,36 @@ def delete_file_of(entry: list[Any], inheritance: Inheritance) -> DeleteFile:
     )
 
 
-def _common_facts(entry: list[Any], inheritance: Inheritance) -> tuple[Any, ...]:
-    """The fields of `ContentFile`, in their order."""
+def _common_facts(entry: list[Any], inheritance: Inheritance) -> dict[str, Any]:
+    """The fields of `ContentFile`."""
     status, file_sequence = entry[0], entry[2]
     file_format = _FORMATS.get(entry[5]) or _FORMATS.get(entry[5].lower())
     if file_format is None:
         raise AvroError(f"file_format (101) of {entry[4]}: unknown format {entry[5]!r:.60}")
-    return (
-        entry[4],
-        file_format,
-        inheritance.spec_id,
-        entry[PARTITION_SLOT] or (),
-        entry[8],
-        entry[9],
-        inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
-        inheritance.sequence_number if file_sequence is None and status == ADDED else file_sequence,
-        *(_NOTHING if entry[slot] is None else entry[slot] for slot in (13, 14, 10, 11, 12)),
-        tuple(entry[16] or ()),
-        bool(entry[15]),
-    )
+    inherits = file_sequence is None and status == ADDED
+    return {
+        "path": entry[4],
+        "format": file_format,
+        "spec_id": inheritance.spec_id,
+        "partition": entry[PARTITION_SLOT] or (),
+        "record_count": entry[8],
+        "file_size_bytes": entry[9],
+        "data_sequence_number": inheritance.sequence_of(status, entry[1], "sequence_number (3)"),
+        "file_sequence_number": inheritance.sequence_number if inherits else file_sequence,
+        **{name: _NOTHING if entry[slot] is None else entry[slot] for name, slot in _STATISTICS},
+        "split_offsets": tuple(entry[16] or ()),
+        "is_encrypted": bool(entry[15]),
+    }
+
+
+_STATISTICS = (
+    ("lower_bounds", 13),
+    ("upper_bounds", 14),
+    ("value_counts", 10),
+    ("null_value_counts", 11),
+    ("nan_value_counts", 12),
+)
+"""Maps by field id, and their slots."""
 
 
 _MAX_DIGITS = 10

@@ -47,7 +47,8 @@ class Document:
 
     def optional_integer(self, name: str) -> int | None:
         """A signed 64-bit integer, or None if absent or null."""
-        return self._optional(name, _is_long, _LONG)
+        value: int | None = self._optional(name, _is_long, _LONG)
+        return value
 
     def text(self, name: str) -> str:
         """A string; malformed if absent."""
@@ -58,7 +59,8 @@ class Document:
 
     def optional_text(self, name: str) -> str | None:
         """A string, or None if absent or null."""
-        return self._optional(name, lambda value: isinstance(value, str), "a string")
+        value: str | None = self._optional(name, lambda value: isinstance(value, str), "a string")
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
