@@ -14,11 +14,13 @@ import pytest
 
 from pipelines.config.project import load
 from pipelines.errors import PipelineError
-from pipelines.iceberg.catalog import find_table, open_catalog
+from pipelines.iceberg.catalog import create_table, find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta, everything
 from pipelines.iceberg.positions import LOG_ORDINAL
 from pipelines.ingest import quarantine_replay
 from pipelines.maintain import replay
+from pipelines.publish.state import PARTITIONS, SOURCE
+from scan_core import NestedField, PrimitiveType
 
 Run = Callable[..., tuple[int, str, str]]
 Event = dict[str, Any]
@@ -127,6 +129,19 @@ def test_status_tells_positions_debt_and_commits(project: Project) -> None:
     assert (table["delete_rows"], table["delete_files"], table["rows_written"]) == (2, 1, 3)
     assert [c["operation"] for c in table["commits"]] == ["overwrite", "append"]
     assert project.run("status", "--config", project.config)[1].startswith("shop.products: 4 changes logged, applied 4")
+
+
+def test_status_of_a_published_table_of_which_a_mirror_was_dropped(project: Project) -> None:
+    with project.config.open("a") as config:
+        config.write('published:\n  shop.ids: {sql: "select id from shop.products"}\n')
+    project.ingest(event("c", product(1)))
+    catalog = open_catalog(load(project.config))
+    published = create_table(catalog, "shop.ids", [NestedField(1, "id", PrimitiveType("long"))])
+    RowDelta(published).commit([], {PARTITIONS: '["*"]', f"{SOURCE}shop.products": "1"})
+    assert project.call("status")[1][1]["behind"] == ["shop.products"]
+    catalog.drop_table(("shop", "products"))
+    code, (_, table), errors = project.call("status")
+    assert (code, table["behind"], errors) == (0, [], "")
 
 
 def test_status_tells_how_much_of_the_log_waits(project: Project) -> None:
