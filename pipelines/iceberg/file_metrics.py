@@ -1,4 +1,4 @@
-"""What a manifest records about a written file: its path, partition, counts and column bounds."""
+"""The facts that a manifest records about a written file: path, partition, counts and column bounds."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ def single_value(value: Any, kind: Type) -> bytes:
 
 
 def lower_bound(value: Any, kind: PrimitiveType, length: int) -> bytes:
-    """The bound, cut to so many characters or bytes."""
+    """The bound, cut to `length` characters or bytes."""
     if kind.name == "string":
         return bytes(value.decode(errors="ignore")[:length].encode())
     if kind.name == "binary":
@@ -49,7 +49,7 @@ def lower_bound(value: Any, kind: PrimitiveType, length: int) -> bytes:
 
 
 def upper_bound(value: Any, kind: PrimitiveType, length: int) -> bytes | None:
-    """The bound, rounded up where it is cut; None if nothing of that length is above all values."""
+    """The bound, rounded up if it is cut; None if no value of that length is above all values."""
     if kind.name == "string":
         text = value.decode(errors="ignore")
         if len(text) <= length:
@@ -100,7 +100,7 @@ class FileMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that waits for its commit.
+    """A Parquet file that is not committed yet.
 
     `partition` holds one value per field of the spec, in the physical form of manifests: days and microseconds as
     integers, decimals as unscaled integers, uuid as 16 bytes.
@@ -119,7 +119,7 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class _Column:
-    """What the row groups seen so far say about one leaf."""
+    """The statistics of one leaf, accumulated over row groups."""
 
     type: PrimitiveType
     lower: Any = None
@@ -142,9 +142,9 @@ def parquet_metrics(
 
     Args:
         footer: the file's footer.
-        schema: the table schema; leaves are matched by field id, others are left out.
-        nan_counts: NaN values by field id, which a Parquet footer does not tell.
-        key_ids: columns whose bounds are kept long.
+        schema: the table schema; leaves are matched by field id, others are ignored.
+        nan_counts: NaN values by field id, which Parquet footers do not have.
+        key_ids: columns whose bounds are not cut short.
     """
     columns: dict[int, _Column] = {}
     leaves = list(_leaves(footer.schema.to_arrow_schema(), schema))
@@ -173,7 +173,7 @@ def parquet_metrics(
 
 
 def _leaves(arrow_schema: pa.Schema, schema: Schema) -> Iterator[NestedField | None]:
-    """Per Parquet leaf, in file order: the table's field, or None if unknown or inside a list or map."""
+    """The table's field of each Parquet leaf, in file order; None if it is unknown or inside a list or map."""
     for column in arrow_schema:
         yield from _leaves_of(column, schema, repeated=False)
 

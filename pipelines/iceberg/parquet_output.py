@@ -1,6 +1,6 @@
-"""How a Parquet file is laid out: pages, compression, encodings, dictionaries and Bloom filters.
+"""Lays out Parquet files: pages, compression, encodings, dictionaries, Bloom filters and checksums.
 
-A sample decides which columns get a dictionary. The files are written by `table_writer.py`.
+A sample decides which columns get a dictionary. Rows come from `table_writer.py`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,25 +31,25 @@ from scan_core.files import (
 
 SAMPLE_RUNS = 16
 SAMPLE_RUN_ROWS = 64
-"""Runs and not single rows, as slices cost no copy. Rows that repeat their neighbour keep their dictionary."""
-LEAST_ROWS = 4 * SAMPLE_RUNS * SAMPLE_RUN_ROWS
-"""Smaller files are not worth the sample."""
-LEAST_VALUES = 32
-"""Fewer tell nothing."""
-LEAST_REPEATS = 4
-"""Each value must occur so often on average: its place in the dictionary takes up to half of its own bytes."""
-MOST_DICTIONARY_BYTES = 1024**2
-"""Where Parquet's writer gives a dictionary up by itself."""
+"""Runs rather than single rows, as slices cost no copy. Columns whose rows repeat their neighbours keep a dictionary."""
+MIN_ROWS = 4 * SAMPLE_RUNS * SAMPLE_RUN_ROWS
+"""Smaller files are not sampled."""
+MIN_VALUES = 32
+"""Fewer values in a sample mean nothing."""
+MIN_REPEATS = 4
+"""Average number of occurrences of a value: its index in the dictionary takes up to half of its own bytes."""
+MAX_DICTIONARY_BYTES = 1024**2
+"""Size at which Parquet's writer gives up a dictionary."""
 
 _GOLDEN = 0.6180339887
 
 
 def dictionary_columns(rows: pa.Table) -> list[str] | bool:
     """Paths of the columns that get a dictionary; True for all."""
-    if rows.num_rows < LEAST_ROWS:
+    if rows.num_rows < MIN_ROWS:
         return True
     step = rows.num_rows // SAMPLE_RUNS
-    # At uneven distances: what comes again in one rhythm would otherwise be met always or never.
+    # At uneven distances, so that values that recur at regular intervals are neither always nor never in the sample.
     starts = (int((number + number * _GOLDEN % 1) * step) for number in range(SAMPLE_RUNS))
     sample = pa.concat_tables([rows.slice(start, SAMPLE_RUN_ROWS) for start in starts]).combine_chunks()
     share = rows.num_rows / sample.num_rows
@@ -62,7 +62,7 @@ def dictionary_columns(rows: pa.Table) -> list[str] | bool:
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The columns of Parquet that a column of Arrow becomes, by their paths."""
+    """The Parquet columns of an Arrow column, by their paths."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type
@@ -79,28 +79,28 @@ def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 
 def _repeats(sample: pa.Array, share: float) -> bool:
-    """Whether the values of a column, of which this is one in `share`, occur often enough each.
+    """Whether the values of a column repeat often enough; the sample is one in `share` of them.
 
-    Two of n values drawn from d are equal with a chance of 1 in d, so that m of them have m * m / 2d equal pairs.
+    Two values drawn from d distinct ones are equal with a probability of 1 / d, so m values have m * m / 2d equal pairs.
     """
     values = sample.drop_null()
     given = len(values)
-    if given < LEAST_VALUES or pa.types.is_boolean(values.type):
+    if given < MIN_VALUES or pa.types.is_boolean(values.type):
         return True
     repeated = given - len(pc.unique(values))
     if repeated == 0:
         return False
     distinct = given * given / (2 * repeated)
-    return bool(distinct * LEAST_REPEATS <= given * share and distinct * values.nbytes <= MOST_DICTIONARY_BYTES * given)
+    return bool(distinct * MIN_REPEATS <= given * share and distinct * values.nbytes <= MAX_DICTIONARY_BYTES * given)
 
 
 DEFAULT_FILE_BYTES = 256 * 1024**2
-"""Of Arrow data per file: a quarter of that on disk, near Iceberg's split size."""
+"""Arrow bytes per file: a quarter of that on disk, near Iceberg's split size."""
 DEFAULT_ROW_GROUP_ROWS = 1_000_000
 DEFAULT_PAGE_ROWS = 10_000
-"""Small pages let readers skip what no filter and no delete touches."""
+"""Small pages let readers skip rows that no filter and no delete matches."""
 _TRAILER_BYTES = 8
-"""Behind the footer: its length, and the magic."""
+"""After the footer: its length, and the magic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ class WriterOptions:
 
     Attributes:
         file_bytes: Arrow bytes of the rows of one data file.
-        row_group_rows: most rows of a row group.
-        page_rows: most rows of a page.
+        row_group_rows: maximum number of rows of a row group.
+        page_rows: maximum number of rows of a page.
         compression: Parquet codec.
         bloom_filters: write Bloom filters for key columns, of data files and of delete files.
         sort_by: columns by which the rows of a data file are sorted.
         encode_numbers: integers and times without a dictionary as differences, floating-point numbers byte by byte:
             faster and smaller, but not every reader knows these encodings.
-        sample_dictionaries: no Parquet dictionary for columns whose values hardly come again; otherwise all try one.
+        sample_dictionaries: no Parquet dictionary for columns whose values rarely repeat; otherwise all columns try one.
     """
 
     file_bytes: int = DEFAULT_FILE_BYTES
@@ -129,12 +129,8 @@ class WriterOptions:
     sample_dictionaries: bool = True
 
 
-def bloom_filters(
-    columns: Sequence[NestedField], num_rows: int, options: WriterOptions
-) -> dict[str, dict[str, float]] | None:
-    """Options of the Bloom filters of these columns; Parquet has none of booleans."""
-    if not options.bloom_filters:
-        return None
+def bloom_filters(columns: Sequence[NestedField], num_rows: int) -> dict[str, dict[str, float]] | None:
+    """Options for Bloom filters of these columns; booleans cannot have one."""
     chosen = [c.name for c in columns if c.type != PrimitiveType("boolean")]
     return {name: {"ndv": num_rows, "fpp": 0.01} for name in chosen} or None
 
@@ -200,10 +196,10 @@ def write_parquet(
 
 
 class ParquetOutput:
-    """A Parquet file in the making. All its bytes get checksums: pages by Parquet, the rest by entries of our own.
+    """A Parquet file that is being written. All bytes get checksums: pages by Parquet, the rest by entries of our own.
 
     Args:
-        sink: where it goes; closed by `finish` and `abandon`.
+        sink: the file; closed by `finish` and `abandon`.
         schema: of the rows.
         options: of `pyarrow.parquet.ParquetWriter`.
     """
@@ -218,11 +214,11 @@ class ParquetOutput:
 
     @property
     def num_bytes(self) -> int:
-        """Written so far."""
+        """Number of bytes written so far."""
         return self._sink.tell()
 
     def write(self, rows: pa.Table, row_group_rows: int) -> None:
-        """Write rows, in row groups of at most so many."""
+        """Write rows, in row groups of at most `row_group_rows`."""
         self._writer.write_table(rows, row_group_size=row_group_rows)
         self._num_row_groups += max(-(-rows.num_rows // row_group_rows), 1)
 
@@ -237,7 +233,7 @@ class ParquetOutput:
         return self._writer.writer.metadata, size
 
     def abandon(self) -> None:
-        """Close the sink; the file is of no use."""
+        """Close the sink; the file is incomplete and must be removed."""
         try:
             self._writer.close()
         finally:
@@ -245,7 +241,7 @@ class ParquetOutput:
 
 
 def _num_leaves(kind: pa.DataType) -> int:
-    """Columns of the file that a column of this type becomes."""
+    """Number of Parquet columns of an Arrow column."""
     if pa.types.is_map(kind):
         return _num_leaves(kind.key_type) + _num_leaves(kind.item_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -254,12 +250,12 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> bytes:
-    """What stands behind the last page with checksums in its footer.
+    """The end of the file, after the last page, with checksums in its footer.
 
     Args:
-        ending: page index, Bloom filters, footer; it begins at byte `begin` of the file.
-        begin: see above.
-        page_beginnings: the first bytes of every page, by its place in the file.
+        ending: page index, Bloom filters and footer.
+        begin: where `ending` begins in the file.
+        page_beginnings: the first bytes of every page, by its offset in the file.
     """
     size = begin + len(ending)
     footer_begin = len(ending) - _TRAILER_BYTES - int.from_bytes(ending[-_TRAILER_BYTES:-4], "little")
@@ -287,7 +283,7 @@ def _sealed(ending: bytes, begin: int, page_beginnings: Mapping[int, bytes]) -> 
 
 
 class _WatchedSink:
-    """A file that pyarrow writes to: it remembers how pages begin, and holds the end of the file back."""
+    """A file that pyarrow writes to. It records the first bytes of pages, and holds the end of the file back."""
 
     closed = False
 
@@ -299,7 +295,7 @@ class _WatchedSink:
         self._held: list[bytes] | None = None
 
     def write(self, data: bytes) -> int:
-        """The next bytes: pyarrow writes the header of a page, then its body."""
+        """Write the next bytes: pyarrow writes the header of a page, then its body."""
         if self._held is not None:
             self._held.append(bytes(data))
         else:
@@ -314,18 +310,18 @@ class _WatchedSink:
         return len(data)
 
     def tell(self) -> int:
-        """Bytes written."""
+        """Number of bytes written."""
         return self._position
 
     def flush(self) -> None:
-        """The sink does so when it is closed."""
+        """Do nothing: the sink is flushed when it is closed."""
 
     def hold(self) -> None:
-        """Keep what follows until `release`."""
+        """Hold the following bytes back until `release`."""
         self._held = []
 
     def release(self, change: Callable[[bytes, int, Mapping[int, bytes]], bytes]) -> None:
-        """Write what was held, after a change that leaves its length."""
+        """Write the bytes held back, after a change that keeps their length."""
         ending = b"".join(self._held or ())
         self._sink.write(change(ending, self._position - len(ending), self._beginnings))
         self._held = None

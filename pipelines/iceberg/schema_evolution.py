@@ -1,7 +1,6 @@
-"""How the schema of a table follows its feed.
+"""Evolves the schema of a table to fit its feed: adds columns, widens types and makes columns optional.
 
-Adds columns, widens types and makes columns optional; any other change is an error. Also writes a schema as the JSON
-of table metadata.
+Any other change is a clash. Also converts Arrow types to Iceberg types, and schemas to the JSON of table metadata.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,14 +64,14 @@ def _type_document(kind: Type) -> Any:
 
 _INTEGER_DIGITS = {"int": 10, "long": 19}
 _PROMOTIONS = frozenset({("int", "long"), ("float", "double")})
-"""Of Iceberg v2, beside wider decimals."""
+"""Of Iceberg v2, in addition to wider decimals."""
 _LOSSLESS = frozenset({("int", "double")}) | _PROMOTIONS
-"""Values of the first type that a column of the second takes as they are."""
+"""Values of the first type fit exactly in a column of the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A column whose values come in a type that its column cannot take or become."""
+    """A column whose type in the feed does not fit its type in the table."""
 
     column: str
     table_type: Type
@@ -87,7 +86,7 @@ class Clash:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What a feed's columns ask of a table: its new schema (the old one if nothing changes), and what clashes."""
+    """The schema that a table needs for the columns of a feed, which may be the old one, and all clashes."""
 
     schema: Schema
     changed: bool
@@ -95,10 +94,10 @@ class Evolution:
 
 
 def evolve(current: Schema, wanted: Sequence[NestedField], last_column_id: int) -> Evolution:
-    """The least change of `current` that takes rows of the fields `wanted`.
+    """Change `current` as little as necessary to hold rows of the fields `wanted`.
 
-    Columns missing in `wanted` stay, and become optional if they were required, unless they are the
-    table's identifier. New fields get ids above `last_column_id`.
+    Columns that are not in `wanted` stay, and become optional unless they identify rows. New fields get ids above
+    `last_column_id`.
     """
     ids = count(last_column_id + 1)
     clashes: list[Clash] = []
@@ -107,7 +106,7 @@ def evolve(current: Schema, wanted: Sequence[NestedField], last_column_id: int) 
 
 
 def iceberg_fields(struct: pa.StructType | pa.Schema) -> tuple[NestedField, ...]:
-    """Optional Iceberg fields of Arrow columns, with ids from 1; columns without any value so far are left out."""
+    """Optional Iceberg fields of Arrow columns, with ids from 1; columns without values so far are omitted."""
     ids = count(1)
     columns = (struct.field(i) for i in range(_width(struct)))
     return tuple(_field(c, ids) for c in columns if _has_values(c.type))

@@ -1,7 +1,7 @@
 """Writes Arrow tables to Parquet data files and delete files.
 
-Writes either all rows of a commit at once, or rows that arrive over time into files of a chosen size. The layout of
-a file is defined in `parquet_output.py`.
+Either all rows of a commit are written at once, or rows that arrive over time into files of a target size. The layout of a
+file is defined in `parquet_output.py`.
 """
 
 import uuid
@@ -31,7 +31,6 @@ from pipelines.iceberg.row_shape import (
     check_order,
     conform,
     in_order,
-    parquet_schema,
     split_by_partition,
 )
 from pipelines.iceberg.storage import Storage
@@ -42,7 +41,7 @@ _ILLEGAL_KEYS = frozenset({"float", "double"})
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where files go: the schema they have, the folder they lie in."""
+    """Where and how files are written."""
 
     schema: Schema
     data_location: str
@@ -75,7 +74,7 @@ def check_key(schema: Schema, key: Sequence[str]) -> tuple[int, ...]:
 def write_rows(
     rows: pa.Table, target: WriteTarget, spec: PartitionSpec, *, key_ids: Sequence[int] = ()
 ) -> list[WrittenFile]:
-    """Data files of `rows`, per partition of `spec`. Columns are found by name; missing ones are NULL."""
+    """Write `rows` to data files, by partition of `spec`. Columns are found by name; missing ones are NULL."""
     if rows.num_rows == 0:
         return []
     table = conform(rows, target.schema)
@@ -89,9 +88,9 @@ def write_rows(
 def write_deletes(
     keys: pa.Table, target: WriteTarget, spec: PartitionSpec, key_ids: Sequence[int], *, prefix: str = ""
 ) -> list[WrittenFile]:
-    """Equality-delete files of `keys`: the key columns, plus the source columns of `spec` where it is partitioned.
+    """Write equality-delete files of `keys`: the key columns, and the source columns of `spec` if it is partitioned.
 
-    Under an unpartitioned spec the deletes reach every file of the table (rule 4). File names begin with `prefix`.
+    Under an unpartitioned spec the deletes apply to every file of the table (rule 4). File names begin with `prefix`.
     """
     if keys.num_rows == 0:
         return []
@@ -115,16 +114,19 @@ def describe_parquet(
     spec: PartitionSpec,
     partition: tuple[object, ...],
     nans: Mapping[int, int] | None = None,
+    key_ids: frozenset[int] = frozenset(),
+    content: FileContent = FileContent.DATA,
 ) -> WrittenFile:
-    """The facts of a data file that somebody else wrote, with field ids, for a commit."""
+    """The facts that a commit needs of a file with field ids; of delete files, `key_ids` are the equality ids."""
     return WrittenFile(
         path=path,
-        content=FileContent.DATA,
+        content=content,
         spec_id=spec.spec_id,
         partition=partition,
         record_count=footer.num_rows,
         file_size_bytes=size,
-        metrics=parquet_metrics(footer, target.schema, nan_counts=nans),
+        metrics=parquet_metrics(footer, target.schema, nan_counts=nans, key_ids=key_ids),
+        equality_ids=() if content is FileContent.DATA else tuple(sorted(key_ids)),
         sort_order_id=0,
     )
 
@@ -140,7 +142,7 @@ def _write_data_file(
     rows: pa.Table, part: PartitionedRows, target: WriteTarget, spec: PartitionSpec, key_ids: frozenset[int]
 ) -> WrittenFile:
     path = _file_path(target, part.folder, "")
-    blooms = bloom_filters([target.schema.field(i) for i in key_ids], rows.num_rows, target.options)
+    indexed = [target.schema.field(i) for i in key_ids] if target.options.bloom_filters else []
     dictionaries = dictionary_columns(rows) if target.options.sample_dictionaries else True
     encodings = None
     if target.options.encode_numbers and isinstance(dictionaries, list):
@@ -152,17 +154,11 @@ def _write_data_file(
         target.options,
         use_dictionary=dictionaries,
         column_encoding=encodings,
-        bloom_filter_options=blooms,
+        bloom_filter_options=bloom_filters(indexed, rows.num_rows),
     )
-    return WrittenFile(
-        path=path,
-        content=FileContent.DATA,
-        spec_id=spec.spec_id,
-        partition=part.values,
-        record_count=rows.num_rows,
-        file_size_bytes=size,
-        metrics=parquet_metrics(footer, target.schema, nan_counts=nan_counts(rows, target.schema), key_ids=key_ids),
-        sort_order_id=0,
+    nans = nan_counts(rows, target.schema)
+    return describe_parquet(
+        path, size, footer, target=target, spec=spec, partition=part.values, nans=nans, key_ids=key_ids
     )
 
 
@@ -180,24 +176,21 @@ def _write_delete_file(
         target.options,
         use_dictionary=False,
         column_encoding={n: e for n, e in encodings.items() if e is not None} or None,
-        bloom_filter_options=bloom_filters(key_schema.fields, keys.num_rows, target.options),
+        bloom_filter_options=bloom_filters(key_schema.fields if target.options.bloom_filters else (), keys.num_rows),
     )
-    ids = tuple(f.field_id for f in key_schema.fields)
-    return WrittenFile(
-        path=path,
-        content=FileContent.EQUALITY_DELETES,
-        spec_id=spec.spec_id,
+    return describe_parquet(
+        path,
+        size,
+        footer,
+        target=target,
+        spec=spec,
         partition=part.values,
-        record_count=keys.num_rows,
-        file_size_bytes=size,
-        metrics=parquet_metrics(footer, target.schema, key_ids=frozenset(ids)),
-        equality_ids=ids,
-        sort_order_id=0,
+        key_ids=frozenset(f.field_id for f in key_schema.fields),
+        content=FileContent.EQUALITY_DELETES,
     )
 
 
 def _sorted(rows: pa.Table, target: WriteTarget) -> pa.Table:
-    """The rows of a data file as the options ask."""
     names = target.options.sort_by
     check_order(rows, names, target.schema)
     return in_order(rows, names) if names else rows
@@ -208,20 +201,8 @@ def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") 
     return "/".join(p for p in parts if p)
 
 
-__all__ = [
-    "WriteTarget",
-    "WriterOptions",
-    "check_key",
-    "describe_parquet",
-    "parquet_schema",
-    "write_deletes",
-    "write_rows",
-]
-
-
-MOST_OPEN_FILES = 32
-"""Partitions that a task writes at a time; the one that waited longest is finished first."""
-_BLOOM_ERROR = 0.01
+MAX_OPEN_FILES = 32
+"""Partitions that a task writes at a time; the file that was written to least recently is finished first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,12 +210,12 @@ class FileLayout:
     """How files are laid out.
 
     Attributes:
-        target_file_bytes: a file that has reached this size is finished.
-        row_group_bytes: Arrow bytes of the rows that are gathered for a row group.
-        row_group_rows: most rows of a row group.
-        page_rows: most rows of a page.
+        target_file_bytes: size at which a file is finished.
+        row_group_bytes: Arrow bytes of the rows that are collected for a row group.
+        row_group_rows: maximum number of rows of a row group.
+        page_rows: maximum number of rows of a page.
         compression: Parquet codec.
-        bloom_filters: columns that get Bloom filters.
+        bloom_filters: columns with Bloom filters.
     """
 
     target_file_bytes: int
@@ -247,24 +228,23 @@ class FileLayout:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A data file that may take more rows."""
+    """A data file that is not finished."""
 
     path: str
     partition: tuple[Any, ...]
     output: ParquetOutput
-    num_rows: int = 0
     nans: Counter[int] = field(default_factory=Counter)
 
 
 class RollingWriter:
-    """Data files of one task. Use it as a context manager: leaving by an exception removes all its files.
+    """Writes the data files of one task. It is a context manager: an exception inside removes all its files.
 
     Args:
-        target: schema and place of the files.
-        spec: under which they are written.
+        target: schema and location of the files.
+        spec: partition spec of the files.
         layout: of the files.
-        prefix: of their names, by which all files of one run are known.
-        key_ids: columns whose bounds are kept long.
+        prefix: of their names, which identifies the files of one run.
+        key_ids: columns whose bounds are not cut short.
     """
 
     def __init__(
@@ -307,7 +287,7 @@ class RollingWriter:
                 self._add(part)
 
     def _groups(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-        """Batches gathered to row groups."""
+        """Batches combined to row groups."""
         held: list[pa.Table] = []
         held_bytes = held_rows = 0
         for batch in batches:
@@ -325,13 +305,12 @@ class RollingWriter:
         file = self._open.pop(part.values, None) or self._begin(part)
         self._open[part.values] = file  # the newest last
         file.output.write(part.rows, self._layout.row_group_rows)
-        file.num_rows += part.rows.num_rows
         file.nans.update(nan_counts(part.rows, self._target.schema))
         if file.output.num_bytes >= self._layout.target_file_bytes:
             self._finish(file)
 
     def _begin(self, part: PartitionedRows) -> _OpenFile:
-        if len(self._open) >= MOST_OPEN_FILES:
+        if len(self._open) >= MAX_OPEN_FILES:
             self._finish(next(iter(self._open.values())))
         name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
         path = "/".join(p for p in (self._target.data_location, part.folder, name) if p)
@@ -342,28 +321,25 @@ class RollingWriter:
             compression=self._layout.compression,
             use_dictionary=True,
             max_rows_per_page=self._layout.page_rows,
-            bloom_filter_options=self._bloom_filters(min(part.rows.num_rows, self._layout.row_group_rows)),
+            bloom_filter_options=bloom_filters(
+                [self._target.schema.find(name) for name in self._layout.bloom_filters],
+                min(part.rows.num_rows, self._layout.row_group_rows),
+            ),
         )
         return _OpenFile(path, part.values, output)
-
-    def _bloom_filters(self, group_rows: int) -> dict[str, dict[str, float]] | None:
-        """Per row group; Parquet has none of booleans."""
-        boolean = PrimitiveType("boolean")
-        chosen = [n for n in self._layout.bloom_filters if self._target.schema.find(n).type != boolean]
-        return {name: {"ndv": group_rows, "fpp": _BLOOM_ERROR} for name in chosen} or None
 
     def _finish(self, file: _OpenFile) -> None:
         del self._open[file.partition]
         footer, size = file.output.finish()
         self.files.append(
-            WrittenFile(
-                path=file.path,
-                content=FileContent.DATA,
-                spec_id=self._spec.spec_id,
+            describe_parquet(
+                file.path,
+                size,
+                footer,
+                target=self._target,
+                spec=self._spec,
                 partition=file.partition,
-                record_count=file.num_rows,
-                file_size_bytes=size,
-                metrics=parquet_metrics(footer, self._target.schema, nan_counts=file.nans, key_ids=self._key_ids),
-                sort_order_id=0,
+                nans=file.nans,
+                key_ids=self._key_ids,
             )
         )

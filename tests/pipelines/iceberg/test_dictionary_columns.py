@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.iceberg.parquet_output import LEAST_ROWS, dictionary_columns
+from pipelines.iceberg.parquet_output import MIN_ROWS, dictionary_columns
 from pipelines.iceberg.storage import Storage
 from pipelines.iceberg.table_writer import WriterOptions, WriteTarget, write_rows
 from scan_core.model.schema import NestedField, Schema, parse_type
@@ -53,7 +53,7 @@ def test_nested_columns_are_judged_leaf_by_leaf() -> None:
 
 
 def test_small_file_has_dictionaries_for_all() -> None:
-    assert dictionary_columns(pa.table({"n": range(LEAST_ROWS - 1)})) is True
+    assert dictionary_columns(pa.table({"n": range(MIN_ROWS - 1)})) is True
 
 
 @pytest.mark.parametrize("sampled", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from pipelines.errors import PublishError
 from pipelines.iceberg.file_metrics import WrittenFile
 from pipelines.iceberg.storage import Storage
-from pipelines.iceberg.table_writer import MOST_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
+from pipelines.iceberg.table_writer import MAX_OPEN_FILES, FileLayout, RollingWriter, WriteTarget
 from pipelines.publish.abandoned_runs import remove_leftovers
 from pipelines.publish.task import PublishTask, total_report
 from scan_core.model.schema import NestedField, PrimitiveType, Schema
@@ -99,7 +99,7 @@ def test_partitions_have_files_of_their_own_and_few_are_open_at_a_time(tmp_path:
     spec = PartitionSpec(3, (PartitionField(1000, 1, "id_bucket", "bucket[50]"),))
     files = write(tmp_path, spec, row_group_rows=500)
     assert {file.partition for file in files} == {(i,) for i in range(50)}
-    assert len(files) > 50 > MOST_OPEN_FILES
+    assert len(files) > 50 > MAX_OPEN_FILES
     assert sum(file.record_count for file in files) == 10_000
     assert {file.spec_id for file in files} == {3}
 
