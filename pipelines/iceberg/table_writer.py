@@ -201,6 +201,8 @@ def _file_path(target: WriteTarget, folder: str, suffix: str, prefix: str = "") 
     return "/".join(p for p in parts if p)
 
 
+__all__ = ["FileLayout", "RollingWriter", "WriteTarget", "WriterOptions", "check_key", "write_deletes", "write_rows"]
+
 MAX_OPEN_FILES = 32
 """Partitions that a task writes at a time; the file that was written to least recently is finished first."""
 
