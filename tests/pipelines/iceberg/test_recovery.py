@@ -246,6 +246,20 @@ def test_recover_falls_back_to_the_newest_metadata_that_is_whole(project: Projec
     assert project.rows() == [1, 3]
 
 
+def test_recover_passes_over_metadata_of_which_a_manifest_list_is_damaged(project: Project) -> None:
+    newest = json.loads(metadata_of(project)[-1].read_bytes())
+    (listed,) = [s["manifest-list"] for s in newest["snapshots"] if s["snapshot-id"] == newest["current-snapshot-id"]]
+    path = Path(listed.removeprefix("file://"))
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+    (found,) = recover(load(project.config_path), open_catalog(load(project.config_path)), ["shop.p"])
+    assert found.action == "brought forward"
+    assert "the checksum is wrong" in found.passed_over[0]
+    assert path.name in found.passed_over[0]
+    assert project.rows() == [1, 2, 3]
+
+
 def test_recover_says_what_is_missing(project: Project) -> None:
     with pytest.raises(SourceError, match=r"no table shop\.q; it has change_log\.shop_p, shop\.p"):
         project.recover("shop.q")
