@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from scan_core.io.location import FileIOConfig
-from scan_core.metadata.table_json import decompress, find_metadata_file
+from scan_core.metadata.table_json import decompress_document, find_metadata_file
 from scan_core.model.errors import MalformedTableError, TableNotFoundError
 
 IO = FileIOConfig()
@@ -111,8 +111,8 @@ def test_other_json_in_a_folder_is_no_metadata(tmp_path: Path, text: str) -> Non
 
 
 def test_gzip_and_zstd_are_recognised_by_content() -> None:
-    assert decompress(gzip.compress(b"x" * 100), "f") == b"x" * 100
-    assert decompress(pa.Codec("zstd").compress(b"x" * 100, asbytes=True), "f") == b"x" * 100
-    assert decompress(b"plain", "f") == b"plain"
+    assert decompress_document(gzip.compress(b"x" * 100), "f") == b"x" * 100
+    assert decompress_document(pa.Codec("zstd").compress(b"x" * 100, asbytes=True), "f") == b"x" * 100
+    assert decompress_document(b"plain", "f") == b"plain"
     with pytest.raises(MalformedTableError, match="f: cannot be decompressed"):
-        decompress(b"\x1f\x8bgarbage", "f")
+        decompress_document(b"\x1f\x8bgarbage", "f")
