@@ -5,7 +5,11 @@ Functions that only read take a `ReadableTable`; whatever commits takes PyIceber
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:  # the names that other packages use, which do not import PyIceberg
+    from pyiceberg.catalog import Catalog as Catalog  # noqa: PLC0414 - exported
+    from pyiceberg.table import Table as Table  # noqa: PLC0414 - exported
 
 
 class ReadableSummary(Protocol):

@@ -51,8 +51,7 @@ from pipelines.mirrors.table_shape import ADOPTED, ADOPTED_SNAPSHOT, check_shape
 from scan_core import Mask, Rows
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pipelines.iceberg.interfaces import Catalog, Table
 
 _SIGN, _LACKING = "\0sign", "\0lacking"
 CountLive = Callable[[pa.Table], Rows]
