@@ -6,9 +6,9 @@ choice is made per file from what exists and what it costs: the union of very ma
 (Druid, "Two-stage filtering", https://github.com/apache/druid/issues/2742.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from scan_core.bitmaps.answers import Answer, Choice, Leaf, choose_entries, combine, leaves, most_rows, read_leaf
 from scan_core.bitmaps.column_index import ColumnIndex, open_column_index
@@ -30,6 +30,9 @@ MOST_OF_STAGE_1 = 0.1
 may have to run first, and does so faster on whole columns."""
 _FAR_APART = 5_000
 """Surviving rows at least this far apart are in different pages; the pages between them are not decoded."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +168,7 @@ class _Chooser:
             )
         return self._indexes[field_id]
 
-    def _guarded(self, read: Any) -> Any:
+    def _guarded(self, read: Callable[[], T]) -> T | None:
         try:
             return read()
         except (MalformedTableError, MissingFileError, UnsupportedError) as error:

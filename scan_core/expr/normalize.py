@@ -5,7 +5,7 @@ import math
 import struct
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 from typing import Literal as Choice
 
 from scan_core.expr.bound import (
@@ -41,53 +41,44 @@ from scan_core.expr.evaluate import constant_value
 from scan_core.expr.literals import INT_RANGE, LONG_RANGE
 from scan_core.model.schema import Type
 
+P = TypeVar("P", Between, InSet)
+
 
 def merge_and(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
     """Bounds on one operand become one Between, `<>` on one operand one NOT IN."""
-    merged: dict[object, BoundExpr] = {}
-    for operand in operands:
-        bounds = _as_range(operand)
-        excluded = _as_excluded(operand)
-        if bounds is not None:
-            key: object = ("range", bounds.operand)
-            before = merged.get(key)
-            merged[key] = bounds if before is None else _intersect(before, bounds)
-        elif excluded is not None:
-            key = ("not in", excluded.operand)
-            before = merged.get(key)
-            merged[key] = excluded if before is None else _union(before, excluded)
-        else:
-            merged[operand] = operand
-    return tuple(_and_part(key, node) for key, node in merged.items())
-
-
-def _and_part(key: object, node: BoundExpr) -> BoundExpr:
-    if isinstance(key, tuple) and key[0] == "not in":
-        assert isinstance(node, InSet)  # noqa: S101  # `merge_and` keeps nothing else under this key
-        if len(node.values) == 1:
-            return Comparison("<>", node.operand, Literal(next(iter(node.values)), node.operand.type))
-        return Not(node)
-    return _simplest(node)
+    return _merge(_merge(operands, _as_range, _intersect, _simplest), _as_excluded, _union, _without)
 
 
 def merge_or(operands: tuple[BoundExpr, ...]) -> tuple[BoundExpr, ...]:
     """Equalities and IN lists on one operand become one set."""
-    merged: dict[object, BoundExpr] = {}
+    return _merge(operands, _as_set, _union, _boolean_comparison)
+
+
+def _merge(
+    operands: tuple[BoundExpr, ...],
+    read: Callable[[BoundExpr], P | None],
+    join: Callable[[P, P], P],
+    write: Callable[[P], BoundExpr],
+) -> tuple[BoundExpr, ...]:
+    """Join what `read` makes of operands about one expression, in the place of the first; keep the other operands."""
+    parts: dict[BoundExpr, P] = {}
+    order: list[tuple[BoundExpr, bool]] = []
     for operand in operands:
-        found = _as_set(operand)
-        if found is None:
-            merged[operand] = operand
-            continue
-        key = ("in", found.operand)
-        before = merged.get(key)
-        merged[key] = found if before is None else _union(before, found)
-    return tuple(_or_part(node) for node in merged.values())
+        part = read(operand)
+        if part is None:
+            order.append((operand, False))
+        elif part.operand in parts:
+            parts[part.operand] = join(parts[part.operand], part)
+        else:
+            parts[part.operand] = part
+            order.append((part.operand, True))
+    return tuple(write(parts[node]) if is_part else node for node, is_part in order)
 
 
-def _or_part(node: BoundExpr) -> BoundExpr:
-    if isinstance(node, InSet) and len(node.values) == 1 and not node.has_null and not node.has_nan:
-        return Comparison("=", node.operand, Literal(next(iter(node.values)), node.operand.type))
-    return node
+def _without(excluded: InSet) -> BoundExpr:
+    if len(excluded.values) == 1 and not excluded.has_nan:
+        return Comparison("<>", excluded.operand, Literal(next(iter(excluded.values)), excluded.operand.type))
+    return Not(excluded)
 
 
 def _as_range(node: BoundExpr) -> Between | None:
@@ -110,9 +101,7 @@ def _is_ordered(operand: BoundExpr, value: Any) -> bool:
     return value is not None and value == value and is_primitive(operand.type) and name_of(operand.type) != "boolean"  # noqa: PLR0124
 
 
-def _intersect(left: BoundExpr, right: BoundExpr) -> Between:
-    assert isinstance(left, Between)  # noqa: S101  # kept under a range key
-    assert isinstance(right, Between)  # noqa: S101
+def _intersect(left: Between, right: Between) -> Between:
     lower, lower_in = _tighter((left.lower, left.lower_inclusive), (right.lower, right.lower_inclusive), highest=True)
     upper, upper_in = _tighter((left.upper, left.upper_inclusive), (right.upper, right.upper_inclusive), highest=False)
     return Between(left.operand, lower, upper, lower_in, upper_in)
@@ -160,9 +149,7 @@ def _as_excluded(node: BoundExpr) -> InSet | None:
             return None
 
 
-def _union(left: BoundExpr, right: BoundExpr) -> InSet:
-    assert isinstance(left, InSet)  # noqa: S101  # kept under a set key
-    assert isinstance(right, InSet)  # noqa: S101
+def _union(left: InSet, right: InSet) -> InSet:
     return InSet(
         left.operand, left.values | right.values, left.has_null or right.has_null, left.has_nan or right.has_nan
     )

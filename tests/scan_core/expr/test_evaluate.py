@@ -278,6 +278,23 @@ def test_dictionaries_and_slices_change_nothing(case: str) -> None:
     assert verdicts(sql, columns) == "".join(expected[k] for k in order)
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "d <> 1 and d <> double('NaN')",
+        "d <> double('NaN') and d not in (1.0D)",
+        "d not in (1.0D, double('NaN'))",
+        "not (d = 1 or d = double('NaN'))",
+    ],
+)
+def test_one_value_and_nan_are_both_excluded(where: str) -> None:
+    values = pa.array([1.0, 2.0, NAN, None])
+    kept = np.ones(4, np.bool_)
+    for conjunct in bind(where, SCHEMA).conjuncts:
+        kept &= evaluate(conjunct, {3: values}, 4)
+    assert kept.tolist() == [False, True, False, False]
+
+
 def test_struct_members_may_come_without_their_struct() -> None:
     leaf = pa.array([1, None, None, 4], pa.int32())
     (conjunct,) = bind("st.a > 1", SCHEMA).conjuncts
