@@ -16,7 +16,7 @@ from sqlglot import exp
 from pipelines.publish.lineage.needed_rows import Partners, TablePlace, needed_rows
 from pipelines.publish.lineage.query_tree import DIALECT, traceable
 from pipelines.publish.query import PublishedQuery
-from scan_core import Scan, Schema
+from scan_core import ListType, MapType, PrimitiveType, Scan, Schema, StructType, Type
 from scan_core.spark import BuildLimits, Prefiltered, prefilter_by_keys, prefilter_by_ranges, push_filters
 
 
@@ -120,11 +120,17 @@ def _literal(value: Any) -> exp.Expression | None:
             return None
 
 
+_SAME_IN_SPARK = frozenset(
+    {"boolean", "int", "long", "float", "double", "decimal", "string", "date", "timestamp", "timestamptz"}
+)
+"""Types whose values Spark compares as scans do. It compares a uuid as text, upper case and all, for example."""
+
+
 def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterator[exp.Expression]:
     """The conditions with columns called as the schema calls them, without the name of their source."""
     names: dict[str, list[str]] = {}
-    for each in schema.names:
-        names.setdefault(each.lower(), []).append(each)
+    for each in schema.fields:
+        names.setdefault(each.name.lower(), []).extend([each.name] if _is_same_in_spark(each.type) else [])
 
     def put(node: exp.Expression) -> exp.Expression:
         if isinstance(node, exp.Column):
@@ -138,6 +144,20 @@ def _on_columns(conditions: Sequence[exp.Expression], schema: Schema) -> Iterato
         is_open = condition.find(exp.Placeholder) is not None
         if not has_escapes and not is_open and all(len(names.get(name, ())) == 1 for name in columns):
             yield condition.transform(put)
+
+
+def _is_same_in_spark(kind: Type) -> bool:
+    match kind:
+        case StructType(fields):
+            return all(_is_same_in_spark(member.type) for member in fields)
+        case ListType():
+            return _is_same_in_spark(kind.element.type)
+        case MapType():
+            return _is_same_in_spark(kind.key.type) and _is_same_in_spark(kind.value.type)
+        case PrimitiveType(name):
+            return name in _SAME_IN_SPARK
+        case _:
+            return False
 
 
 def _with_conditions(scan: Scan, conditions: Sequence[exp.Expression], pushed: Pushed) -> Scan:

@@ -630,7 +630,13 @@ def _keys_of_partners(
     if is_one and may_cover(keys, key_columns[0], scan, columns[0], plans=plans):
         return "the keys may be all that there are, as statistics tell"
     side = keys_of_scan(keys.select(*key_columns), key_columns, limits)
-    return side.keys if side.keys is not None else str(side.why_not)
+    if side.keys is None:
+        return str(side.why_not)
+    try:  # what Spark shows as text, such as UUIDs, may be of another kind here
+        distinct_keys(side.keys, scan.key_fields(columns), columns)
+    except OptionError as error:
+        return str(error)
+    return side.keys
 
 
 def _are_keys_alike(scan: "Scan", ours: str, keys: "Scan", theirs: str) -> bool:

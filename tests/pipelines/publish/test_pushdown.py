@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -128,6 +129,24 @@ def test_values_of_parameters_reach_the_scan(filled: Path) -> None:
     assert conditions(pushed(config, "2026-01-02")) == {
         "shop.orders": ("CAST(`at` AS DATE) = CAST('2026-01-02' AS DATE)", "`id` > 3")
     }
+
+
+def test_values_that_spark_compares_in_another_way_are_left_to_spark(tmp_path: Path) -> None:
+    config = config_of(tmp_path, """
+        select o.id from shop.orders o join shop.customers c on c.code = o.code and c.id < 5
+        where o.code <> '5F3A0000-0000-0000-0000-000000000001' and o.raw > x'00'
+    """)  # fmt: skip
+    codes = pa.array([UUID(int=i).bytes for i in range(9)], pa.uuid())
+    apply(config, "shop.orders", pa.table({"id": range(9), "code": codes, "raw": pa.array([b"a"] * 9)}))
+    apply(config, "shop.customers", pa.table({"id": range(9), "code": [str(UUID(int=i)) for i in range(9)]}))
+    found = pushed(config)
+    text = "`code` <> '5F3A0000-0000-0000-0000-000000000001'"
+    assert conditions(found) == {"shop.orders": (), "shop.customers": ("`id` < 5", text)}
+    assert {table: scan.to_table().num_rows for table, scan in found.scans.items()} == {
+        "shop.orders": 9,
+        "shop.customers": 5,
+    }
+    assert found.pushed["shop.orders"].joins == []
 
 
 def test_a_condition_that_can_fail_is_left_with_the_reason(filled: Path) -> None:
