@@ -156,8 +156,6 @@ def _is_same_in_spark(kind: Type) -> bool:
             return _is_same_in_spark(kind.key.type) and _is_same_in_spark(kind.value.type)
         case PrimitiveType(name):
             return name in _SAME_IN_SPARK
-        case _:
-            return False
 
 
 def _with_conditions(scan: Scan, conditions: Sequence[exp.Expression], pushed: Pushed) -> Scan:
