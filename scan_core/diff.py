@@ -97,6 +97,7 @@ def file_changes(
     new = finder.data_files([m for m in after if m.content == DATA_MANIFEST and m not in known_before])
     vanished, kept = _split_by(gone, new)
     appeared, _ = _split_by(new, gone)
+    # deletes that only one snapshot has may apply to any data file of both: then files in shared manifests matter, too
     if any(m.content != DATA_MANIFEST for m in known_before ^ known_after):
         kept += finder.data_files([m for m in before if m.content == DATA_MANIFEST and m in known_after])
     everything = [*vanished, *appeared, *kept]
@@ -425,7 +426,7 @@ def earlier_snapshot(metadata: TableMetadata, earlier_id: int | None, later: Sna
         raise SnapshotNotFoundError(f"{text}, it is the other way round: swap them")
     if line[-1].parent_id is not None:
         raise SnapshotNotFoundError(
-            f"{text}, as far as can be told: snapshot {line[-1].parent_id}, an ancestor, has expired"
+            f"{text}, as far as the history reaches: snapshot {line[-1].parent_id}, an ancestor, has expired"
         )
     raise SnapshotNotFoundError(f"{text}: they are on different branches, or the table was rolled back in between")
 

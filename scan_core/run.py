@@ -105,7 +105,7 @@ def run_splits(
         parallelism: threads; 1 reads in the calling thread.
         keep_order: results come in the order of the splits; otherwise as soon as there are any.
         queued: results that may wait per split, so that its thread goes on.
-        expect: told of each split shortly before it is read, so that it can be prepared meanwhile.
+        expect: called with each split shortly before it is read, so that the split can be prepared.
 
     Closing the generator, or an error, stops all threads and waits for them. An error of a split is raised when its
     turn comes; without order at once.

@@ -147,7 +147,7 @@ class ScanRequest:
         options: limits and switches.
         row_limit: most rows of the result, None for all.
         row_sample: which rows to look at, None for all.
-        joins: keys that rows must have, all of them, beside the predicates.
+        joins: keys that rows must have, all of them, in addition to the predicates.
     """
 
     table: "Table"

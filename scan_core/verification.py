@@ -79,7 +79,7 @@ class VerifiedBytes:
 def verify_bytes(path: str, file_format: FileFormat, io: FileIOConfig) -> VerifiedBytes:
     """Read every byte of a data, delete, manifest, manifest list or Puffin file and compare its checksums.
 
-    Rows are not decoded; headers, lengths and counts that stand around them are followed from end to end.
+    Rows are not decoded; the headers, lengths and counts around them are checked from the first byte to the last.
     """
     match file_format:
         case FileFormat.PARQUET:

@@ -92,7 +92,7 @@ Scope = tuple[int, tuple[Any, ...]] | None
 
 @dataclass(slots=True)
 class EqualityAssignment:
-    """What was found: the groups, which of them data files need together, and which deletes met no data file.
+    """The groups, which of them data files need together, and the deletes that apply to no data file.
 
     `combination_of` tells the index of each data file's combination.
     """
@@ -338,7 +338,7 @@ FILE_PATH_ID = 2147483546
 
 @dataclass(slots=True)
 class PositionAssignment:
-    """What was found, by index of the data file; and the deletes that met none."""
+    """Vectors and delete files by index of the data file, and the deletes that apply to none."""
 
     vectors: dict[int, DeleteFile] = field(default_factory=dict)
     files: dict[int, tuple[DeleteFile, ...]] = field(default_factory=dict)

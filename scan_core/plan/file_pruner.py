@@ -1,8 +1,9 @@
 """Which manifests and data files can hold a row that fulfils the predicate, and a trace of what was left out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from scan_core.expr.nodes import BoundPredicate
     from scan_core.prune.domains import Domain
 
+    PartitionVerdict = Mapping[int, Domain] | Literal[Match.NEVER]
+
 
 EXAMPLES = 3
 """Enough to recognise what was pruned; a plan may leave out 100,000 files."""
@@ -35,8 +38,8 @@ class Pruned:
     num_bytes: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, names: Sequence[str], count: int = 1, num_bytes: int = 0) -> None:
-        """So many more, of that stored size together; a few of their names suffice."""
+    def add(self, *names: str, count: int = 1, num_bytes: int = 0) -> None:
+        """Count more of them, with their stored size in total and the names of at least the first few."""
         self.count += count
         self.num_bytes += num_bytes
         self.examples.extend(names[: EXAMPLES - len(self.examples)])
@@ -49,25 +52,9 @@ class PlanTrace:
     manifests_read: int = 0
     data_files_seen: int = 0
     delete_files_seen: int = 0
-    manifests: dict[str, Pruned] = field(default_factory=dict)
-    data_files: dict[str, Pruned] = field(default_factory=dict)
-    delete_files: dict[str, Pruned] = field(default_factory=dict)
-
-    def manifest_pruned(self, reason: str, name: str) -> None:
-        """A manifest was not opened."""
-        self.manifests.setdefault(reason, Pruned()).add([name])
-
-    def data_file_pruned(self, reason: str, name: str, num_bytes: int) -> None:
-        """A data file of that size holds no row of the result."""
-        self.data_files_pruned(reason, [name], 1, num_bytes)
-
-    def data_files_pruned(self, reason: str, names: Sequence[str], count: int, num_bytes: int) -> None:
-        """So many data files of that size together hold no row of the result; the first of them by name."""
-        self.data_files.setdefault(reason, Pruned()).add(names, count, num_bytes)
-
-    def delete_file_pruned(self, reason: str, name: str) -> None:
-        """A delete file touches no data file of the plan."""
-        self.delete_files.setdefault(reason, Pruned()).add([name])
+    manifests: dict[str, Pruned] = field(default_factory=lambda: defaultdict(Pruned))
+    data_files: dict[str, Pruned] = field(default_factory=lambda: defaultdict(Pruned))
+    delete_files: dict[str, Pruned] = field(default_factory=lambda: defaultdict(Pruned))
 
 
 def total(pruned: dict[str, Pruned]) -> int:
@@ -91,7 +78,7 @@ class FilePruner:
         self._specs = metadata.specs
         self._switches = context.options.switches
         self._predicate: BoundPredicate | None = context.predicate
-        self._by_partition: dict[tuple[int, tuple[Any, ...]], Mapping[int, Domain] | None] = {}
+        self._by_partition: dict[tuple[int, tuple[Any, ...]], PartitionVerdict] = {}
 
     @property
     def is_active(self) -> bool:
@@ -118,7 +105,7 @@ class FilePruner:
         domains = (
             self._domains_of(file.spec_id, file.partition, self._predicate) if self._switches.prune_partitions else {}
         )
-        if domains is None:
+        if domains is Match.NEVER:
             return BY_PARTITION
         if not self._switches.prune_files:
             return None
@@ -145,7 +132,7 @@ class FilePruner:
             if reason is None:
                 kept.append(file)
             else:
-                trace.data_file_pruned(reason, file.path, file.file_size_bytes)
+                trace.data_files[reason].add(file.path, num_bytes=file.file_size_bytes)
         return ObjectPart(kept)
 
     def _prune_columns(self, part: ColumnPart[DataFile], trace: PlanTrace) -> ColumnPart[DataFile]:
@@ -158,7 +145,7 @@ class FilePruner:
         if self._switches.prune_partitions:
             for code in np.unique(codes).tolist():
                 found = self._domains_of(columns.spec_id, columns.partitions[code], self._predicate)
-                if found is None:
+                if found is Match.NEVER:
                     reasons[codes == code] = 1
                 else:
                     domains[code] = found
@@ -174,18 +161,15 @@ class FilePruner:
         _trace_pruned(reasons, part, trace)
         return ColumnPart(columns, rows[reasons == 0], part.made)
 
-    def _domains_of(
-        self, spec_id: int, partition: tuple[Any, ...], predicate: "BoundPredicate"
-    ) -> "Mapping[int, Domain] | None":
-        """What a partition says about columns; None if no row of it can fulfil the filter."""
+    def _domains_of(self, spec_id: int, partition: tuple[Any, ...], predicate: "BoundPredicate") -> "PartitionVerdict":
+        """What a partition says about columns, or NEVER if no row of it can fulfil the filter."""
         key = spec_id, partition
         if key not in self._by_partition:
             from scan_core.prune.partitions import match_partition, partition_domains
 
             spec = self._specs[spec_id]
-            verdict = match_partition(predicate, spec, partition, self._schema)
-            is_never = verdict is Match.NEVER
-            self._by_partition[key] = None if is_never else partition_domains(spec, partition, self._schema)
+            is_never = match_partition(predicate, spec, partition, self._schema) is Match.NEVER
+            self._by_partition[key] = Match.NEVER if is_never else partition_domains(spec, partition, self._schema)
         return self._by_partition[key]
 
 
@@ -197,7 +181,8 @@ def _trace_pruned(reasons: npt.NDArray[np.int8], part: ColumnPart[DataFile], tra
             found.append((pruned.item(0), reason, pruned))
     for _, reason, pruned in sorted(found, key=lambda one: one[0]):
         names = [path_at(part.columns, row) for row in part.rows[pruned[:EXAMPLES]].tolist()]
-        trace.data_files_pruned(reason, names, len(pruned), int(part.columns.file_sizes[part.rows[pruned]].sum()))
+        num_bytes = int(part.columns.file_sizes[part.rows[pruned]].sum())
+        trace.data_files[reason].add(*names, count=len(pruned), num_bytes=num_bytes)
 
 
 def file_statistics(file: ContentFile, schema: Schema) -> Callable[[int], ColumnStatistics | None]:

@@ -81,7 +81,7 @@ def plan_scan(metadata: TableMetadata, snapshot: Snapshot | None, context: ScanC
     trace = planner.trace
     for reason, files in index.pruned.items():
         for file in files:
-            trace.delete_file_pruned(reason, file.path)
+            trace.delete_files[reason].add(file.path)
     metrics = ScanMetrics(
         manifests_read=trace.manifests_read,
         manifests_pruned=total(trace.manifests),
@@ -113,7 +113,7 @@ class FileFinder:
             if self.pruner.may_hold_rows(manifest):
                 wanted.append(manifest)
             else:
-                self.trace.manifest_pruned(BY_SUMMARY, manifest.path)
+                self.trace.manifests[BY_SUMMARY].add(manifest.path)
         self.trace.manifests_read += len(wanted)
         use_numba = may_use_numba(self.context.options)
         parts = parts_of(read_data_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba))
@@ -131,7 +131,7 @@ class FileFinder:
             if reason is None:
                 wanted.append(manifest)
             else:
-                self.trace.manifest_pruned(reason, manifest.path)
+                self.trace.manifests[reason].add(manifest.path)
         self.trace.manifests_read += len(wanted)
         use_numba = may_use_numba(self.context.options)
         found = FileSet(parts_of(read_delete_manifests(wanted, self.metadata, self.context.io, use_numba=use_numba)))

@@ -178,7 +178,7 @@ class PlanFilters:
             if reason is None:
                 kept.append(manifest)
             else:
-                trace.manifest_pruned(reason, manifest.path)
+                trace.manifests[reason].add(manifest.path)
         return tuple(kept)
 
     def files_left(self, files: Sequence[DataFile], trace: PlanTrace) -> list[DataFile]:
@@ -187,7 +187,7 @@ class PlanFilters:
         for f in self._filters:
             kept, excluded = _part(kept, [f.excludes(file, self._statistics_of(file)) for file in kept])
             for file in excluded:
-                trace.data_file_pruned(f.reason, file.path, file.file_size_bytes)
+                trace.data_files[f.reason].add(file.path, num_bytes=file.file_size_bytes)
         return kept
 
     def deletes_left(self, files: Sequence[DeleteFile], trace: PlanTrace) -> list[DeleteFile]:
@@ -199,7 +199,7 @@ class PlanFilters:
             if f.filter.is_exact:  # else rows without a key may be in the result, and their deletes matter
                 kept, excluded = _part(kept, [self._excludes_delete(f, file) for file in kept])
                 for file in excluded:
-                    trace.delete_file_pruned(f.reason, file.path)
+                    trace.delete_files[f.reason].add(file.path)
         return kept
 
     def decided(self, files: Sequence[DataFile]) -> ScanContext:

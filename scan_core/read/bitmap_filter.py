@@ -34,7 +34,7 @@ _MAX_COPIED_SHARE = 0.5
 def answer_by_bitmaps(
     conjuncts: Sequence[Conjunct], task: FileScanTask, context: ScanContext, metrics: ScanMetrics
 ) -> Sequence[Restriction]:
-    """The conjuncts as they are left beside bitmap indexes, and the rows that stage 1 answers.
+    """The conjuncts that bitmap indexes leave to be evaluated, and the rows that stage 1 answers.
 
     Reads the bitmaps that are of use. Columns that do not come from the file, but from its partition or a default, are
     not matched by its index.
@@ -161,7 +161,7 @@ def _mixed(conjunct: Conjunct, answers: Mapping[BoundExpr, Answer]) -> _MixedCon
 
 
 def _ids_of_values(node: BoundExpr, answers: Mapping[BoundExpr, Answer]) -> frozenset[int]:
-    """Ids of the columns and members that must be read beside the answers."""
+    """Ids of the columns and members that must be read in addition to the answers."""
     if node in answers:
         return frozenset()
     if not any(part in answers for part in walk(node)):

@@ -134,8 +134,8 @@ class FileStatistics:
             known = self._known.get((row_group.index, index))
             if known is None or known[0] != types[field_id]:
                 found = self._reader.statistics(row_group, index)
-                told = found and table_statistics(found, self._reader.field(index).type, types[field_id])
-                known = self._known[row_group.index, index] = types[field_id], told
+                known_here = found and table_statistics(found, self._reader.field(index).type, types[field_id])
+                known = self._known[row_group.index, index] = types[field_id], known_here
             return known[1]
 
         return statistics_of

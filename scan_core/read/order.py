@@ -127,12 +127,8 @@ class Adaptivity:
             return True
         return rows_left * _COPY_COST < (num_rows - rows_left) * step.first_guess
 
-    def start(self) -> float:
-        """The clock, for `record`."""
-        return perf_counter()
-
     def record(self, step: Costed, started: float, rows_in: int, rows_out: int) -> None:
-        """Remember what a step cost and let through."""
+        """Remember what a step cost since `started`, a reading of `perf_counter`, and how many rows it let through."""
         if not self._adaptive or rows_in < _LEAST_ROWS:
             return
         seconds = perf_counter() - started

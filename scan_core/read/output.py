@@ -71,12 +71,15 @@ class OutputColumns:
         base: RowSelection = selection
         bounds, is_whole = self._pieces(0, count), True
         if is_most and columns.is_untouched(self._indices):
+            # nothing of these columns was cut yet, so they can be had whole: long runs of survivors are slices of them,
+            # and other survivors are copied batch by batch, which keeps one batch in memory instead of a second row group
             if (long_runs := self._long_runs(selection)) is not None:
                 base, bounds = All(row_count(selection)), long_runs
             elif self._drops_by_batch and columns.is_of_whole_group:
                 base, bounds, is_whole = All(row_count(selection)), self._stretches(selection), False
         stored = dict(zip(self._indices, columns.load(self._indices, base), strict=True))
         if budget.is_exceeded(sum(array.nbytes for array in stored.values())) and (parts := halves(selection)):
+            # compressed sizes promised less than the columns hold: forget them, and read each half by itself
             metrics.retries += 1
             stored.clear()
             for part, window in parts:

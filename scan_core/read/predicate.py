@@ -66,7 +66,7 @@ class Conjunct(Restriction):
 
     @property
     def first_guess(self) -> float:
-        """Reading its columns and evaluating it; beside cheap conjuncts, delete sets come later."""
+        """The cost of reading its columns and evaluating it; delete sets run after cheap conjuncts."""
         return guess_cost(self.expr, len(self.columns))
 
     @property

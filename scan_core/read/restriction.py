@@ -7,6 +7,7 @@ order gives the same rows; the levels are climbed in `task.py`, rows are judged 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
@@ -181,7 +182,7 @@ class ByPosition(Restriction):
         return self._last[1]
 
     def judges_rows(self) -> bool:
-        """All is told by position."""
+        """Positions decide about every row."""
         return False
 
 
@@ -204,7 +205,7 @@ def refine_rows(
     for index in adaptivity.order(restrictions):
         if rows_in == 0:
             break
-        restriction, started = restrictions[index], adaptivity.start()
+        restriction, started = restrictions[index], perf_counter()
         rereads = restriction.collection_id in collections
         if rows_in < len(alive) and adaptivity.narrows(restriction, rows_in, len(alive), rereads_collection=rereads):
             selection, alive = refine(selection, alive), np.ones(rows_in, np.bool_)

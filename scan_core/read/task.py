@@ -33,7 +33,7 @@ _LEVELS = (Level.ROW_GROUPS, Level.BITMAPS, Level.BLOOM_FILTERS, Level.DICTIONAR
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """No row is wanted: `by` removes what the restrictions `before` it leave; `level` is where that was told."""
+    """No row is wanted: `by` removes what the restrictions `before` it leave; `level` is where that was found."""
 
     by: Restriction
     level: Level
@@ -88,6 +88,7 @@ def plan_rows(plan: AccessPlan, group: RowGroup, within: RowSelection, metrics: 
         return plan
     selection = within
     ordered = sorted(plan.restrictions, key=lambda r: r.cause.value)
+    # all positions before any page: they are exact, and leave fewer rows for pages to exclude
     for restriction in ordered:
         selection = _cut(selection, restriction.positions(group), restriction, metrics)
     left: list[Restriction] = []
@@ -96,7 +97,7 @@ def plan_rows(plan: AccessPlan, group: RowGroup, within: RowSelection, metrics: 
             break
         pages = restriction.pages(group)
         selection = _cut(selection, pages.rows(Match.MAYBE, Match.ALWAYS), restriction, metrics)
-        touched = pages.rows(Match.MAYBE)
+        touched = pages.rows(Match.MAYBE)  # pages that are ALWAYS kept need no look at their values
         if restriction.judges_rows() and selected_count(touched):
             left.append(restriction if isinstance(touched, All) else restriction.within(touched))
     return Select(selection, tuple(left))
@@ -187,7 +188,7 @@ class TaskReader:
         self.projection = projection
 
     def plan_to_read(self, file_columns: Collection[int]) -> None:
-        """Columns that will be read, so that what deletes and filters save can be told."""
+        """Columns that will be read, so that metrics can state what deletes and filters save."""
         self._payload.update(file_columns)
 
     def row_groups(self) -> Iterator[OpenRowGroup]:
@@ -212,6 +213,7 @@ class TaskReader:
         """The row group as a whole, or cut into row ranges that the budget can hold."""
         group, wanted = columns.row_group, sorted(self._wanted)
         mine = self._share(group)
+        # a file whose pages are larger than memory allows is read in the windows that its reader can decode
         if (windows := self._reader.windows(group, wanted, mine, budget.limits)) is not None:
             for window in windows:
                 yield columns.undecoded(window), _within(window, group.num_rows)
@@ -219,6 +221,7 @@ class TaskReader:
         if not self._context.options.switches.lazy_columns or not self._reader.reads_ranges(group, wanted):
             yield columns, _within(mine, group.num_rows)
             return
+        # the decoded size is not known before: begin with the stated size, and correct it by what each piece took
         everything = self._reader.compressed_bytes(group, range(len(self._reader.arrow_schema)))
         share = self._reader.compressed_bytes(group, wanted) / max(everything, 1)
         stated = int(group.num_bytes * share)

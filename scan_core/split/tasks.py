@@ -40,7 +40,7 @@ class ScanContext:
         specs: partition specs by id, for identity-partition values of columns a file lacks (rule 16).
         name_mapping: `schema.name-mapping.default` as parsed JSON, or None.
         sample: which rows to look at; None for all.
-        runtime_filters: keys that rows must have, beside the predicate.
+        runtime_filters: keys that rows must have, in addition to the predicate.
     """
 
     table: str
