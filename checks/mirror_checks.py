@@ -1,12 +1,16 @@
-"""Chooses and runs the checks of a mirror, and keeps their results.
+"""Chooses and runs the checks of a mirror, and keeps their results in files next to its manifests.
 
+A publication asks for the results before it reads a snapshot, and the next check starts from the last snapshot that passed.
 Also detects rollbacks: changes that were applied once and are no longer applied.
 """
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from uuid import uuid4
 
 import scan_core
 from checks.comparison import CheckResult
@@ -18,7 +22,6 @@ from checks.equality import (
     no_deleted_row_reappears,
     removals_find_rows,
 )
-from checks.kept_results import KeptResults, ResultStore
 from checks.manifest_facts import NAME as MANIFESTS
 from checks.manifest_facts import manifests_match_files
 from checks.subject import Subject, find_recorded
@@ -28,11 +31,14 @@ from pipelines.errors import SourceError
 from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog
 from pipelines.iceberg.loaded_table import metadata_location, storage_of
 from pipelines.iceberg.positions import LAST_ORDINAL, LOG_ORDINAL, LOG_SNAPSHOT, newest_property
+from pipelines.iceberg.storage import Storage
 from pipelines.mirrors.table_shape import KEY
-from scan_core import TableMetadata
+from scan_core import ScanError, TableMetadata
 from scan_core.io import parse_location
 
 NAME = "nothing_was_rolled_back"
+
+_log = logging.getLogger(__name__)
 
 
 def nothing_was_rolled_back(subject: Subject) -> CheckResult:
@@ -96,6 +102,92 @@ def _missing_newest(metadata: TableMetadata, what: str) -> Iterator[str]:
         )
 
 
+FOLDER = "nevermore-checks"
+"""Next to the manifests: one file for each snapshot that was checked."""
+MAX_KEPT = 200
+"""Number of files that are kept; few enough to list."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResults:
+    """The results of the checks of one snapshot.
+
+    Attributes:
+        snapshot_id: of the mirror; 0 for a table without snapshots.
+        results: by name of the check.
+        since: the green snapshot from which on only the keys that changed were compared; None where all rows were.
+        full_at: seconds since 1970 when all rows were last compared, for this snapshot or for those it builds upon.
+    """
+
+    snapshot_id: int
+    results: Mapping[str, CheckResult]
+    since: int | None
+    full_at: float
+
+    def is_green(self, names: Iterable[str]) -> bool:
+        """Whether all these checks were run and passed."""
+        return all(name in self.results and self.results[name].passed for name in names)
+
+
+class ResultStore:
+    """The results kept for one mirror.
+
+    Args:
+        subject: the mirror, at any of its snapshots.
+        storage: of the mirror.
+        folder: of its manifests.
+    """
+
+    def __init__(self, subject: Subject, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = f"{folder}/{FOLDER}"
+        # with another key, or with `soft_delete` switched, these are the results of another check
+        shape = [str(subject.opened.metadata.table_uuid), list(subject.key), subject.soft_delete]
+        self._shape = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+
+    def find(self, snapshot_id: int) -> KeptResults | None:
+        """The newest results for a snapshot; None if there are none, or none that can be read."""
+        found = (self._read(path, snapshot_id) for path in sorted(self._paths(snapshot_id), key=_time, reverse=True))
+        return next((kept for kept in found if kept is not None), None)
+
+    def keep(self, kept: KeptResults) -> None:
+        """Keep results in the place of earlier ones for the snapshot; what cannot be written now is found out again."""
+        document = {
+            "shape": self._shape,
+            "since": kept.since,
+            "full_at": kept.full_at,
+            "results": {name: asdict(result) for name, result in kept.results.items()},
+        }
+        earlier = self._paths(kept.snapshot_id)
+        path = f"{self._folder}/{kept.snapshot_id}-{time.time_ns()}-{uuid4().hex[:8]}.json"
+        try:
+            self._storage.write(path, json.dumps(document, default=str).encode())
+            old = sorted(self._storage.files_in(self._folder), key=_time, reverse=True)[MAX_KEPT:]
+            self._storage.remove([*earlier, *old])
+        except OSError as error:
+            _log.warning("results of checks could not be kept in %s: %s", self._folder, error)
+
+    def _paths(self, snapshot_id: int) -> list[str]:
+        return [p for p in self._storage.files_in(self._folder) if p.rpartition("/")[2].startswith(f"{snapshot_id}-")]
+
+    def _read(self, path: str, snapshot_id: int) -> KeptResults | None:
+        try:
+            document = json.loads(self._storage.read(path))
+            if document["shape"] != self._shape:
+                return None
+            results = {name: CheckResult(**kept) for name, kept in document["results"].items()}
+            return KeptResults(snapshot_id, results, document["since"], float(document["full_at"]))
+        except (OSError, ScanError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s cannot be read, so the snapshot counts as not checked: %s", path, error)
+            return None
+
+
+def _time(path: str) -> int:
+    """When results were kept, by the name of their file; 0 for a file of somebody else."""
+    parts = path.rpartition("/")[2].split("-")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
+
+
 MirrorCheck = Callable[[Subject], CheckResult]
 
 MIRROR_CHECKS: Mapping[str, MirrorCheck] = {
@@ -116,8 +208,6 @@ With a key, a delete that finds no row leaves no wrong row: a stream may begin w
 be delivered twice.
 """
 KEYED_CHECKS = ("no_deleted_row_reappears", "mirror_equals_reference", "key_is_unique", MANIFESTS, NAME)
-
-_log = logging.getLogger(__name__)
 
 
 def checks_of(config: Config, table: str) -> dict[str, MirrorCheck]:
