@@ -14,7 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipelines.decode.batches import ORDER, TIMESTAMP, ChangeBatch, RawEvents, Reasons, Rejected, change_schema
+from pipelines.decode.batches import (
+    ORDER,
+    TIMESTAMP,
+    ChangeBatch,
+    RawEvents,
+    Reasons,
+    Rejected,
+    change_schema,
+    with_members,
+)
 from pipelines.decode.column_types import InferenceOptions, divert, resolve_types, widened
 from pipelines.decode.events import TWICE, Declared, Events, distinct, reject
 from pipelines.decode.feed import TableFeed
@@ -335,20 +344,7 @@ def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType:
 
 
 def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = []
-    for field in schema:
-        column = table.column(field.name).combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
-        if field.name in ("key", "before", "after") and column.type != field.type:
-            members = {column.type.field(i).name: member for i, member in enumerate(column.flatten())}
-            arrays = [
-                members[f.name].cast(f.type) if f.name in members else pa.nulls(len(column), f.type)
-                for f in (field.type.field(i) for i in range(field.type.num_fields))
-            ]
-            fields = [field.type.field(i) for i in range(field.type.num_fields)]
-            column = pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays([with_members(table.column(f.name), f.type) for f in schema], schema=schema)
 
 
 CUT = "digits below a microsecond"

@@ -111,7 +111,7 @@ class ChangeBatch:
         if row_type == self.row_type:
             return self
         schema = self._schema(row_type)
-        columns = [_with_members(self.table.column(f.name), f.type) for f in schema]
+        columns = [with_members(self.table.column(f.name), f.type) for f in schema]
         return ChangeBatch(pa.Table.from_arrays(columns, schema=schema), row_type, self.key)
 
     def _schema(self, row_type: pa.StructType) -> pa.Schema:
@@ -146,7 +146,7 @@ class Rejected:
         return cls(pa.concat_tables(tables)) if tables else cls.none()
 
 
-def _with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def with_members(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
     """A struct column with further members, NULL, and members in wider types."""
     if column.type == wanted:
         return column

@@ -431,10 +431,7 @@ def binaries(column: SpanColumn, wanted: ValueType) -> Decoded:
     return fitting.cast(wanted.arrow), bad | wrong
 
 
-Decode = Callable[[SpanColumn, ValueType], Decoded]
-
-
-def structs(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
+def structs(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Objects as structs; members that the type lacks are left out."""
     names = [name for name, _ in wanted.members]
     objects = scan_objects(column.documents(kernels.OBJECT), names, learn=False)
@@ -449,7 +446,7 @@ def structs(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=null_mask(valid)), bad
 
 
-def lists(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
+def lists(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Lists; one wrong element makes its list wrong."""
     elements = scan_arrays(column.documents(kernels.ARRAY))
     values, wrong = decode(elements.values, wanted.members[0][1])
@@ -459,13 +456,13 @@ def lists(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
     return pa.ListArray.from_arrays(offsets, values, type=wanted.arrow, mask=null_mask(column.has_value & ~bad)), bad
 
 
-def maps(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
+def maps(column: SpanColumn, wanted: ValueType) -> Decoded:
     """Objects whose member names are keys, or lists of [key, value] pairs: each value tells by itself."""
     key_type, value_type = wanted.members[0][1], wanted.members[1][1]
     as_pairs = column.of_kind(kernels.ARRAY)
     if as_pairs.any() and column.kinds[kernels.OBJECT]:
-        pairs_of, wrong_pairs = maps(column.without(~as_pairs), wanted, decode)
-        objects_of, wrong_objects = maps(column.without(as_pairs), wanted, decode)
+        pairs_of, wrong_pairs = maps(column.without(~as_pairs), wanted)
+        objects_of, wrong_objects = maps(column.without(as_pairs), wanted)
         both = pa.concat_arrays([objects_of, pairs_of])
         places = np.arange(len(column)) + np.where(as_pairs, len(column), 0)
         return both.take(pa.array(places)), wrong_pairs | wrong_objects
@@ -476,11 +473,7 @@ def maps(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
         bad = column.has_value & (pairs.status != kernels.OK)
         bad |= _any_element(~is_pair, pairs.offsets)
         if bad.any():
-            good = np.flatnonzero(~bad & column.has_value)
-            kept, _ = maps(column.take(good), wanted, decode)
-            places = np.full(len(column), -1, np.int64)
-            places[good] = np.arange(len(good))
-            return kept.take(pa.array(places, mask=places < 0)), bad
+            return _good_maps(column, wanted, bad), bad
         keys, values = (
             inner.values.take(np.arange(0, inner.offsets[-1], 2)),
             inner.values.take(np.arange(1, inner.offsets[-1], 2)),
@@ -501,15 +494,20 @@ def maps(column: SpanColumn, wanted: ValueType, decode: Decode) -> Decoded:
     value_array, wrong_values = decode(values, value_type)
     bad |= _any_element(wrong_keys | wrong_values | ~np.asarray(key_array.is_valid()), offsets)
     if bad.any():
-        good = np.flatnonzero(~bad & column.has_value)
-        kept, _ = maps(column.take(good), wanted, decode)
-        places = np.full(len(column), -1, np.int64)
-        places[good] = np.arange(len(good))
-        return kept.take(pa.array(places, mask=places < 0)), bad
+        return _good_maps(column, wanted, bad), bad
     valid = column.has_value
     return pa.MapArray.from_arrays(
         pa.array(offsets), key_array, value_array, type=wanted.arrow, mask=null_mask(valid)
     ), bad
+
+
+def _good_maps(column: SpanColumn, wanted: ValueType, bad: Mask) -> pa.MapArray:
+    """The maps that are right: a key that does not fit is NULL, which no map may hold."""
+    good = np.flatnonzero(~bad & column.has_value)
+    kept, _ = maps(column.take(good), wanted)
+    places = np.full(len(column), -1, np.int64)
+    places[good] = np.arange(len(good))
+    return kept.take(pa.array(places, mask=places < 0))
 
 
 def _any_element(wrong: Mask, offsets: NDArray[np.int32]) -> Mask:
@@ -533,18 +531,6 @@ def decode(column: SpanColumn, wanted: ValueType) -> Decoded:
     raise TypeError(f"no decoder for {arrow}")
 
 
-def _structs(column: SpanColumn, wanted: ValueType) -> Decoded:
-    return structs(column, wanted, decode)
-
-
-def _maps(column: SpanColumn, wanted: ValueType) -> Decoded:
-    return maps(column, wanted, decode)
-
-
-def _lists(column: SpanColumn, wanted: ValueType) -> Decoded:
-    return lists(column, wanted, decode)
-
-
 _DECODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[SpanColumn, ValueType], Decoded]], ...] = (
     (pa.types.is_integer, typed_integers),
     (pa.types.is_floating, floats),
@@ -554,7 +540,7 @@ _DECODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[SpanColumn, Valu
     (pa.types.is_temporal, temporals),
     (pa.types.is_binary, binaries),
     (pa.types.is_fixed_size_binary, binaries),
-    (pa.types.is_struct, _structs),
-    (pa.types.is_map, _maps),
-    (pa.types.is_list, _lists),
+    (pa.types.is_struct, structs),
+    (pa.types.is_map, maps),
+    (pa.types.is_list, lists),
 )

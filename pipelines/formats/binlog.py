@@ -4,7 +4,7 @@ Each function turns the messages of one feed into changes; JSON itself is read i
 
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,37 +38,12 @@ from pipelines.jsonscan.spans import Documents, Members, from_binary
 from scan_core import Mask
 
 _CANAL_NAMES = (
-    "data",
-    "database",
-    "es",
-    "id",
-    "isDdl",
-    "mysqlType",
-    "old",
-    "pkNames",
-    "sql",
-    "sqlType",
-    "table",
-    "ts",
-    "type",
-)
+    "data", "database", "es", "id", "isDdl", "mysqlType", "old", "pkNames", "sql", "sqlType", "table", "ts", "type",
+)  # fmt: skip
 _NO_ROWS = dict.fromkeys(
-    [
-        "CREATE",
-        "ALTER",
-        "ERASE",
-        "QUERY",
-        "RENAME",
-        "CINDEX",
-        "DINDEX",
-        "GTID",
-        "XACOMMIT",
-        "XAROLLBACK",
-        "MHEARTBEAT",
-        "INIT-DDL",
-    ],
+    ("CREATE", "ALTER", "ERASE", "QUERY", "RENAME", "CINDEX", "DINDEX", "GTID", "XACOMMIT", "XAROLLBACK", "MHEARTBEAT", "INIT-DDL"),
     "x",
-)
+)  # fmt: skip
 """Canal's other event types: DDL, and what has no rows."""
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 
@@ -76,11 +51,6 @@ _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
 @dataclass(frozen=True)
 class CanalOptions:
     """Canal has no options."""
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "CanalOptions":
-        """Options from config."""
-        return cls(**options)
 
 
 def decode_canal(raw: RawEvents, _options: CanalOptions) -> Events:
@@ -186,17 +156,13 @@ def _key(text: str) -> tuple[str, ...]:
 
 _MAXWELL_NAMES = ("database", "table", "type", "ts", "xid", "data", "old", "primary_key_columns", "encrypted")
 _MAXWELL_OPS = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
-_CONTROL = {
-    "bootstrap-start": "x",
-    "bootstrap-complete": "x",
-    "table-create": "x",
-    "table-alter": "x",
-    "table-drop": "x",
-    "database-create": "x",
-    "database-alter": "x",
-    "database-drop": "x",
-    "heartbeat": "x",
-}
+_CONTROL = dict.fromkeys(
+    (
+        *("bootstrap-start", "bootstrap-complete", "heartbeat", "table-create", "table-alter", "table-drop"),
+        *("database-create", "database-alter", "database-drop"),
+    ),
+    "x",
+)
 
 
 @dataclass(frozen=True)
@@ -208,11 +174,6 @@ class MaxwellOptions:
     """
 
     objects: str = "text"
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "MaxwellOptions":
-        """Options from config."""
-        return cls(**options)
 
 
 def decode_maxwell(raw: RawEvents, _options: MaxwellOptions) -> Events:

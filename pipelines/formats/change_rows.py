@@ -110,18 +110,10 @@ class RowChangeOptions:
     no_op: str | None = None
     objects: str = "struct"
 
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "RowChangeOptions":
-        """Options from config.
-
-        Raises:
-            ConfigError: a letter that is none.
-        """
-        result = cls(**options)
-        letters = {*result.ops.values(), *([result.no_op] if result.no_op else [])}
+    def __post_init__(self) -> None:
+        letters = {*self.ops.values(), *([self.no_op] if self.no_op else [])}
         if unknown := sorted(letters - set("rcudtbx")):
             raise ConfigError(f"ops: {', '.join(unknown)} is none of r, c, u, d, t, b, x")
-        return result
 
 
 def decode_rows(raw: RawEvents, options: RowChangeOptions, before_prefix: str | None = None) -> Events:
@@ -370,11 +362,6 @@ class DmsOptions:
     op_column: str = "Op"
     ts_column: str | None = None
     objects: str = "text"
-
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "DmsOptions":
-        """Options from config."""
-        return cls(**options)
 
 
 def decode_dms(raw: RawEvents, options: DmsOptions) -> Events:

@@ -5,8 +5,7 @@ Contains the rules that make an event a change, the layouts and the options. Deb
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -48,33 +47,11 @@ from scan_core import Mask, Rows
 ORIGIN_PREFIXES = ("__", "__source_")
 """Before `db`, `schema` and `table`, as `add.fields` is written with or without `source.`."""
 
-_OF_SOURCE = [
-    "db",
-    "schema",
-    "table",
-    "ts_ms",
-    "ts_us",
-    "ts_ns",
-    "lsn",
-    "txId",
-    "connector",
-    "name",
-    "version",
-    "file",
-    "pos",
-    "row",
-    "snapshot",
-    "gtid",
-    "server_id",
-    "thread",
-    "sequence",
-    "xmin",
-    "scn",
-    "commit_scn",
-    "change_lsn",
-    "commit_lsn",
-    "event_serial_no",
-]
+_OF_SOURCE = (
+    *("db", "schema", "table", "ts_ms", "ts_us", "ts_ns", "lsn", "txId", "connector", "name", "version", "file", "pos"),
+    *("row", "snapshot", "gtid", "server_id", "thread", "sequence", "xmin", "scn", "commit_scn", "change_lsn"),
+    *("commit_lsn", "event_serial_no"),
+)
 _OF_EVENT = ["deleted", "op", "transaction_id", "transaction_total_order", "transaction_data_collection_order"]
 
 ADDED = frozenset([f"__{name}" for name in _OF_EVENT] + [p + name for p in ORIGIN_PREFIXES for name in _OF_SOURCE])
@@ -154,23 +131,7 @@ class DebeziumOptions:
     tombstones: str = "ignore"
     objects: str = "struct"
 
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "DebeziumOptions":
-        """Options from config.
-
-        Raises:
-            ConfigError: a value that the option does not have.
-        """
-        result = cls(**options)
-        result.check()
-        return result
-
-    def check(self) -> None:
-        """Refuse values that an option does not have.
-
-        Raises:
-            ConfigError: names it and the valid ones.
-        """
+    def __post_init__(self) -> None:
         if self.tombstones not in {"ignore", "delete"}:
             raise ConfigError(f"tombstones must be ignore or delete, not {self.tombstones!r}")
         if self.objects not in {"struct", "text"}:
@@ -342,25 +303,15 @@ def _envelope(group: EventColumns) -> _Part:
 def _flat(group: EventColumns) -> _Part:
     count = len(group.raw)
     columns = group.columns
-    nothing = ArrowMembers({}, np.zeros(count, np.bool_))
     if not columns:
-        deleted = np.full(count, DELETE, np.uint8)
-        times = pa.nulls(count, pa.timestamp("us", "UTC"))
-        names = [pa.nulls(count, pa.string())] * len(PARTS)
-        return _Part(deleted, names, times, nothing, nothing, {}, {}, np.zeros(count, np.bool_))
+        return _part_without_rows(np.full(count, DELETE, np.uint8))
     if not set(FLAGS) & set(columns):
         is_control = is_control_message(columns)
         has_image = any(name in columns and _is_struct(columns[name].type) for name in ("before", "after"))
         if is_control or has_image or not is_row_schema(columns):
-            return _Part(
-                op=np.zeros(count, np.uint8),
-                names=[pa.nulls(count, pa.string())] * len(PARTS),
-                source_ts=pa.nulls(count, pa.timestamp("us", "UTC")),
-                after=nothing,
-                before=nothing,
-                types={},
-                skipped={"control event": count} if is_control else {},
-                refused=np.full(count, not is_control),
+            part = _part_without_rows(np.zeros(count, np.uint8))
+            return (
+                replace(part, skipped={"control event": count}) if is_control else replace(part, refused=part.op == 0)
             )
     stated = op_codes(_text_or_null(columns.get("__op"), count), _OPS)
     given = np.asarray(columns["__op"].is_valid()) if "__op" in columns else np.zeros(count, np.bool_)
@@ -380,6 +331,15 @@ def _flat(group: EventColumns) -> _Part:
         types={name: t for name, t in group.types.items() if name in row},
         skipped={},
         refused=refused,
+    )
+
+
+def _part_without_rows(op: Ops) -> _Part:
+    count = len(op)
+    names = [pa.nulls(count, pa.string())] * len(PARTS)
+    nothing = ArrowMembers({}, np.zeros(count, np.bool_))
+    return _Part(
+        op, names, pa.nulls(count, pa.timestamp("us", "UTC")), nothing, nothing, {}, {}, np.zeros(count, np.bool_)
     )
 
 
@@ -460,24 +420,16 @@ class DebeziumAvroOptions(DebeziumOptions):
     schemas: str | None = None
     schema_id_bytes: int = 4
 
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "DebeziumAvroOptions":
-        """Options from config.
-
-        Raises:
-            ConfigError: a value that the option does not have.
-        """
-        if "objects" in options:
+    def __post_init__(self) -> None:
+        if self.objects != DebeziumOptions.objects:
             raise ConfigError("objects means nothing for debezium-avro: its schemas say what is nested")
-        result = cls(**options)
-        result.check()
-        if result.registry is not None and result.schemas is not None:
+        super().__post_init__()
+        if self.registry is not None and self.schemas is not None:
             raise ConfigError("schemas and registry: leave out one of the two")
-        if result.registry is not None and not result.registry.startswith(("http://", "https://")):
-            raise ConfigError(f"registry must be an http or https address, not {result.registry!r}")
-        if result.schema_id_bytes not in {4, 8}:
-            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {result.schema_id_bytes!r}")
-        return result
+        if self.registry is not None and not self.registry.startswith(("http://", "https://")):
+            raise ConfigError(f"registry must be an http or https address, not {self.registry!r}")
+        if self.schema_id_bytes not in {4, 8}:
+            raise ConfigError(f"schema_id_bytes must be 4 or 8, not {self.schema_id_bytes!r}")
 
     def source(self) -> Schemas:
         """Where schemas come from.

@@ -603,7 +603,7 @@ def parse_options(chosen: Format, options: Mapping[str, Any]) -> Any:
             near = get_close_matches(name, valid, n=1)
             hint = f"did you mean {near[0]}?" if near else f"valid are {', '.join(sorted(valid))}"
             raise ConfigError(f"unknown option {name!r} of the format; {hint}")
-    return chosen.options.from_mapping(options)
+    return chosen.options(**options)
 
 
 def _with_plain_names(raw: RawEvents) -> RawEvents:

@@ -5,7 +5,6 @@ Names, types and values come as lists of objects or as parallel lists and become
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -162,20 +161,12 @@ class Wal2JsonOptions:
     version: int | None = None
     date_style: str | None = None
 
-    @classmethod
-    def from_mapping(cls, options: Mapping[str, Any]) -> "Wal2JsonOptions":
-        """Options from config.
-
-        Raises:
-            ConfigError: a style that no server has, or that leaves the order of day and month open.
-        """
-        result = cls(**options)
-        if result.date_style is not None and _words(result.date_style) not in _DATE_STYLES:
+    def __post_init__(self) -> None:
+        if self.date_style is not None and _words(self.date_style) not in _DATE_STYLES:
             raise ConfigError(
                 f"date_style must be what SHOW DateStyle says, as 'ISO, MDY', 'SQL, DMY', 'Postgres, MDY' or 'German, DMY', "
-                f"not {result.date_style!r}"
+                f"not {self.date_style!r}"
             )
-        return result
 
     @property
     def dates(self) -> Encoding:

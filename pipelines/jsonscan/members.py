@@ -164,22 +164,12 @@ def scan_objects(
     kind = np.zeros((capacity, count), np.int8)
     numbers = Numbers.zeros(capacity, count)
     status = np.full(count, kernels.ABSENT, np.int8)
+    spans, stack = (documents.data, documents.start, documents.end), np.empty(max_depth, np.uint8)
     row = 0
     while row < count:
+        columns = (start, end, kind, numbers.bits, numbers.odd)
         row, name_start, name_end = object_kernels.scan_members(
-            documents.data,
-            documents.start,
-            documents.end,
-            row,
-            *known.tables(),
-            learn,
-            start,
-            end,
-            kind,
-            numbers.bits,
-            numbers.odd,
-            status,
-            np.empty(max_depth, np.uint8),
+            *spans, row, *known.tables(), learn, *columns, status, stack
         )
         if row < count:
             if known.learn(documents.data[name_start:name_end].tobytes()):
@@ -209,6 +199,7 @@ def scan_nested(
     count = len(documents)
     known = MemberNames((), _column_limit(documents))
     top, inner = MemberNames(names, len(names)), MemberNames(origin[1], len(origin[1]))
+    spans, stack = (documents.data, documents.start, documents.end), np.empty(kernels.MAX_DEPTH, np.uint8)
     capacity = 16
     fixed = len(names) + len(origin[1])
     while True:
@@ -223,23 +214,9 @@ def scan_nested(
         row = 0
         while row < count and len(known) <= capacity:
             row, name_start, name_end = object_kernels.scan_nested(
-                documents.data,
-                documents.start,
-                documents.end,
-                row,
-                *top.tables(),
-                bases,
-                *known.tables(),
-                len(names),
-                *inner.tables(),
-                start,
-                end,
-                kind,
-                numbers.bits,
-                numbers.odd,
-                status,
-                _scratch(),
-            )
+                *spans, row, *top.tables(), bases, *known.tables(), len(names), *inner.tables(),
+                start, end, kind, numbers.bits, numbers.odd, status, stack,
+            )  # fmt: skip
             if row < count:
                 if not known.learn(documents.data[name_start:name_end].tobytes()):
                     return None
@@ -279,39 +256,18 @@ def scan_arrays(documents: Documents) -> Elements:
     lengths = np.zeros(count, np.int32)
     status = np.full(count, kernels.ABSENT, np.int8)
     offsets = np.zeros(count + 1, np.int32)
-    nothing = np.zeros(0, np.int32)
-    document_kernels.scan_elements(
-        documents.data,
-        documents.start,
-        documents.end,
-        lengths,
-        offsets,
-        nothing,
-        nothing,
-        np.zeros(0, np.int8),
-        status,
-        False,
-        _scratch(),
-    )
+    nothing, no_kinds = np.zeros(0, np.int32), np.zeros(0, np.int8)
+    stack = np.empty(kernels.MAX_DEPTH, np.uint8)
+    spans = (documents.data, documents.start, documents.end)
+    document_kernels.scan_elements(*spans, lengths, offsets, nothing, nothing, no_kinds, status, False, stack)
     np.cumsum(lengths, out=offsets[1:])
     total = int(offsets[-1])
     values = SpanColumn(documents.data, np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(total, np.int8))
-    broken = status != kernels.OK
-    usable = documents.where(~broken)
-    scratch = np.full(count, kernels.ABSENT, np.int8)
+    usable = documents.where(status == kernels.OK)
     document_kernels.scan_elements(
-        usable.data,
-        usable.start,
-        usable.end,
-        lengths,
-        offsets,
-        values.start,
-        values.end,
-        values.kind,
-        scratch,
-        True,
-        _scratch(),
-    )
+        usable.data, usable.start, usable.end, lengths, offsets,
+        values.start, values.end, values.kind, np.full(count, kernels.ABSENT, np.int8), True, stack,
+    )  # fmt: skip
     return Elements(values, offsets, status)
 
 
@@ -329,10 +285,6 @@ def _loaded(documents: Documents, row: int) -> Any:
         return json.loads(documents.data[documents.start[row] : documents.end[row]].tobytes())
     except (ValueError, RecursionError):
         return None
-
-
-def _scratch() -> Bytes:
-    return np.empty(kernels.MAX_DEPTH, np.uint8)
 
 
 def _grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:

@@ -1,6 +1,11 @@
 """Reads CSV files as text columns in which every record is accounted for.
 
 A record that does not fit is rejected together with its bytes. Reading continues where it stopped before.
+
+Where records end is found by a kernel of our own; Arrow's reader only parses them. Its `invalid_row_handler` cannot
+replace the kernel: it gives the number of a row only without threads, never the offset; no reader of Arrow tells how many
+bytes the rows of a batch took, which is where the next run continues; text behind a closing quote becomes part of the value
+without an error, and a quote that is never closed takes the rest of the file into one value.
 """
 
 import csv
