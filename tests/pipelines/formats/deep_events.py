@@ -1,6 +1,6 @@
 """Events of every format that are deep or huge, what must become of them, and a main that reads some of them.
 
-Run as a process of its own with an upper limit of memory: `python -m tests.pipelines.formats.deep_events SHAPE SIZE`.
+Run as a process of its own with an upper limit of memory: `python -m tests.pipelines.formats.deep_events SHAPE SIZE...`.
 """
 
 import json
@@ -130,18 +130,17 @@ def read_file(folder: Path, content: bytes, layout: str | None) -> tuple[int, li
     return count, reasons
 
 
-def main(shape: str, size: int) -> None:
-    """Read events of this shape in every format and every layout of a file; print what became of them."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+def outcomes(shape: str, size: int) -> dict[str, tuple[int, list[str]]]:
+    """What became of a value of this shape between two good events, by format and by layout of a file."""
     value = HUGE[shape](size) if shape in HUGE else deep(shape, size)
-    good = "null"
-    found = {name: read(name, event(name, good), event(name, value), event(name, good)) for name in FORMATS}
+    found = {name: read(name, event(name, "null"), event(name, value), event(name, "null")) for name in FORMATS}
     with tempfile.TemporaryDirectory() as folder:
         for name, layout, content in files(value):
             found[f"file: {name}"] = read_file(Path(folder), content, layout)
-    sys.stdout.write(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    sys.stdout.write(json.dumps([outcomes(sys.argv[1], int(size)) for size in sys.argv[2:]]))
