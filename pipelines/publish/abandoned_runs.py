@@ -1,6 +1,6 @@
 """Removes the files of runs that were killed while they wrote.
 
-Every run leaves a record beside the table, by which a later run finds its files.
+Every run leaves a record next to the table's metadata, by which a later run finds its files.
 """
 
 import json
@@ -10,13 +10,16 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pipelines.errors import PublishError
 from pipelines.iceberg.loaded_table import data_location, metadata_location, source_types, specs_of, storage_of
 from pipelines.iceberg.manifests import PartitionLayout, read_manifest, read_manifest_list
 from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.storage import Storage
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 
 def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:
@@ -46,9 +49,9 @@ RUN = "nevermore.run"
 """Of a staged snapshot's summary: begins the names of its files."""
 FOLDER = "nevermore-runs"
 """Beside manifests."""
-_CONDEMNED = "condemned-"
+CONDEMNED = "condemned-"
 """Begins the names of records of runs that may not commit any more."""
-_REFUSED = "refused-"
+REFUSED = "refused-"
 """Begins the names of records of runs whose rows failed a check, and lie on a branch for a look."""
 REFUSED_KEPT_SECONDS = 7 * 24 * 3600.0
 """From then on rows that failed a check are removed by the next run."""
@@ -79,8 +82,8 @@ class RunRecord:
     started: float
 
     @classmethod
-    def begin(cls, table: Any, run: str) -> Self:
-        """Tell that this process writes files of `run`."""
+    def begin(cls, table: "Table", run: str) -> Self:
+        """Record that this process writes files of `run`."""
         process = os.getpid()
         record = cls(f"{_folder(table)}/{run}.json", run, _machine(), process, _began(process), time.time())
         storage_of(table).write(record.path, json.dumps(asdict(record)).encode())
@@ -106,7 +109,7 @@ class RunRecord:
     @property
     def is_dead(self) -> bool:
         """Whether nobody is going to commit its files."""
-        if self._has(_REFUSED):
+        if self._has(REFUSED):
             return time.time() - self.started > REFUSED_KEPT_SECONDS
         if time.time() - self.started > ABANDONED_AFTER_SECONDS:
             return True
@@ -118,50 +121,39 @@ class RunRecord:
     @property
     def is_condemned(self) -> bool:
         """Whether its run may not commit any more."""
-        return self._has(_CONDEMNED)
-
-    def condemned(self, storage: Storage) -> Self:
-        """The record that tells so, in the place of this one."""
-        return self._marked(_CONDEMNED, storage)
-
-    def refused(self, storage: Storage) -> Self:
-        """The record of a run whose rows failed a check and are kept for a look, in the place of this one."""
-        return self._marked(_REFUSED, storage)
+        return self._has(CONDEMNED)
 
     def _has(self, mark: str) -> bool:
         return self.path.rpartition("/")[2].startswith(mark)
 
-    def _marked(self, mark: str, storage: Storage) -> Self:
+    def mark(self, mark: str, storage: Storage) -> Self:
+        """The record with a mark, in the place of this one: CONDEMNED or REFUSED."""
         found = replace(self, path=f"{self.path.rpartition('/')[0]}/{mark}{self.run}.json")
         storage.write(found.path, json.dumps(asdict(found)).encode())
         self.end(storage)
         return found
 
 
-def is_written(table: Any) -> bool:
+def is_written(table: "Table") -> bool:
     """Whether a run writes files of a table, or was killed while it did."""
     return bool(storage_of(table).files_in(_folder(table)))
 
 
-def condemn_abandoned(table: Any | None) -> tuple[RunRecord, ...]:
-    """Let dead runs commit no more; the runs whose files can be removed after the next commit.
-
-    Args:
-        table: to be committed to; None if it does not exist yet.
-    """
+def condemn_abandoned(table: "Table | None") -> tuple[RunRecord, ...]:
+    """Keep dead runs from committing to a table; the runs whose files can be removed after the next commit."""
     if table is None:
         return ()
     try:
         storage = storage_of(table)
         records = tuple(_records(table, storage))
-        dead = [record.condemned(storage) for record in records if not record.is_condemned and record.is_dead]
+        dead = [record.mark(CONDEMNED, storage) for record in records if not record.is_condemned and record.is_dead]
         return (*(record for record in records if record.is_condemned), *dead)
     except OSError as error:
         _log.warning("%s: dead runs were not looked for: %s", ".".join(table.name()), error)
         return ()
 
 
-def branches_of(table: Any, condemned: Collection[RunRecord]) -> list[str]:
+def branches_of(table: "Table", condemned: Collection[RunRecord]) -> list[str]:
     """The branches with rows that dead runs have staged, or that failed a check and were there for a look long enough."""
     runs = {record.run for record in condemned}
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
@@ -173,50 +165,49 @@ def branches_of(table: Any, condemned: Collection[RunRecord]) -> list[str]:
     return found
 
 
-def remove_abandoned(table: Any, condemned: Collection[RunRecord]) -> int:
+def remove_abandoned(table: "Table | None", condemned: Collection[RunRecord]) -> int:
     """Remove the files of dead runs; how many there were. What cannot be reached now is left to a later run.
 
-    Args:
-        table: as the catalog has it now.
-        condemned: runs that were, before the last commit to the table.
+    They were condemned before the last commit to the table, so that none of them commits after it.
     """
-    if not condemned:
+    if table is None or not condemned:
         return 0
+    removed = 0
     try:
-        return _remove_abandoned(table, condemned, storage_of(table))
+        storage = storage_of(table)
+        named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in condemned)))
+        for record in condemned:
+            count = remove_all(storage, data_location(table), record.run, named)
+            record.end(storage)
+            _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
+            removed += count
     except Exception as error:  # noqa: BLE001 - the rows are published, whatever lies around or cannot be read
         _log.warning("%s: files of dead runs were not removed: %s", ".".join(table.name()), error)
-        return 0
-
-
-def _remove_abandoned(table: Any, condemned: Collection[RunRecord], storage: Storage) -> int:
-    named = set(_named_files(table, storage, tuple(f"{record.run}-" for record in condemned)))
-    removed = 0
-    for record in condemned:
-        count = remove_all(storage, data_location(table), record.run, named)
-        record.end(storage)
-        _log.warning("%s: removed %d files of run %s, which was killed", ".".join(table.name()), count, record.run)
-        removed += count
     return removed
 
 
-def _folder(table: Any) -> str:
+def _folder(table: "Table") -> str:
     return f"{metadata_location(table)}/{FOLDER}"
 
 
-def _records(table: Any, storage: Storage) -> Iterator[RunRecord]:
+def _records(table: "Table", storage: Storage) -> Iterator[RunRecord]:
     for path in storage.files_in(_folder(table)):
         try:
-            told = json.loads(storage.read(path))
-            run = path.rpartition("/")[2].removeprefix(_CONDEMNED).removeprefix(_REFUSED).removesuffix(".json")
+            record = json.loads(storage.read(path))
+            run = path.rpartition("/")[2].removeprefix(CONDEMNED).removeprefix(REFUSED).removesuffix(".json")
             yield RunRecord(
-                path, run, str(told["machine"]), int(told["process"]), str(told["began"]), float(told["started"])
+                path,
+                run,
+                str(record["machine"]),
+                int(record["process"]),
+                str(record["began"]),
+                float(record["started"]),
             )
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             _log.warning("%s is no record of a run, or was removed meanwhile: %s", path, error)
 
 
-def _named_files(table: Any, storage: Storage, prefixes: tuple[str, ...]) -> Iterator[str]:
+def _named_files(table: "Table", storage: Storage, prefixes: tuple[str, ...]) -> Iterator[str]:
     """Paths of all files of some runs that any snapshot names."""
     types = source_types(table)
     specs = specs_of(table)

@@ -1,6 +1,6 @@
 """What a publication asks for before rows become current: whether the mirrors are right that it reads, and what it made.
 
-Who answers is handed in, for checks lie above the pipelines. What was answered is told by the snapshot and by the report.
+The auditor is passed in, as checks lie above the pipelines. Its answers are recorded in the snapshot and in the report.
 """
 
 import json
@@ -116,7 +116,7 @@ def require_green_mirrors(name: str, verdicts: Sequence[Verdict]) -> None:
     tables = " ".join(dict.fromkeys(verdict.table for verdict in failed))
     raise CheckFailedError(
         f"published {name} reads what is wrong, so nothing is published: {wrong}. `nevermore check {tables}` shows the "
-        f"rows, `nevermore resync` makes a mirror anew from its log; --unchecked publishes all the same",
+        f"rows, `nevermore resync` rebuilds a mirror from its log; --unchecked publishes all the same",
         verdicts,
     )
 
@@ -141,8 +141,8 @@ def require_green_rows(staged: StagedRows, verdicts: Sequence[Verdict]) -> None:
     )
 
 
-def told_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
-    """What a snapshot tells of its checks; None for none."""
+def summarize_checks(verdicts: Sequence[Verdict] | None) -> dict[str, str]:
+    """The entry of a snapshot's summary about its checks; None if none were run."""
     if verdicts is None:
         return {CHECKS: UNCHECKED}
     by_table: dict[str, dict[str, str]] = {}

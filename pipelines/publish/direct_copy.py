@@ -49,18 +49,14 @@ class CopyTask:
         yield TaskReport(tuple(writer.files), metrics).batch()
 
     def _rows(self, batches: Iterable[pa.RecordBatch], metrics: ScanMetrics) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for packed in batch.column(0):
-                split = unpack_split(self.shared, packed.as_py())
-                metrics.fallbacks += is_missed(split.context.options)
-                for rows in read_split(split, metrics):
-                    yield self._conformed(rows)
-
-    def _conformed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        given = conform(rows, self.source)
-        day = pa.repeat(pa.scalar(self.day, pa.date32()), given.num_rows)
-        columns = [day if place is None else given.column(place) for place in self.sources]
-        return pa.RecordBatch.from_arrays(columns, schema=self.result)
+        for packed in (packed for batch in batches for packed in batch.column(0).to_pylist()):
+            split = unpack_split(self.shared, packed)
+            metrics.fallbacks += is_missed(split.context.options)
+            for rows in read_split(split, metrics):
+                given = conform(rows, self.source)
+                day = pa.repeat(pa.scalar(self.day, pa.date32()), given.num_rows)
+                columns = [day if place is None else given.column(place) for place in self.sources]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.result)
 
 
 def copied_columns(
@@ -68,11 +64,8 @@ def copied_columns(
 ) -> list[str | None] | None:
     """The column of the mirror that each column of the result is, None for the day; or None for any other query.
 
-    Args:
-        query: of a published table.
-        columns: of its only table.
-        result: names of the result's columns, as Spark finds them.
-        day: the column of the result that is known to be one day in all rows, whatever it is made of.
+    The query reads one mirror, of these columns, and Spark names the columns of its result. `day` is the column of the
+    result that is known to be one day in all rows, whatever it is made of.
     """
     select = query.tree
     if not isinstance(select, exp.Select) or any(value for name, value in select.args.items() if name not in _SIMPLE):

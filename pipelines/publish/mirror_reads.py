@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,6 +31,9 @@ from scan_core.spark import (
     reports_of,
     spark_schema,
 )
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class MirrorRead:
         }
 
 
-def mirror_scans(catalog: Any, query: PublishedQuery) -> dict[str, Scan]:
+def mirror_scans(catalog: "Catalog", query: PublishedQuery) -> dict[str, Scan]:
     """A scan of each mirror with the columns that the query needs.
 
     Raises:
@@ -90,11 +93,11 @@ def views_of(
 ) -> Iterator[tuple[dict[str, str], dict[str, TaskReports]]]:
     """Names of temporary views of the scans, and what their tasks will report.
 
-    By our own reader, for its tasks tell what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
+    By our own reader, as its tasks report what they read. Sessions are shared and Spark's Python sources do not work in `newSession()`: the names are ours alone.
     """
     token = uuid4().hex[:12]
     frames = {
-        table: dataframe(spark, scan, reader="python", metrics_dir=_fresh(reports_folder))
+        table: dataframe(spark, scan, reader="python", metrics_dir=reports_folder and f"{reports_folder}/{uuid4().hex}")
         for table, scan in scans.items()
     }
     names = {table: f"nevermore_{token}_{number}" for number, table in enumerate(frames)}
@@ -120,23 +123,13 @@ def read_of(scan: Scan, metrics: ScanMetrics, pushed: Pushed | None = None) -> M
     return MirrorRead(snapshot_id, scan.columns or (), where, metrics, tuple(pushed.joins), pushed.left)
 
 
-def _fresh(folder: str | None) -> str | None:
-    """A folder of its own for the reports of one read."""
-    return folder and f"{folder}/{uuid4().hex}"
-
-
 TIMES = "_nevermore_times"
 """The last column: how often a row came or went."""
 _FLOATS = frozenset({"float", "double"})
 
 
 def changed_rows(spark: SparkSession, changes: Changes) -> DataFrame | None:
-    """Each row that came or went, in Spark's types, with `TIMES`; None if none did.
-
-    Args:
-        spark: whose tasks read.
-        changes: with no columns but those of the result.
-    """
+    """Each row that came or went, in Spark's types, with `TIMES`; None if none did."""
     work = changes.work()
     if not work.splits:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -48,6 +48,10 @@ from pipelines.publish.abandoned_runs import RUN, STAGED_PREFIX, is_written
 from pipelines.publish.task import TaskDeletes, task_deletes, written_keys
 from scan_core import NestedField
 
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
 Update = Mapping[str, Any]
 
 
@@ -64,7 +68,7 @@ class StagedSnapshot:
         written: manifests and manifest list, of this snapshot alone.
     """
 
-    table: Any
+    table: "Table"
     branch: str
     base_id: int | None
     committed: Committed
@@ -73,7 +77,7 @@ class StagedSnapshot:
 
 
 def make_current(
-    table: Any, staged: StagedSnapshot, properties: Mapping[str, str], obsolete: Collection[str] = ()
+    table: "Table", staged: StagedSnapshot, properties: Mapping[str, str], obsolete: Collection[str] = ()
 ) -> None:
     """Let readers see a staged snapshot, and drop its branch, in one step.
 
@@ -91,6 +95,8 @@ def make_current(
     number = staged.committed.snapshot_id
     schema_id = next(s.schema_id for s in metadata.snapshots if s.snapshot_id == number)
     updates: list[Update] = []
+    # the catalog checks these in one step with the updates: whatever another writer did since `table` was loaded, the audited
+    # snapshot follows directly upon the one that it was staged upon
     requirements: list[Update] = [
         {"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": staged.base_id},
         {"type": "assert-ref-snapshot-id", "ref": staged.branch, "snapshot-id": number},
@@ -115,7 +121,7 @@ def make_current(
     storage_of(table).remove(s.manifest_list for s in metadata.snapshots if s.snapshot_id in expired)
 
 
-def dropped(table: Any, branches: Collection[str]) -> list[Update]:
+def dropped(table: "Table", branches: Collection[str]) -> list[Update]:
     """Updates that drop branches of a table and the snapshots at their heads, as far as they are there."""
     refs = table.metadata.refs
     found = [name for name in branches if name in refs and name != MAIN]
@@ -124,7 +130,7 @@ def dropped(table: Any, branches: Collection[str]) -> list[Update]:
     return [*updates, {"action": "remove-snapshots", "snapshot-ids": heads}] if heads else updates
 
 
-def drop_branches(table: Any, branches: Collection[str]) -> None:
+def drop_branches(table: "Table", branches: Collection[str]) -> None:
     """Drop branches and the snapshots at their heads; files stay.
 
     Raises:
@@ -142,42 +148,33 @@ def drop_branches(table: Any, branches: Collection[str]) -> None:
     retry_conflicts(attempt)
 
 
-def changed_files(table: Any, base_id: int | None) -> Iterator[tuple[int, ManifestEntry]]:
-    """Files that are live in only one of two snapshots, the base and the current one, with the ids of their specs.
-
-    Args:
-        table: from the catalog.
-        base_id: of a snapshot of it; None for an empty table.
-    """
-    snapshots = {s.snapshot_id: s for s in table.metadata.snapshots}
+def changed_files(table: "Table", base_id: int | None) -> Iterator[ManifestEntry]:
+    """Files that are live in only one of two snapshots, the base (None is an empty table) and the current one."""
+    lists = {s.snapshot_id: s.manifest_list for s in table.metadata.snapshots}
     storage, types, specs = storage_of(table), source_types(table), specs_of(table)
     both: list[dict[str, Record]] = []
     for snapshot_id in (base_id, table.metadata.current_snapshot_id):
-        path = None if snapshot_id is None else snapshots[snapshot_id].manifest_list
+        path = None if snapshot_id is None else lists[snapshot_id]
         listed = [] if path is None else read_manifest_list(storage.read(path), path)
         both.append({manifest["manifest_path"]: manifest for manifest in listed})
-    live: list[dict[str, tuple[int, ManifestEntry]]] = []
+    live: list[dict[str, ManifestEntry]] = []
     for own, other in (both, reversed(both)):
-        found: dict[str, tuple[int, ManifestEntry]] = {}
-        for path, manifest in own.items():
-            if path in other:
-                continue
-            spec = specs[manifest["partition_spec_id"]]
-            layout = PartitionLayout(spec, partition_types(spec, types))
-            for entry in read_manifest(storage.read(path), manifest, layout):
-                if entry.status is not EntryStatus.DELETED:
-                    found[entry.path] = (spec.spec_id, entry)
+        found: dict[str, ManifestEntry] = {}
+        for path in own.keys() - other.keys():  # what both list is live in both
+            spec = specs[own[path]["partition_spec_id"]]
+            entries = read_manifest(storage.read(path), own[path], PartitionLayout(spec, partition_types(spec, types)))
+            found |= {entry.path: entry for entry in entries if entry.status is not EntryStatus.DELETED}
         live.append(found)
     for path in live[0].keys() ^ live[1].keys():
         yield live[0].get(path) or live[1][path]
 
 
-def _kept_heads(table: Any, without: Collection[str]) -> set[int]:
+def _kept_heads(table: "Table", without: Collection[str]) -> set[int]:
     """Snapshots that other branches and tags stand at."""
     return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in without}
 
 
-def _expired(table: Any, staged: StagedSnapshot, obsolete: Collection[str]) -> set[int]:
+def _expired(table: "Table", staged: StagedSnapshot, obsolete: Collection[str]) -> set[int]:
     """The oldest snapshots beyond the number that the table keeps."""
     wanted = table.metadata.properties.get(KEEP_SNAPSHOTS)
     if wanted is None:
@@ -226,7 +223,7 @@ class PublishedTarget:
         properties: of the table, by the config.
     """
 
-    catalog: Any
+    catalog: "Catalog"
     name: str
     columns: tuple[NestedField, ...]
     partition: PublishedPartition | None
@@ -234,7 +231,7 @@ class PublishedTarget:
     key: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def delta(self, found: Any | None) -> RowDelta:
+    def delta(self, found: "Table | None") -> RowDelta:
         """A commit on the table as it was found; creates it where it does not exist.
 
         Args:
@@ -297,7 +294,7 @@ class PublishedTarget:
 class Publication:
     """The rows of one run, written once and committed as often as others are faster.
 
-    Files are written anew only if the table's schema or spec changed between two attempts.
+    Files are written again only if the table's schema or spec changed between two attempts.
 
     Attributes:
         target: the table.
@@ -312,10 +309,10 @@ class Publication:
 
     target: PublishedTarget
     values: Collection[Any] | None
-    holds: Callable[[Any], bool]
+    holds: Callable[["Table"], bool]
     properties: Mapping[str, str] = field(default_factory=dict)
     audit: Callable[[StagedSnapshot], None] | None = None
-    obsolete: Callable[[Any], Collection[str]] = lambda _table: ()
+    obsolete: Callable[["Table"], Collection[str]] = lambda _table: ()
     run: Callable[[], str] = lambda: ""
     _branch: str = field(default_factory=lambda: STAGED_PREFIX + uuid4().hex[:12])
     _written_for: tuple[object, ...] | None = None
@@ -335,12 +332,12 @@ class Publication:
                 With either nothing is visible, and the files are removed.
             CheckFailedError: the audit found the rows wrong. Nothing is visible but on the branch, which stays.
         """
-        told = {MODE: self.target.mode, **summary}
+        summary = {MODE: self.target.mode, **summary}
         try:
             if self.audit is None:
-                published = retry_conflicts(lambda: self._attempt(write, told))
+                published = retry_conflicts(lambda: self._attempt(write, summary))
             else:
-                published = self._audited(write, told, self.audit)
+                published = self._audited(write, summary, self.audit)
         except (CommitConflictError, ConfigError):
             self._discard()
             raise
@@ -350,20 +347,20 @@ class Publication:
         return published
 
     def _audited(
-        self, write: WriteFiles, told: Mapping[str, str], audit: Callable[[StagedSnapshot], None]
+        self, write: WriteFiles, summary: Mapping[str, str], audit: Callable[[StagedSnapshot], None]
     ) -> Published | None:
         """Write, audit, publish; None if the rows are not those to commit any more."""
-        staged = retry_conflicts(lambda: self._staged(write, told))
+        staged = retry_conflicts(lambda: self._staged(write, summary))
         while staged is not None:
             audit(staged)
-            done = retry_conflicts(partial(self._made_current, staged, write, told))
+            done = retry_conflicts(partial(self._made_current, staged, write, summary))
             if not isinstance(done, StagedSnapshot):
                 return done
             staged = done  # others wrote to these partitions meanwhile
         return None
 
     def _staged(
-        self, write: WriteFiles, told: Mapping[str, str], before: StagedSnapshot | None = None
+        self, write: WriteFiles, summary: Mapping[str, str], before: StagedSnapshot | None = None
     ) -> StagedSnapshot | None:
         """The snapshot on its branch, upon the one that is current now, in the place of the one staged before."""
         if (prepared := self._prepared(write)) is None:
@@ -372,30 +369,33 @@ class Publication:
         if before is not None:
             number = before.committed.snapshot_id
             delta.also([{"action": "remove-snapshots", "snapshot-ids": [number]}], [self._is_staged(before)])
-        told = {**told, RUN: self.run()}
-        files, committed = self._committed(delta, live, told, partial(delta.stage, branch=self._branch))
+        summary = {**summary, RUN: self.run()}
+        files, committed = self._committed(delta, live, summary, partial(delta.stage, branch=self._branch))
         if before is not None:
             delta.storage.remove(before.written)
         return StagedSnapshot(delta.table, self._branch, delta.base_snapshot_id, committed, files, delta.written)
 
     def _made_current(
-        self, staged: StagedSnapshot, write: WriteFiles, told: Mapping[str, str]
+        self, staged: StagedSnapshot, write: WriteFiles, summary: Mapping[str, str]
     ) -> Published | StagedSnapshot | None:
-        """The snapshot made current; staged anew, where it has to be audited again; None where it is of no use any more."""
+        """The snapshot made current; staged again, where it has to be audited again; None where its rows are not those to commit any more."""
         found = find_table(self.target.catalog, self.target.name)
         if found is None or not self.holds(found):
             return None
         obsolete = self.obsolete(found)
-        if found.metadata.current_snapshot_id == staged.base_id:
+        if found.metadata.current_snapshot_id == staged.base_id:  # readers get exactly what was audited
             make_current(found, staged, self.properties, obsolete)
             return _published(staged.files, staged.committed)
-        if self._is_touched(found, staged.base_id):
-            return self._staged(write, told, staged)
+        if self._is_touched(
+            found, staged.base_id
+        ):  # the audit has not seen these rows together with the other writer's
+            return self._staged(write, summary, staged)
+        # others wrote to other partitions alone: the audited files become part of a snapshot upon theirs, without another audit
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
         delta.also(dropped(delta.table, [self._branch, *obsolete]), [self._is_staged(staged)])
-        files, committed = self._committed(delta, live, told, delta.commit)
+        files, committed = self._committed(delta, live, summary, delta.commit)
         delta.storage.remove(staged.written)  # only the snapshot named them that went with the branch
         return _published(files, committed)
 
@@ -403,15 +403,16 @@ class Publication:
         """The requirement that a snapshot is the head of the branch still."""
         return {"type": "assert-ref-snapshot-id", "ref": self._branch, "snapshot-id": staged.committed.snapshot_id}
 
-    def _is_touched(self, table: Any, base_id: int | None) -> bool:
+    def _is_touched(self, table: "Table", base_id: int | None) -> bool:
         """Whether others changed files, since the base, of the partitions that are written."""
         known = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        # rows of all partitions matter to a whole table, and to rows that are added or looked up by key
         if self.values is None or self.target.mode != "replace" or (base_id is not None and base_id not in known):
             return True
         wanted = set(self.values)
         return any(
             len(entry.data_file["partition"]) != 1 or next(iter(entry.data_file["partition"].values())) in wanted
-            for _, entry in changed_files(table, base_id)
+            for entry in changed_files(table, base_id)
         )
 
     def _discard(self) -> None:
@@ -421,13 +422,13 @@ class Publication:
         if self._files:
             RowDelta(table).discard(self._files)
 
-    def _attempt(self, write: WriteFiles, told: Mapping[str, str]) -> Published | None:
+    def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:
         """None if the rows are not those to commit any more."""
         if (prepared := self._prepared(write)) is None:
             return None
         delta, live = prepared
         delta.also(dropped(delta.table, self.obsolete(delta.table)))
-        return _published(*self._committed(delta, live, told, delta.commit))
+        return _published(*self._committed(delta, live, summary, delta.commit))
 
     def _prepared(self, write: WriteFiles) -> tuple[RowDelta, LiveKeys | None] | None:
         """A commit on the table as it is now, with the files written that it needs."""
@@ -436,12 +437,12 @@ class Publication:
         if not self.holds(delta.table):
             return None
         live = live_keys(delta.table, delta.schema, self.target.key) if self.target.mode == "upsert" else None
-        if not self._fits(delta):
+        if not self._fits(delta):  # the first attempt, or another writer has changed the schema or the spec
             delta.discard(self._files)
             self._files = ()
             self._deleted = None if live is None else task_deletes(delta, self.target.key, live)
             with ExitStack() as undo:
-                if found is None:
+                if found is None:  # this commit has created the table
                     undo.callback(self.target.drop_unused)
                 self._files = tuple(write(delta, self._deleted))
                 undo.pop_all()
@@ -451,7 +452,7 @@ class Publication:
         return delta, live
 
     def _committed(
-        self, delta: RowDelta, live: LiveKeys | None, told: Mapping[str, str], commit: Callable[..., Committed]
+        self, delta: RowDelta, live: LiveKeys | None, summary: Mapping[str, str], commit: Callable[..., Committed]
     ) -> tuple[tuple[WrittenFile, ...], Committed]:
         """Add the snapshot as the mode asks; its files."""
         match self.target.mode:
@@ -459,13 +460,13 @@ class Publication:
                 remove: Selection = everything
                 if self.values is not None:
                     remove = partitions_in(delta.default_spec.spec_id, {(value,) for value in self.values})
-                return self._files, commit(self._files, told, remove=remove, operation="overwrite")
+                return self._files, commit(self._files, summary, remove=remove, operation="overwrite")
             case "append":
-                return self._files, commit(self._files, told, operation="append")
+                return self._files, commit(self._files, summary, operation="append")
             case "upsert":
                 more = () if live is None else tuple(self._other_deletes(delta, live))
                 try:
-                    return (*self._files, *more), commit([*self._files, *more], told)
+                    return (*self._files, *more), commit([*self._files, *more], summary)
                 except CommitConflictError:
                     delta.discard(more)
                     raise
@@ -483,6 +484,7 @@ class Publication:
         Keys are read back from the files that were written, some at a time.
         """
         key, done = self.target.key, self._deleted
+        # deletes of the tasks in one partition do not reach files that others have added under another spec
         if done is not None and not done.reach(live):
             done = None
         if live.num_files == 0 or (done is not None and done.cover(live)):

@@ -22,7 +22,7 @@ from pipelines.publish.lineage.partition_lineage import Reach, ScanCondition, re
 from pipelines.publish.lineage.query_shape import PARTITION, PARTITION_END, PARTITION_START
 from pipelines.publish.lineage.query_tree import DIALECT, qualified, takes_all_columns, traceable
 from pipelines.publish.lineage.sql_functions import unrepeatable
-from scan_core import ListType, MapType, NestedField, PredicateError, Schema, StructType, Type, require_bounded
+from scan_core import ListType, MapType, NestedField, PredicateError, Schema, require_bounded
 
 PARTITION_PARAMETERS = (PARTITION, PARTITION_START, PARTITION_END)
 """Parameters that every partitioned table has."""
@@ -38,7 +38,7 @@ class PublishedQuery:
         partition: column of the result by which it is partitioned; None for none.
         tree: the query parsed.
         tables: names of the tables it reads, sorted.
-        texts: that its parameters stand for.
+        texts: values of its parameters that are text.
     """
 
     name: str
@@ -79,7 +79,11 @@ class PublishedQuery:
             for alias, source in scope.sources.items():
                 if isinstance(source, exp.Table) and source.name in needed:
                     needed[source.name] |= {column.name for column in scope.source_columns(alias)}
-        return self._apart(schemas, {table: _named(schemas[table], needed[views[table]]) for table in self.tables})
+        found = {}
+        for table in self.tables:
+            names = tuple(name for name in schemas[table].names if name.lower() in needed[views[table]])
+            found[table] = names or schemas[table].names[:1]  # a scan without columns has no rows to count
+        return self._apart(schemas, found)
 
     def _apart(self, schemas: Mapping[str, Schema], columns: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for table, names in columns.items():
@@ -104,6 +108,7 @@ class PublishedQuery:
 
     def reaches(self, schemas: Mapping[str, Schema], partition: PublishedPartition) -> tuple[Reach, ...]:
         """How changed rows of each table reach partitions of the result; tables are called as in `view_names`."""
+        # another run could give other rows for the same input: then no partition is safe from any change
         if (reason := self.why_unrepeatable(schemas)) is not None:
             return self._unknown(reason)
         return self._slices(schemas, partition)
@@ -134,21 +139,18 @@ class PublishedQuery:
     ) -> dict[str, ScanCondition]:
         """What rows of a table must fulfil to matter for some partitions, for tables where that is certain.
 
-        Args:
-            schemas: of the tables.
-            partition: of the result.
-            values: of the Iceberg partition field.
+        A table that the SQL names in several places is limited only where each place has a condition: a row that one of
+        them needs must not be left out for another.
         """
-        by_table: dict[str, list[Reach]] = {}
-        for reach in self._slices(schemas, partition):
-            by_table.setdefault(reach.table, []).append(reach)
+        reaches = self._slices(schemas, partition)
         found = {}
         for table, view in self.view_names.items():
             conditions = [
                 scan_condition(reach.expression, schemas[table], partition, values)
                 if reach.expression is not None and reach.final
                 else None
-                for reach in by_table.get(view, [])
+                for reach in reaches
+                if reach.table == view
             ]
             certain = [condition for condition in conditions if condition is not None]
             if not certain or len(certain) < len(conditions):
@@ -174,13 +176,7 @@ def parse_query(
 ) -> PublishedQuery:
     """The query of the published table `name`, checked against the tables of the config.
 
-    Args:
-        name: of the published table.
-        sql: of the config.
-        partition: column of the result; None for a table without partitions.
-        tables: that the config knows.
-        parameters: their values in the config.
-        published: tables that are published, and cannot be read.
+    `published` are tables that SQL cannot read, because they are published themselves.
 
     Raises:
         ConfigError: not one SELECT, a syntax error, or a table or parameter that the config does not know.
@@ -200,8 +196,7 @@ def parse_query(
     found = set()
     for table in _table_nodes(trees[0]):
         if _full_name(table) not in tables:
-            near = get_close_matches(_full_name(table), sorted(tables), n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f"the config has {', '.join(sorted(tables))}"
+            hint = did_you_mean(_full_name(table), tables, f"the config has {', '.join(sorted(tables))}")
             if _full_name(table) in published:
                 hint = f"it is published itself, and SQL reads mirrors: {', '.join(sorted(tables))}"
             raise ConfigError(f"published {name}: no table {_full_name(table)}; {hint}")
@@ -220,11 +215,15 @@ def _check_parameters(query: PublishedQuery, given: Collection[str]) -> None:
             raise ConfigError(f"published {query.name}: :{parameter} means nothing, for the table has no partition")
         if not parameter or parameter == "?":
             raise ConfigError(f"published {query.name}: parameters have names: write :partition, not ?")
-        near = get_close_matches(parameter, sorted(known), n=1, cutoff=0.4)
-        hint = (
-            f"did you mean :{near[0]}?" if near else f"there are {', '.join(f':{k}' for k in sorted(known)) or 'none'}"
-        )
+        names = ", ".join(f":{name}" for name in sorted(known)) or "none"
+        hint = did_you_mean(parameter, known, f"there are {names}", shown=":{}")
         raise ConfigError(f"published {query.name}: no parameter :{parameter}; {hint}")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, cutoff: float = 0.4, shown: str = "{}") -> str:
+    """Suggest the nearest of the known names, as it is shown, or something else if none is near."""
+    near = get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return f"did you mean {shown.format(near[0])}?" if near else otherwise
 
 
 def _in_words(error: Exception) -> str:
@@ -244,20 +243,14 @@ def _full_name(table: exp.Table) -> str:
 
 
 def _span(parts: Sequence[exp.Expression]) -> tuple[int, int]:
-    """Where the text of these identifiers starts and ends."""
     return parts[0].meta["start"], parts[-1].meta["end"] + 1
 
 
 def require_names_apart(name: str, of: str, paths: Iterable[str]) -> None:
-    """No two columns, or members of one column, have names that Spark takes for one.
-
-    Args:
-        name: of the published table.
-        of: what has the columns, for the message.
-        paths: of columns and members, such as `at.city`.
+    """Refuse two columns, or members of one column, given as `at.city`, whose names Spark takes for one.
 
     Raises:
-        ConfigError: two have.
+        ConfigError: there are two; the message says of what.
     """
     seen: dict[tuple[str, str], str] = {}
     for path in paths:
@@ -282,27 +275,12 @@ def _without_case(name: str) -> tuple[tuple[str, str], ...]:
 
 def paths_of(fields: Iterable[NestedField]) -> Iterator[str]:
     """The names of columns and of all members of structs within them, each behind those that it is in."""
-    for found in fields:
-        yield found.name
-        yield from (f"{found.name}.{path}" for path in paths_of(_members(found.type)))
-
-
-def _members(kind: Type) -> tuple[NestedField, ...]:
-    match kind:
-        case StructType(fields):
-            return fields
-        case ListType():
-            return _members(kind.element.type)
-        case MapType():
-            return (*_members(kind.key.type), *_members(kind.value.type))
-        case _:
-            return ()
-
-
-def _named(schema: Schema, wanted: set[str]) -> tuple[str, ...]:
-    """Columns of the schema by lower-case name; one at least, for a scan without columns has no rows to count."""
-    names = tuple(name for name in schema.names if name.lower() in wanted)
-    return names or schema.names[:1]
+    schema = Schema(0, tuple(fields))
+    for path in map(schema.path, schema.field_ids):
+        holders = (None, *(above.type for above in path))
+        named = [f.name for f, holder in zip(path, holders, strict=False) if not isinstance(holder, ListType | MapType)]
+        if not isinstance(holders[-2], ListType | MapType):
+            yield ".".join(named)
 
 
 def tables_read(config: Config, name: str) -> tuple[str, ...]:
@@ -341,8 +319,7 @@ def published_entry(config: Config, name: str) -> PublishedConfig:
     """
     if name in config.published:
         return config.published[name]
-    near = get_close_matches(name, sorted(config.published), n=1, cutoff=0.0)
-    hint = f"did you mean {near[0]}?" if near else "the config publishes nothing"
+    hint = did_you_mean(name, config.published, "the config publishes nothing", cutoff=0.0)
     raise ConfigError(f"no published table {name!r}; {hint}")
 
 
@@ -381,7 +358,8 @@ def out_of_range(config: Config, name: str, keys: Sequence[str]) -> dict[str, st
         return {}
     if not partition.is_time:
         strange = [key for key in asked if entry.values and key not in entry.values]
-        return {key: _strange_value(name, key, entry.values) for key in strange}
+        hints = {key: did_you_mean(key, entry.values, f"there are {', '.join(entry.values)}") for key in strange}
+        return {key: f"published {name}: no partition {key!r} among its values; {hints[key]}" for key in strange}
     found: dict[str, str] = {}
     first = None if entry.start is None else partition.period(entry.start).start
     last = datetime.now(UTC) if published_query(config, name).depends_on_partition else None
@@ -396,20 +374,11 @@ def out_of_range(config: Config, name: str, keys: Sequence[str]) -> dict[str, st
     return found
 
 
-def _strange_value(name: str, key: str, values: Sequence[str]) -> str:
-    near = get_close_matches(key, values, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(values)}"
-    return f"published {name}: no partition {key!r} among its values; {hint}"
-
-
 def left_out_without_asking(config: Config) -> dict[str, str]:
     """The tables that a run leaves out which names none, with the reason in words."""
-    made = made_without_asking(config)
-    return {
-        name: f"mode: {entry.mode} adds rows to a partition when it is asked for: nevermore publish {name} --partition ..."
-        for name, entry in config.published.items()
-        if name not in made
-    }
+    text = "mode: {} adds rows to a partition when it is asked for: nevermore publish {} --partition ..."
+    left_out = config.published.keys() - made_without_asking(config)
+    return {name: text.format(entry.mode, name) for name, entry in config.published.items() if name in left_out}
 
 
 def made_without_asking(config: Config) -> list[str]:

@@ -6,10 +6,10 @@ are removed. This module imports pyspark.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +23,7 @@ from pipelines.iceberg.file_metrics import FileContent, WrittenFile
 from pipelines.iceberg.recovery import open_for_writing
 from pipelines.iceberg.storage import Storage
 from pipelines.publish.abandoned_runs import (
+    REFUSED,
     RunRecord,
     branches_of,
     condemn_abandoned,
@@ -37,7 +38,7 @@ from pipelines.publish.audit import (
     Verdict,
     require_green_mirrors,
     require_green_rows,
-    told_checks,
+    summarize_checks,
 )
 from pipelines.publish.direct_copy import copied_columns
 from pipelines.publish.mirror_reads import MirrorRead, mirror_scans, read_of, snapshots_read, views_of
@@ -66,6 +67,7 @@ from pipelines.publish.state import (
     SOURCES,
     STATE,
     Appended,
+    Base,
     PublishedState,
     appended,
     base_of,
@@ -75,12 +77,16 @@ from pipelines.publish.state import (
     remembered,
 )
 from pipelines.publish.task import PublishTask, TaskDeletes
-from pipelines.publish.writer import CopiedRows, QueryRows, Rows, file_layout, query_result, rows_beyond, rows_of
+from pipelines.publish.writer import file_layout, query_result, rows_beyond, rows_of, write_copy, write_result
 from pipelines.spark.session import project_session
 from scan_core import Scan, ScanMetrics
 from scan_core.spark import means_what_scans_mean, quoted_name
 
-MOST_COPIES = 64
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+MAX_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""
 
 
@@ -92,48 +98,49 @@ class _Part:
     values: frozenset[Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _RunQuery:
+    """Spark makes the rows by the SQL over these scans."""
+
+    scans: Mapping[str, Scan]
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyColumns:
+    """The tasks that read the only scan write its columns, and None among `columns` stands for the `day` of all rows."""
+
+    scans: Mapping[str, Scan]
+    columns: list[str | None]
+    day: date | None
+
+
+@dataclass(slots=True)
 class WorkWriter:
     """Writes the rows of one run.
 
-    Args:
+    Attributes:
         spark: where tasks run.
-        config: the project.
-        entry: of the config.
-        query: its SQL.
         scans: of the mirrors.
         work: what to make.
         shape: of the result.
-
-    Attributes:
         reads: what was read, by table.
         written: what was written, by key of the partition.
         copied_rows: of them, those that the tasks wrote that had read them.
         leftover_files: files of failed attempts of tasks, removed.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        config: Config,
-        entry: PublishedConfig,
-        query: PublishedQuery,
-        scans: Mapping[str, Scan],
-        *,
-        work: Work,
-        shape: ResultShape,
-    ) -> None:
-        self._spark = spark
-        self._reports = config.spark.reports
-        self._entry = entry
-        self._query = query
-        self._scans = scans
-        self._work = work
-        self._shape = shape
-        self.reads: dict[str, MirrorRead] = {}
-        self.written: dict[str, PartitionWritten] = {}
-        self.copied_rows = 0
-        self.leftover_files = 0
-        self._records: list[tuple[RunRecord, Storage]] = []
+    spark: SparkSession
+    config: Config
+    entry: PublishedConfig
+    query: PublishedQuery
+    scans: Mapping[str, Scan]
+    work: Work
+    shape: ResultShape
+    reads: dict[str, MirrorRead] = field(default_factory=dict)
+    written: dict[str, PartitionWritten] = field(default_factory=dict)
+    copied_rows: int = 0
+    leftover_files: int = 0
+    _records: list[tuple[RunRecord, Storage]] = field(default_factory=list)
 
     def __call__(self, delta: RowDelta, deletes: TaskDeletes | None) -> tuple[WrittenFile, ...]:
         """The files, with deletes of their keys, under the schema and spec of a commit; none is left if a job fails.
@@ -143,23 +150,21 @@ class WorkWriter:
         """
         run = uuid4().hex[:12]
         record = RunRecord.begin(delta.table, run)
-        key = self._entry.key if self._entry.mode == "upsert" else ()
-        layout = file_layout(self._entry.options)
+        key = self.entry.key if self.entry.mode == "upsert" else ()
+        layout = file_layout(self.entry.options)
         task = PublishTask(
             target=delta.target, spec=delta.default_spec, layout=layout, run=run, key=key, deletes=deletes
         )
         files: list[WrittenFile] = []
-        self.written = dict.fromkeys(self._work.why, PartitionWritten())
+        self.written = dict.fromkeys(self.work.why, PartitionWritten())
         self.copied_rows = 0
-        is_done = False
         try:
             for part in self._parts():
                 files += self._write(task, part)
-            is_done = True
-        finally:
-            if not is_done:
-                remove_all(delta.storage, delta.target.data_location, run)
-                record.end(delta.storage)
+        except BaseException:  # whatever ends the run, no snapshot will name these files
+            remove_all(delta.storage, delta.target.data_location, run)
+            record.end(delta.storage)
+            raise
         record.check(delta.storage)
         self._records.append((record, delta.storage))
         paths = {file.path for file in files}
@@ -186,7 +191,7 @@ class WorkWriter:
         *gone, (record, storage) = self._records
         for earlier, its_storage in gone:
             earlier.end(its_storage)
-        record.refused(storage)
+        record.mark(REFUSED, storage)
 
     def end(self) -> None:
         """All files that were written are named by a snapshot, or gone."""
@@ -203,7 +208,7 @@ class WorkWriter:
 
     def _count_rows(self, files: Sequence[WrittenFile], delta: RowDelta) -> None:
         """Rows by partition, in a table that has the partitions of the config: one that is appended to may have others."""
-        partition, kept = self._entry.partitioning, self._shape.partition
+        partition, kept = self.entry.partitioning, self.shape.partition
         if partition is None or kept is None:
             return
         fields = [(f.transform, delta.schema.field(f.source_id).name) for f in delta.default_spec.fields]
@@ -215,12 +220,13 @@ class WorkWriter:
                 self.written[key] = self.written.get(key, PartitionWritten()).with_file(file)
 
     def _parts(self) -> Iterator[_Part]:
-        partition, kept = self._entry.partitioning, self._shape.partition
-        values = self._work.values
-        if partition is not None and kept is not None and self._query.depends_on_partition:
-            for key in self._work.why:
+        partition, kept = self.entry.partitioning, self.shape.partition
+        values = self.work.values
+        if partition is not None and kept is not None and self.query.depends_on_partition:
+            for key in self.work.why:
                 yield _Part(key, frozenset({partition.physical(key, kept.type)}))
-        elif values is not None and len(values) <= MOST_COPIES and self._are_copied(values):
+        elif values and len(values) <= MAX_COPIES and all(self._is_copied(value) for value in values):
+            # each alone, as a task would write a file of each
             for value in values:
                 yield _Part(None, frozenset({value}))
         elif values is None or values:
@@ -228,64 +234,51 @@ class WorkWriter:
 
     def _write(self, task: PublishTask, part: _Part) -> tuple[WrittenFile, ...]:
         """The files of one query."""
-        scans, _ = self._narrowed(part.values)
-        copied = self._copied(part.values)
-        given = arguments(self._query, self._entry, part.key)
+        way, name = self._way(part.values), self.query.name
+        scans, given = way.scans, arguments(self.query, self.entry, part.key)
         pushed: Mapping[str, Pushed] = {}
-        if copied is None and self._entry.options.push_down and means_what_scans_mean(self._spark):
-            found = push_down(self._query, scans, given)
+        if isinstance(way, _RunQuery) and self.entry.options.push_down and means_what_scans_mean(self.spark):
+            found = push_down(self.query, scans, given)
             scans, pushed = found.scans, found.pushed
-        with views_of(self._spark, scans, self._reports) as (views, reports):
-            result = query_result(self._spark, self._query, views, given)
-            rows: Rows
-            if copied is not None:
-                (scan,) = scans.values()
-                day = self._day_of(part.values)
-                rows = CopiedRows(self._spark, scan, result, name=self._query.name, copied=copied, day=day)
-            else:
-                rows = QueryRows(self._query.name, self._chosen(result, part.values), self._entry)
-            written = rows.write(task)
-            metrics = {table: reports[table].total() for table in scans}
-        if copied is not None:  # of one table, whose view nobody has read
-            self.copied_rows += sum(file.record_count for file in written.files)
-            metrics = dict.fromkeys(scans, written.metrics)
+        with views_of(self.spark, scans, self.config.spark.reports) as (views, reports):
+            result = query_result(self.spark, self.query, views, given)
+            match way:
+                case _RunQuery():
+                    written = write_result(name, self._chosen(result, part.values), self.entry, task)
+                    metrics = {table: reports[table].total() for table in scans}
+                case _CopyColumns(_, columns, day):  # nobody reads the view
+                    (scan,) = scans.values()
+                    written = write_copy(name, self.spark, scan, result, task, copied=columns, day=day)
+                    metrics = dict.fromkeys(scans, written.metrics)
+                    self.copied_rows += sum(file.record_count for file in written.files)
         self.count(scans, metrics, pushed)
         return written.files
 
-    def _narrowed(self, values: Collection[Any] | None) -> tuple[Mapping[str, Scan], frozenset[str]]:
-        """The scans that some partitions are made of, and the tables of which they give no other rows."""
-        partition = self._entry.partitioning
-        if partition is None or values is None:
-            return self._scans, frozenset(self._scans if values is None and not self._work.without else ())
-        schemas = {table: scan.table.schema for table, scan in self._scans.items()}
-        found = self._query.conditions(schemas, partition, values)
-        scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in self._scans.items()}
-        return scans, frozenset(table for table, condition in found.items() if condition.is_exact)
+    def _is_copied(self, value: Any) -> bool:
+        return isinstance(self._way({value}), _CopyColumns)
 
-    def _copied(self, values: Collection[Any] | None) -> list[str | None] | None:
-        """What a copy by the tasks that read the mirror would copy; None where the query has to be run.
-
-        Of several partitions each is copied alone: a task would write a file of each of them.
-        """
-        entry, partition = self._entry, self._entry.partitioning
+    def _way(self, values: Collection[Any] | None) -> _RunQuery | _CopyColumns:
+        """How the rows of some partitions, or all, are made: copied where they are all rows of a scan of one mirror."""
+        entry, partition = self.entry, self.entry.partitioning
+        scans, exact = self.scans, frozenset(self.scans if values is None and not self.work.without else ())
+        if partition is not None and values is not None:
+            found = self.query.conditions({t: scan.table.schema for t, scan in scans.items()}, partition, values)
+            scans = {t: scan.where(found[t].sql) if t in found else scan for t, scan in scans.items()}
+            exact = frozenset(table for table, condition in found.items() if condition.is_exact)
         is_arranged = entry.sort_by or entry.options.distribution != "none" or entry.mode == "upsert"
-        if not entry.options.direct_copy or is_arranged or len(self._scans) != 1:
-            return None
-        if partition is not None and (values is None or len(values) != 1):
-            return None
-        scans, exact = self._narrowed(values)
-        if not exact:
-            return None
+        # a task that copies does not tell partitions apart: all of its rows are in one, or the table has none
+        is_mixed = partition is not None and (values is None or len(values) != 1)
+        if not entry.options.direct_copy or is_arranged or is_mixed or len(scans) != 1 or not exact:
+            return _RunQuery(scans)
         (scan,) = scans.values()
-        day = None if partition is None or self._day_of(values) is None else partition.column
-        return copied_columns(self._query, scan.schema.names, [c.name for c in self._shape.columns], day)
-
-    def _are_copied(self, values: Collection[Any]) -> bool:
-        return all(self._copied({value}) is not None for value in values)
+        day = self._day_of(values)
+        day_column = None if partition is None or day is None else partition.column
+        columns = copied_columns(self.query, scan.schema.names, [c.name for c in self.shape.columns], day_column)
+        return _RunQuery(scans) if columns is None else _CopyColumns(scans, columns, day)
 
     def _day_of(self, values: Collection[Any] | None) -> date | None:
         """The day of all rows, where the partition is one day of a date column."""
-        partition = self._entry.partitioning
+        partition = self.entry.partitioning
         if partition is None or values is None or str(partition) != partition.column or partition.unit != "day":
             return None
         (value,) = values
@@ -293,15 +286,15 @@ class WorkWriter:
 
     def _chosen(self, result: DataFrame, values: Collection[Any] | None) -> DataFrame:
         """The rows of some partitions, or of all but those that are left out, in as many tasks as make sense."""
-        partition, kept = self._entry.partitioning, self._shape.partition
+        partition, kept = self.entry.partitioning, self.shape.partition
         if partition is None or kept is None:
             return result
         if values is not None:
             result = rows_of(result, partition, kept.type, values)
-        elif self._work.without:
-            result = rows_beyond(result, partition, kept.type, self._work.without)
+        elif self.work.without:
+            result = rows_beyond(result, partition, kept.type, self.work.without)
         is_one = values is not None and len(values) == 1
-        if is_one or self._entry.mode == "upsert" or self._entry.options.distribution != "none":
+        if is_one or self.entry.mode == "upsert" or self.entry.options.distribution != "none":
             return result
         return result.hint("rebalance", col(quoted_name(partition.column)))  # else each task writes a file of each
 
@@ -351,9 +344,7 @@ def publish(
     keys = requested_partitions(config, name, partitions, is_full=is_full)
 
     def make(keys: Sequence[str]) -> PublishReport:
-        return _Run(config, entry, query, place=(master, remote), auditor=auditor).make(
-            keys, is_full=is_full, is_dry=is_dry
-        )
+        return _Run.start(config, query, (master, remote), auditor).make(keys, is_full=is_full, is_dry=is_dry)
 
     if entry.mode == "upsert" and len(keys) > 1:
         return joined([retry_conflicts(partial(make, [key])) for key in keys])
@@ -374,64 +365,67 @@ def check_incremental(config: Config, name: str, scans: Mapping[str, Scan] | Non
     return query.why_unrepeatable(schemas) or why_never_incremental(entry, query, scans)
 
 
+@dataclass(slots=True)
 class _Run:
     """One attempt, over one state of mirrors and published table."""
 
-    def __init__(
-        self,
-        config: Config,
-        entry: PublishedConfig,
-        query: PublishedQuery,
-        *,
-        place: tuple[str | None, str | None],
-        auditor: Auditor | None,
-    ) -> None:
-        self._config = config
-        self._entry = entry
-        self._query = query
-        self._place = place
-        self._auditor = auditor
-        self._verdicts: tuple[Verdict, ...] = ()
-        self._catalog = open_for_writing(config)
-        self._scans = mirror_scans(self._catalog, query)
-        self._table = find_table(self._catalog, query.name)
-        self._base = base_of(self._table, entry.mode)
-        self._from = fingerprint(snapshots_read(self._scans))
-        self._done = appended(self._table, self._from) if entry.mode == "append" else Appended()
+    config: Config
+    entry: PublishedConfig
+    query: PublishedQuery
+    place: tuple[str | None, str | None]
+    auditor: Auditor | None
+    catalog: "Catalog"
+    scans: Mapping[str, Scan]
+    table: "Table | None"
+    base: Base
+    source: str
+    done: Appended
+    verdicts: tuple[Verdict, ...] = ()
+
+    @classmethod
+    def start(
+        cls, config: Config, query: PublishedQuery, place: tuple[str | None, str | None], auditor: Auditor | None
+    ) -> Self:
+        """Look at the mirrors and the published table as they are now."""
+        entry = published_entry(config, query.name)
+        catalog = open_for_writing(config)
+        scans = mirror_scans(catalog, query)
+        table = find_table(catalog, query.name)
+        source = fingerprint(snapshots_read(scans))
+        done = appended(table, source) if entry.mode == "append" else Appended()
+        base = base_of(table, entry.mode)
+        return cls(config, entry, query, place, auditor, catalog, scans, table, base, source, done)
 
     def make(self, keys: Sequence[str], *, is_full: bool, is_dry: bool) -> PublishReport:
         """Make and commit what there is to make, or only say what that is."""
-        wanted = current_state(self._config, self._entry, self._scans, last_partition(self._entry, self._query))
-        if self._done.is_all or (keys and self._done.keys.issuperset(keys)):
+        wanted = current_state(self.config, self.entry, self.scans, last_partition(self.entry, self.query))
+        if self.done.is_all or (keys and self.done.keys.issuperset(keys)):
             return self._nothing(ALREADY_APPENDED, is_dry=is_dry)
         plan: RefreshPlan = MakeAll("the mirrors are in a state that was not appended")
-        if self._entry.mode != "append":
-            plan = plan_refresh(self._entry, self._query, self._scans, self._base, wanted, is_full=is_full)
+        if self.entry.mode != "append":
+            plan = plan_refresh(self.entry, self.query, self.scans, self.base, wanted, is_full=is_full)
         if not keys and isinstance(plan, MakeNothing):
             self._require_incremental()
             return self._nothing(plan.reason, is_dry=is_dry)
-        if not is_dry:
-            self._require_green_mirrors()
-        spark = project_session(self._config.spark.at(*self._place))
-        with views_of(spark, self._scans, self._config.spark.reports) as (views, reports):
+        if not is_dry and self.auditor is not None:
+            self.verdicts = tuple(self.auditor.mirrors(self.config, self.scans))
+            require_green_mirrors(self.query.name, self.verdicts)
+        spark = project_session(self.config.spark.at(*self.place))
+        with views_of(spark, self.scans, self.config.spark.reports) as (views, reports):
             work, shape = self._work(spark, plan, keys, views)
-            asked = {table: reports[table].total() for table in self._scans}
+            asked = {table: reports[table].total() for table in self.scans}
         writer = self._writer(spark, work, shape)
-        writer.count(self._scans, asked)
+        writer.count(self.scans, asked)
         if is_dry:
             return replace(self._report(work, writer, None), is_dry=True)
-        if self._entry.mode == "append" and work.values is not None and not work.values:
+        if self.entry.mode == "append" and work.values is not None and not work.values:
             return self._nothing(ALREADY_APPENDED, is_dry=False)
-        what = "all of the table" if work.values is None else f"{len(work.values)} partitions"
-        _log.info("%s: making %s (%s)", self._query.name, what, work.reason)
-        if self._entry.mode == "upsert" and self._query.depends_on_partition and len(work.why) > 1:
+        num_values = 0 if work.values is None else len(work.values)
+        what = "all of the table" if work.values is None else f"{num_values} partition{'s' * (num_values != 1)}"
+        _log.info("%s: making %s (%s)", self.query.name, what, work.reason)
+        if self.entry.mode == "upsert" and self.query.depends_on_partition and len(work.why) > 1:
             return self._one_by_one(spark, work, shape, wanted)
         return self._made(writer, work, shape, wanted, is_part=bool(keys))
-
-    def _require_green_mirrors(self) -> None:
-        if self._auditor is not None:
-            self._verdicts = tuple(self._auditor.mirrors(self._config, self._scans))
-            require_green_mirrors(self._query.name, self._verdicts)
 
     def _one_by_one(self, spark: SparkSession, work: Work, shape: ResultShape, wanted: PublishedState) -> PublishReport:
         """A snapshot for each partition, whose rows may have keys of those before it; the last one tells that all are made."""
@@ -440,20 +434,20 @@ class _Run:
         return joined([*made, self._made(self._writer(spark, last, shape), last, shape, wanted, is_part=False)])
 
     def _writer(self, spark: SparkSession, work: Work, shape: ResultShape) -> WorkWriter:
-        return WorkWriter(spark, self._config, self._entry, self._query, self._scans, work=work, shape=shape)
+        return WorkWriter(spark, self.config, self.entry, self.query, self.scans, work, shape)
 
     def _made(
         self, writer: WorkWriter, work: Work, shape: ResultShape, wanted: PublishedState, *, is_part: bool
     ) -> PublishReport:
         """Write and commit in one snapshot."""
         publication = self._publication(work, shape, writer, is_part=is_part)
-        condemned = condemn_abandoned(self._table)
+        condemned = condemn_abandoned(self.table)
         publication.obsolete = partial(branches_of, condemned=condemned)
         found: list[Verdict] = []
-        if self._auditor is not None:
-            publication.audit = partial(self._audit, self._auditor, work, wanted.query, found)
+        if self.auditor is not None:
+            publication.audit = partial(self._audit, self.auditor, work, wanted.query, found)
         try:
-            published = publication.commit(writer, self._told(work, wanted, is_part=is_part))
+            published = publication.commit(writer, self._summary(work, wanted, is_part=is_part))
         except (CommitConflictError, ConfigError):
             writer.end()
             raise
@@ -461,7 +455,7 @@ class _Run:
             writer.refuse()
             raise
         writer.end()
-        writer.leftover_files += remove_abandoned(find_table(self._catalog, self._query.name), condemned)
+        writer.leftover_files += remove_abandoned(find_table(self.catalog, self.query.name), condemned)
         return self._report(work, writer, published, found)
 
     def _audit(self, auditor: Auditor, work: Work, query: str, found: list[Verdict], staged: StagedSnapshot) -> None:
@@ -471,63 +465,63 @@ class _Run:
             CheckFailedError: they are wrong.
         """
         rows = StagedRows(
-            name=self._query.name,
-            mode=self._entry.mode,
+            name=self.query.name,
+            mode=self.entry.mode,
             staged=staged,
-            keys=tuple(work.why) if work.values is not None or self._query.depends_on_partition else None,
+            keys=tuple(work.why) if work.values is not None or self.query.depends_on_partition else None,
             values=work.values,
             query=query,
-            sources=snapshots_read(self._scans),
+            sources=snapshots_read(self.scans),
         )
-        found[:] = auditor.rows(self._config, rows)
+        found[:] = auditor.rows(self.config, rows)
         require_green_rows(rows, found)
 
     def _work(
         self, spark: SparkSession, plan: RefreshPlan, keys: Sequence[str], views: Mapping[str, str]
     ) -> tuple[Work, ResultShape]:
-        result = query_result(spark, self._query, views, sample_arguments(self._entry, self._query))
-        shape = result_shape(self._entry, self._query, result)
-        self._require_incremental()  # not before it is told what is wrong with the SQL itself, and which columns it lacks
-        finder = WorkFinder(self._entry, self._query, self._base, self._table)
+        result = query_result(spark, self.query, views, sample_arguments(self.entry, self.query))
+        shape = result_shape(self.entry, self.query, result)
+        self._require_incremental()  # after the errors of the SQL itself and its missing columns
+        finder = WorkFinder(self.entry, self.query, self.base, self.table)
         work = finder.asked_for(keys, shape) if keys else finder.planned(spark, plan, shape, views)
-        return work_without(work, self._done.keys, self._entry, self._query, shape), shape
+        return work_without(work, self.done.keys, self.entry, self.query, shape), shape
 
     def _require_incremental(self) -> None:
-        if (why := check_incremental(self._config, self._query.name, self._scans)) is not None:
+        if (why := check_incremental(self.config, self.query.name, self.scans)) is not None:
             raise ConfigError(
-                f"published {self._query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
+                f"published {self.query.name}: incremental: true, but partitions cannot be told from changed rows: {why}; "
                 "write incremental: auto to make all where they cannot"
             )
 
     def _publication(self, work: Work, shape: ResultShape, writer: WorkWriter, *, is_part: bool) -> Publication:
         """The commit; what a plan for the whole table began from must still be there, parts can be made at any time."""
-        entry = self._entry
+        entry = self.entry
         key = entry.key if entry.mode == "upsert" else ()
         target = PublishedTarget(
-            self._catalog, self._query.name, shape.columns, entry.partitioning, entry.mode, key, entry.properties
+            self.catalog, self.query.name, shape.columns, entry.partitioning, entry.mode, key, entry.properties
         )
 
-        def holds(table: Any) -> bool:
+        def holds(table: "Table") -> bool:
             writer.check()
             if entry.mode == "append":
-                return appended(table, self._from) == self._done
-            return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self._base.snapshot_id
+                return appended(table, self.source) == self.done
+            return is_part or entry.mode == "upsert" or table.metadata.current_snapshot_id == self.base.snapshot_id
 
-        appends = remembered(self._from, work.why if is_part else None) if entry.mode == "append" else {}
+        appends = remembered(self.source, work.why if is_part else None) if entry.mode == "append" else {}
         return Publication(target, work.values, holds, appends, run=lambda: writer.run)
 
-    def _told(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
+    def _summary(self, work: Work, wanted: PublishedState, *, is_part: bool) -> dict[str, str]:
         """What the snapshot says of its rows."""
-        told = {QUERY: wanted.query, SOURCES: self._from}
-        told |= told_checks(None if self._auditor is None else self._verdicts)
-        told |= {SOURCE + name: str(i) for name, i in snapshots_read(self._scans).items()}
+        summary = {QUERY: wanted.query, SOURCES: self.source}
+        summary |= summarize_checks(None if self.auditor is None else self.verdicts)
+        summary |= {SOURCE + name: str(i) for name, i in snapshots_read(self.scans).items()}
         if is_part:
-            return told | {PARTITIONS: partitions_json(work.why)}
-        return told if self._entry.mode == "append" else told | {STATE: wanted.as_json()}
+            return summary | {PARTITIONS: partitions_json(work.why)}
+        return summary if self.entry.mode == "append" else summary | {STATE: wanted.as_json()}
 
     def _nothing(self, reason: str, *, is_dry: bool) -> PublishReport:
-        made = PublishReport(self._query.name, (), reason, {}, {}, 0, 0, 0, self._base.snapshot_id)
-        return replace(made, is_dry=is_dry, is_unchanged=True, mode=self._entry.mode)
+        made = PublishReport(self.query.name, (), reason, {}, {}, 0, 0, 0, self.base.snapshot_id)
+        return replace(made, is_dry=is_dry, is_unchanged=True, mode=self.entry.mode)
 
     def _report(
         self, work: Work, writer: WorkWriter, published: Published | None, found: Sequence[Verdict] = ()
@@ -535,7 +529,7 @@ class _Run:
         files = () if published is None else published.files
         deletes = () if published is None else published.delete_files
         return PublishReport(
-            name=self._query.name,
+            name=self.query.name,
             partitions=None if work.values is None else tuple(work.why),
             reason=work.reason,
             why=work.why,
@@ -545,11 +539,11 @@ class _Run:
             bytes_written=sum(file.file_size_bytes for file in (*files, *deletes)),
             snapshot_id=None if published is None else published.committed.snapshot_id,
             reads=dict(writer.reads),
-            mode=self._entry.mode,
+            mode=self.entry.mode,
             written=writer.written,
             copied_rows=writer.copied_rows,
             delete_rows=sum(file.record_count for file in deletes),
             leftover_files=writer.leftover_files,
-            is_unchecked=self._auditor is None,
-            checks=(*self._verdicts, *found),
+            is_unchecked=self.auditor is None,
+            checks=(*self.verdicts, *found),
         )

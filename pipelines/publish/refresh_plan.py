@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
@@ -23,9 +22,12 @@ from pipelines.publish.lineage.partition_lineage import OF_CHANGED, Reach
 from pipelines.publish.lineage.query_tree import DIALECT
 from pipelines.publish.mirror_reads import TIMES, changed_rows
 from pipelines.publish.query import PublishedQuery, arguments
-from pipelines.publish.state import Base, PublishedState
+from pipelines.publish.state import Base, PublishedState, SourceState
 from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_field, require_columns, spark_message
-from scan_core import Changes, FileChanges, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
+from scan_core import Changes, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class MakeNothing:
 
 @dataclass(frozen=True, slots=True)
 class MakeAll:
-    """Every row is made anew."""
+    """Every row is made again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MakeReached:
-    """Partitions that changes can have reached are made anew.
+    """Partitions that changes can have reached are made again.
 
     Attributes:
         reaches: of tables that changed, called as in `PublishedQuery.view_names`; all have values.
@@ -69,32 +71,66 @@ def plan_refresh(
     *,
     is_full: bool = False,
 ) -> RefreshPlan:
-    """What to make so that the table reflects `wanted`.
-
-    Args:
-        entry: of the config.
-        query: its SQL.
-        scans: of the mirrors, with the columns that the query needs.
-        base: what the table holds.
-        wanted: what it is to hold.
-        is_full: all was asked for.
-    """
+    """What to make of the mirrors so that a table that holds `base` reflects `wanted`."""
     if is_full:
         return MakeAll("all was asked for")
     state = base.state
-    if state is None:
+    if state is None:  # others may have written any rows
         return MakeAll(base.why_unknown)
-    if state.query != wanted.query:
+    if state.query != wanted.query:  # rows that no change reaches were made by other rules
         return MakeAll("the SQL, its parameters or its settings changed")
     schemas = {table: scan.table.schema for table, scan in scans.items()}
-    if (reason := query.why_unrepeatable(schemas)) is not None:
+    if (reason := query.why_unrepeatable(schemas)) is not None:  # they would come out differently without any change
         return MakeAll(reason)
     changed = [table for table in query.tables if state.sources.get(table) != wanted.sources[table]]
     if not changed and not base.made_since and state.until == wanted.until:
         return MakeNothing("no mirror changed")
     if not entry.incremental or entry.partitioning is None:
         return MakeAll(f"changed: {', '.join(changed)}" if changed else "partitions were made alone since")
-    return _reached(entry, query, scans, base=base, wanted=wanted, changed=changed)
+    # partitions that were made alone may reflect later mirrors than the rest: what changed between is not told by the state
+    keys = dict.fromkeys(sorted(base.made_since), "made alone since the last run")
+    sources = {table: (state.sources.get(table), wanted.sources[table]) for table in changed}
+    return _plan_reached(query, scans, sources, query.reaches(schemas, entry.partitioning), keys)
+
+
+def _plan_reached(
+    query: PublishedQuery,
+    scans: Mapping[str, Scan],
+    sources: Mapping[str, tuple[SourceState | None, SourceState]],
+    reaches: Sequence[Reach],
+    keys: Mapping[str, str],
+) -> MakeAll | MakeReached:
+    """Trace the changes of mirrors, given by their states before and after."""
+    found: list[Reach] = []
+    changes: dict[str, Changes] = {}
+    for table, (before, after) in sources.items():
+        if before is None or before.uuid != after.uuid:  # ids of snapshots mean other rows there
+            return MakeAll(f"{table} is another table than before")
+        if before.columns != after.columns:  # every row of it may read differently, though none came or went
+            return MakeAll(f"columns of {table} that the SQL reads have changed")
+        try:
+            between = _changes_since(scans[table], before.snapshot_id)
+        except ScanError as error:
+            return MakeAll(f"what changed in {table} cannot be found any more: {error}")
+        if between is None:
+            continue
+        of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
+        # one place where the SQL names the table suffices to make any partition depend on the changed rows
+        if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
+            return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
+        found += of_table
+        changes[table] = between
+    return MakeReached(tuple(found), changes, keys)
+
+
+def _changes_since(scan: Scan, snapshot_id: int | None) -> Changes | None:
+    """Rows that came or went in the columns that the query needs, not those that changed in others; None if no file did."""
+    changes = scan.changes(snapshot_id)
+    changes = replace(changes, schema=changes.context.projection)
+    if changes.to_snapshot is None:
+        return None
+    files = file_changes(changes.metadata, changes.from_snapshot, changes.to_snapshot, changes.context)
+    return changes if files.may_insert or files.may_delete else None
 
 
 def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: Mapping[str, Scan]) -> str | None:
@@ -104,140 +140,6 @@ def why_never_incremental(entry: PublishedConfig, query: PublishedQuery, scans: 
     reaches = query.reaches({table: scan.table.schema for table, scan in scans.items()}, entry.partitioning)
     known = {r.table for r in reaches} - {r.table for r in reaches if r.values is None}
     return None if known else next((r.reason for r in reaches if r.values is None), "the SQL reads no table")
-
-
-def _reached(
-    entry: PublishedConfig,
-    query: PublishedQuery,
-    scans: Mapping[str, Scan],
-    *,
-    base: Base,
-    wanted: PublishedState,
-    changed: list[str],
-) -> RefreshPlan:
-    state, partition = base.state, entry.partitioning
-    if state is None or partition is None:
-        raise ConfigError(f"published {query.name}: nothing to start from")
-    found: list[Reach] = []
-    changes: dict[str, Changes] = {}
-    schemas = {table: scan.table.schema for table, scan in scans.items()}
-    reaches = query.reaches(schemas, partition)
-    for table in changed:
-        before, after = state.sources.get(table), wanted.sources[table]
-        if before is None or before.uuid != after.uuid:
-            return MakeAll(f"{table} is another table than before")
-        if before.columns != after.columns:
-            return MakeAll(f"columns of {table} that the SQL reads have changed")
-        try:
-            between = _changes(scans[table], before.snapshot_id)
-            differing = _differing(between)
-        except ScanError as error:
-            return MakeAll(f"what changed in {table} cannot be found any more: {error}")
-        if not (differing.may_insert or differing.may_delete):
-            continue
-        of_table = [reach for reach in reaches if reach.table == query.view_names[table]]
-        if (unknown := next((r for r in of_table if r.values is None), None)) is not None:
-            return MakeAll(f"{table} changed, and its rows cannot be traced to partitions: {unknown.reason}")
-        found += of_table
-        changes[table] = between
-    keys = dict.fromkeys(sorted(base.made_since), "made alone since the last run")
-    return MakeReached(tuple(found), changes, keys)
-
-
-def _changes(scan: Scan, since: int | None) -> Changes:
-    """Rows that came or went in the columns that the query needs; a row that changed in others only did neither."""
-    found = scan.changes(since)
-    return replace(found, schema=found.context.projection)
-
-
-def _differing(changes: Changes) -> FileChanges:
-    """The files in which the snapshots differ."""
-    if changes.to_snapshot is None:
-        return FileChanges()
-    return file_changes(changes.metadata, changes.from_snapshot, changes.to_snapshot, changes.context)
-
-
-def told(plan: RefreshPlan) -> str:
-    """The plan in one sentence."""
-    match plan:
-        case MakeNothing(reason):
-            return f"nothing to make: {reason}"
-        case MakeAll(reason):
-            return f"all partitions: {reason}"
-        case MakeReached(changes=changes):
-            return f"partitions that changes of {', '.join(changes)} reach" if changes else "no rows changed"
-        case _:
-            assert_never(plan)
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """What changes reach.
-
-    Attributes:
-        by_table: values of the Iceberg partition field, by the table that changed.
-        changed_rows: rows that came or went, in the columns that the query needs.
-    """
-
-    by_table: Mapping[str, frozenset[Any]]
-    changed_rows: Mapping[str, int]
-
-    @property
-    def values(self) -> frozenset[Any]:
-        """All of them."""
-        return frozenset(value for values in self.by_table.values() for value in values)
-
-
-def reached_partitions(
-    spark: SparkSession,
-    query: PublishedQuery,
-    plan: MakeReached,
-    views: Mapping[str, str],
-    *,
-    partition: PublishedPartition,
-    kind: Type,
-    spark_type: str,
-) -> Reached:
-    """The partitions that the changes of a plan can have reached.
-
-    Args:
-        spark: where views are.
-        query: of the published table.
-        plan: with changes.
-        views: of the mirrors as they are now, by table.
-        partition: by what the result is partitioned.
-        kind: Iceberg type of its column.
-        spark_type: the same in Spark's words.
-
-    Raises:
-        PySparkException: a query failed.
-    """
-    by_table: dict[str, frozenset[Any]] = {}
-    num_changed: dict[str, int] = {}
-    names = {view: views[table] for table, view in query.view_names.items()}
-    for table, changes in plan.changes.items():
-        rows = changed_rows(spark, changes)
-        num_changed[table] = 0
-        if rows is None:
-            continue
-        view = query.view_names[table]
-        with _view_of(rows) as (changed, num_changed[table]):
-            if not num_changed[table]:
-                continue
-            found = [
-                spark.sql(
-                    f"select distinct cast(k0 as {spark_type}) as k0 from "
-                    f"({trace_text(reach.values, {**names, view + OF_CHANGED: changed})})"
-                )
-                for reach in plan.reaches
-                if reach.table == view and reach.values is not None
-            ]
-            values: set[Any] = set()
-            for frame in found:
-                column = frame.toArrow().column("k0").combine_chunks()
-                values |= partition.physical_values(_cast(column, arrow_type(kind)), kind)
-            by_table[table] = frozenset(values)
-    return Reached(by_table, num_changed)
 
 
 @contextmanager
@@ -254,19 +156,13 @@ def _view_of(rows: DataFrame) -> Iterator[tuple[str, int]]:
         kept.unpersist()
 
 
-def trace_text(query: exp.Select | None, names: Mapping[str, str]) -> str:
+def trace_text(query: exp.Select, names: Mapping[str, str]) -> str:
     """The text of a query of a `Reach`, with its tables called otherwise."""
-    if query is None:
-        raise ValueError("no query")
     copy = query.copy()
     for table in copy.find_all(exp.Table):
         if table.name in names:
             table.set("this", exp.to_identifier(names[table.name]))
     return str(copy.sql(dialect=DIALECT, identify=True))
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
 
 
 ASKED_FOR = "asked for"
@@ -310,14 +206,10 @@ def result_shape(entry: PublishedConfig, query: PublishedQuery, result: DataFram
         ConfigError: one that the config names is missing, or of a type that cannot be.
     """
     by = entry.partitioning
-    if by is None:
-        found = ResultShape(iceberg_columns(query.name, result), None)
-    else:
-        column = partition_field(query.name, result, by)
-        kind = result.schema[by.column].dataType.simpleString()
-        found = ResultShape(iceberg_columns(query.name, result), column, kind)
+    field = None if by is None else partition_field(query.name, result, by)
+    columns = iceberg_columns(query.name, result)
     require_columns(query.name, result, (*entry.sort_by, *entry.options.bloom_filters, *entry.key))
-    return found
+    return ResultShape(columns, field, "" if by is None else result.schema[by.column].dataType.simpleString())
 
 
 def last_partition(entry: PublishedConfig, query: PublishedQuery) -> str | None:
@@ -352,21 +244,14 @@ def work_without(
     return replace(work, why=why, without=frozenset() if query.depends_on_partition else done)
 
 
+@dataclass(frozen=True, slots=True)
 class WorkFinder:
-    """Finds the work of one run.
+    """Finds the work of one run: `base` is what the table holds, `table` is None if it does not exist."""
 
-    Args:
-        entry: of the config.
-        query: its SQL.
-        base: what the table holds.
-        table: from the catalog; None if it does not exist.
-    """
-
-    def __init__(self, entry: PublishedConfig, query: PublishedQuery, base: Base, table: Any) -> None:
-        self._entry = entry
-        self._query = query
-        self._base = base
-        self._table = table
+    entry: PublishedConfig
+    query: PublishedQuery
+    base: Base
+    table: "Table | None"
 
     def asked_for(self, keys: Sequence[str], shape: ResultShape) -> Work:
         """Partitions by their keys."""
@@ -378,64 +263,82 @@ class WorkFinder:
     def planned(self, spark: SparkSession, plan: RefreshPlan, shape: ResultShape, views: Mapping[str, str]) -> Work:
         """What a plan comes to; all, where Spark cannot tell what changed rows reach."""
         if isinstance(plan, MakeReached):
-            partition, kind = self._partition(shape)
             try:
-                reached = reached_partitions(
-                    spark, self._query, plan, views, partition=partition, kind=kind, spark_type=shape.spark_type
-                )
+                return self._reached(spark, plan, shape, views)
             except SPARK_FAILURES as error:
                 plan = MakeAll(f"what changed rows reach cannot be told: {spark_message(error)}")
-            else:
-                return self._reached(plan, reached, shape)
-        if shape.partition is None or not self._query.depends_on_partition:
+        if shape.partition is None or not self.query.depends_on_partition:
             return Work(None, plan.reason)
         return Work(None, plan.reason, dict.fromkeys(self._offered(shape), ()))
 
     def _partition(self, shape: ResultShape) -> tuple[PublishedPartition, Type]:
-        partition = self._entry.partitioning
+        partition = self.entry.partitioning
         if partition is None or shape.partition is None:
-            raise ConfigError(f"published {self._query.name} has no partitions")
+            raise ConfigError(f"published {self.query.name} has no partitions")
         return partition, shape.partition.type
 
-    def _reached(self, plan: MakeReached, reached: Reached, shape: ResultShape) -> Work:
+    def _reached(self, spark: SparkSession, plan: MakeReached, shape: ResultShape, views: Mapping[str, str]) -> Work:
         partition, kind = self._partition(shape)
         why = {partition.canonical(key, kind): [reason] for key, reason in plan.keys.items()}
-        for table, values in reached.by_table.items():
+        num_changed: dict[str, int] = {}
+        is_reached = False
+        for table in plan.changes:
+            num_changed[table], values = self._trace(spark, plan, table, shape, views)
+            is_reached |= bool(values)
             for value in values:
                 why.setdefault(partition.key_of(value, kind), []).append(table)
-        if self._query.depends_on_partition:
+        if self.query.depends_on_partition:
             offered = self._offered(shape)
-            until = self._base.state.until if self._base.state is not None else None
+            until = self.base.state.until if self.base.state is not None else None
             if partition.is_time and until is not None:
                 for key in offered:
                     if partition.period(key).start > partition.period(until).start:
                         why.setdefault(key, []).append(NEW)
             why = {key: reasons for key, reasons in why.items() if key in offered}
-        changed = [table for table, count in reached.changed_rows.items() if count]
-        reason = f"changed: {', '.join(changed)}" if reached.values else "no change reaches a partition"
-        if plan.keys and not reached.values:
-            reason = "partitions were made alone since"
-        told = {key: tuple(reasons) for key, reasons in sorted(why.items())}
-        return Work(frozenset(partition.physical(key, kind) for key in why), reason, told, reached.changed_rows)
+        if is_reached:
+            reason = f"changed: {', '.join(table for table, count in num_changed.items() if count)}"
+        else:
+            reason = "partitions were made alone since" if plan.keys else "no change reaches a partition"
+        reasons = {key: tuple(found) for key, found in sorted(why.items())}
+        return Work(frozenset(partition.physical(key, kind) for key in why), reason, reasons, num_changed)
+
+    def _trace(
+        self, spark: SparkSession, plan: MakeReached, table: str, shape: ResultShape, views: Mapping[str, str]
+    ) -> tuple[int, set[Any]]:
+        """How many rows of a table came or went, and values of the partition field that they can have reached."""
+        values: set[Any] = set()
+        if (rows := changed_rows(spark, plan.changes[table])) is None:
+            return 0, values
+        partition, kind = self._partition(shape)
+        view = self.query.view_names[table]
+        names = {view: views[table] for table, view in self.query.view_names.items()}
+        with _view_of(rows) as (changed, count):
+            for reach in plan.reaches if count else ():
+                if reach.table == view and reach.values is not None:
+                    trace = trace_text(reach.values, {**names, view + OF_CHANGED: changed})
+                    found = spark.sql(f"select distinct cast(k0 as {shape.spark_type}) as k0 from ({trace})").toArrow()
+                    keys = found.column("k0").combine_chunks().cast(arrow_type(kind))
+                    values |= partition.physical_values(keys, kind)
+        return count, values
 
     def _offered(self, shape: ResultShape) -> list[str]:
         """The partitions there are, of SQL that is run for each of them: those configured, and those that exist."""
         partition, kind = self._partition(shape)
-        found = [partition.canonical(value, kind) for value in self._entry.values]
-        last = last_partition(self._entry, self._query)
+        found = [partition.canonical(value, kind) for value in self.entry.values]
+        last = last_partition(self.entry, self.query)
         if last is not None:
-            if self._entry.start is None:
+            if self.entry.start is None:
                 raise ConfigError(
-                    f"published {self._query.name}: the SQL asks for its partition; say from which one on there are "
+                    f"published {self.query.name}: the SQL asks for its partition; say from which one on there are "
                     f"any, for example start: {last!r}"
                 )
-            if partition.period(self._entry.start).start > partition.period(last).start:
+            if partition.period(self.entry.start).start > partition.period(last).start:
                 raise ConfigError(
-                    f"published {self._query.name}: start: {self._entry.start} lies in the future: the last {partition.unit} by now is {last}"
+                    f"published {self.query.name}: start: {self.entry.start} lies in the future: the last {partition.unit} by now is {last}"
                 )
-            found = partition.keys(f"{self._entry.start}..{last}")
-        if self._table is not None and self._base.snapshot_id is not None:
-            tasks = open_table(self._table).scan().plan().tasks
+            found = partition.keys(f"{self.entry.start}..{last}")
+        if self.table is not None and self.base.snapshot_id is not None:
+            tasks = open_table(self.table).scan().plan().tasks
             # files of a table without this partition have none: what does not fit is told when the table is written
             found += [partition.key_of(task.data_file.partition[0], kind) for task in tasks if task.data_file.partition]
         return list(dict.fromkeys(found))

@@ -142,17 +142,14 @@ def joined(reports: Sequence[PublishReport]) -> PublishReport:
     checks: list[Verdict] = []
     for report in reports:  # those of the mirrors are the same for all
         checks += [verdict for verdict in report.checks if verdict not in checks]
+    counts = ("rows", "data_files", "bytes_written", "copied_rows", "delete_rows", "leftover_files")
+    sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in counts}
     return replace(
         reports[-1],
         partitions=None if reports[-1].partitions is None else partitions,
         why={key: reasons for report in reports for key, reasons in report.why.items()},
-        rows=sum(report.rows for report in reports),
-        data_files=sum(report.data_files for report in reports),
-        bytes_written=sum(report.bytes_written for report in reports),
         reads=reads,
         written={key: written for report in reports for key, written in report.written.items()},
-        copied_rows=sum(report.copied_rows for report in reports),
-        delete_rows=sum(report.delete_rows for report in reports),
-        leftover_files=sum(report.leftover_files for report in reports),
         checks=tuple(checks),
+        **sums,
     )

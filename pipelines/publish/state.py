@@ -8,11 +8,15 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.config.project import Config, PublishedConfig
 from pipelines.publish.publish_commit import MODE, Mode
 from scan_core import Scan
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 STATE = "nevermore.published-state"
 """Of a summary: what all rows of the table reflect, as JSON."""
@@ -20,8 +24,6 @@ PARTITIONS = "nevermore.partitions"
 """Of a summary: keys of partitions that were made alone, as JSON."""
 QUERY = "nevermore.query"
 """Of a summary: hash of the SQL and of all in the config that decides its result."""
-_REWRITE = "replace"
-"""The operation of snapshots that change no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
     meaning = {
         "sql": entry.sql,
         "partition": entry.partition,
-        "parameters": {name: _text(value) for name, value in entry.parameters.items()},
+        "parameters": {
+            name: value.isoformat() if isinstance(value, date) else value for name, value in entry.parameters.items()
+        },
         "values": list(entry.values),
         "start": entry.start,
         "key": list(entry.key) if entry.mode == "upsert" else [],
@@ -100,28 +104,23 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
     return _hash(meaning)
 
 
-def base_of(table: Any, mode: Mode = "replace") -> Base:
-    """What a published table holds, told by its snapshots from the newest to the one that made all of it.
-
-    Args:
-        table: from the catalog; None if it does not exist.
-        mode: that all of them must have.
-    """
+def base_of(table: "Table | None", mode: Mode = "replace") -> Base:
+    """What a published table holds, as its snapshots say, from the newest to the one that made all of it in this mode."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Base(None, None, why_unknown="the table is empty")
     current = table.metadata.current_snapshot_id
     made: set[str] = set()
     for snapshot in ancestors(table):
-        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if (other := told.get(MODE, mode)) != mode:
+        summary = _summary(snapshot)
+        if (other := summary.get(MODE, mode)) != mode:
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made with mode: {other}")
-        if STATE in told:
-            state = PublishedState.from_json(told[STATE])
+        if STATE in summary:
+            state = PublishedState.from_json(summary[STATE])
             why = "" if state is not None else "the last state is not understood"
             return Base(current, state, frozenset(made), why)
-        if PARTITIONS in told:
-            made.update(json.loads(told[PARTITIONS]))
-        elif snapshot.summary is None or snapshot.summary.operation.value != _REWRITE:
+        if PARTITIONS in summary:
+            made.update(json.loads(summary[PARTITIONS]))
+        elif not _is_rewrite(snapshot):
             return Base(current, None, why_unknown=f"snapshot {snapshot.snapshot_id} was made by something else")
     return Base(current, None, why_unknown="no snapshot tells what all of the table was made from")
 
@@ -131,7 +130,7 @@ def partitions_json(keys: Collection[str]) -> str:
     return json.dumps(sorted(keys))
 
 
-def ancestors(table: Any) -> Iterator[Any]:
+def ancestors(table: "Table") -> Iterator["Snapshot"]:
     """Snapshots of a table from the catalog, from the current one back."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at, seen = table.metadata.current_snapshot_id, set()
@@ -141,20 +140,23 @@ def ancestors(table: Any) -> Iterator[Any]:
         at = by_id[at].parent_snapshot_id
 
 
+def _summary(snapshot: "Snapshot") -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _is_rewrite(snapshot: "Snapshot") -> bool:
+    """Whether a snapshot changes files, but no row."""
+    return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
+
+
 def _source(scan: Scan) -> SourceState:
-    snapshot = scan.snapshot
     columns = [[f.name, f.field_id, str(f.type)] for f in scan.schema.fields]
-    return SourceState(
-        str(scan.table.metadata.table_uuid), None if snapshot is None else snapshot.snapshot_id, _hash(columns)
-    )
+    snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
+    return SourceState(str(scan.table.metadata.table_uuid), snapshot_id, _hash(columns))
 
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _text(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date) else value
 
 
 SOURCES = "nevermore.sources"
@@ -182,17 +184,17 @@ def remembered(state: str, keys: Collection[str] | None) -> dict[str, str]:
     return {APPENDED: state} if keys is None else {f"{APPENDED}.{key}": state for key in keys}
 
 
-def appended(table: Any, state: str) -> Appended:
+def appended(table: "Table | None", state: str) -> Appended:
     """What was appended to a table from the catalog, None for one that does not exist, from a state of the mirrors."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Appended()
     line = {snapshot.snapshot_id: snapshot for snapshot in ancestors(table)}
-    oldest = min(snapshot.sequence_number for snapshot in line.values())
+    oldest = min(snapshot.sequence_number or 0 for snapshot in line.values())
     made: dict[str | None, list[Any]] = {}  # by key; None for all
     for snapshot in table.metadata.snapshots:
-        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if (told.get(MODE), told.get(SOURCES)) == ("append", state):
-            for key in json.loads(told[PARTITIONS]) if PARTITIONS in told else [None]:
+        summary = _summary(snapshot)
+        if (summary.get(MODE), summary.get(SOURCES)) == ("append", state):
+            for key in json.loads(summary[PARTITIONS]) if PARTITIONS in summary else [None]:
                 made.setdefault(key, []).append(snapshot)
     found = {key for key, snapshots in made.items() if any(s.snapshot_id in line for s in snapshots)}
     for name, value in table.metadata.properties.items():
@@ -201,7 +203,7 @@ def appended(table: Any, state: str) -> Appended:
         key = None if name == APPENDED else name.removeprefix(f"{APPENDED}.")
         # A tag may keep a snapshot beyond expired ancestors: that it was rolled back cannot be seen, so the property counts.
         snapshots = made.get(key, [])
-        if not snapshots or any(s.sequence_number < oldest for s in snapshots):
+        if not snapshots or any((s.sequence_number or 0) < oldest for s in snapshots):
             found.add(key)
     return Appended(None in found, frozenset(key for key in found if key is not None))
 
@@ -236,32 +238,26 @@ class Provenance:
     rest: Origin | None = None
 
 
-def provenance_of(table: Any) -> Provenance:
-    """Where the rows come from, told by snapshots from the newest to the one that made all of the table.
-
-    Args:
-        table: from the catalog.
-    """
+def provenance_of(table: "Table") -> Provenance:
+    """Where the rows come from, as snapshots say, from the newest to the one that made all of the table."""
     made: dict[str, Origin] = {}
     for snapshot in ancestors(table):
-        told = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        if told.get(MODE, "replace") != "replace":  # rows of before are there, too
+        summary = _summary(snapshot)
+        if summary.get(MODE, "replace") != "replace":  # rows of before are there, too
             return Provenance(made)
-        if STATE in told:
-            state = PublishedState.from_json(told[STATE])
-            return Provenance(made, None if state is None else _of_state(state))
-        if PARTITIONS in told:
-            keys = json.loads(told[PARTITIONS])
-        elif snapshot.summary is not None and snapshot.summary.operation.value == "replace":
+        if STATE in summary:
+            state = PublishedState.from_json(summary[STATE])
+            if state is None:
+                return Provenance(made)
+            known = {name: s.snapshot_id for name, s in state.sources.items() if s.snapshot_id is not None}
+            return Provenance(made, Origin(state.query, known))
+        if PARTITIONS in summary:
+            keys = json.loads(summary[PARTITIONS])
+        elif _is_rewrite(snapshot):
             continue
         else:
             return Provenance(made)
-        sources = {n.removeprefix(SOURCE): int(i) for n, i in told.items() if n.startswith(SOURCE)}
+        sources = {n.removeprefix(SOURCE): int(i) for n, i in summary.items() if n.startswith(SOURCE)}
         for key in keys:
-            made.setdefault(key, Origin(told.get(QUERY), sources))
+            made.setdefault(key, Origin(summary.get(QUERY), sources))
     return Provenance(made)
-
-
-def _of_state(state: PublishedState) -> Origin:
-    known = {name: s.snapshot_id for name, s in state.sources.items() if s.snapshot_id is not None}
-    return Origin(state.query, known)

@@ -91,12 +91,7 @@ def task_deletes(delta: RowDelta, key: Sequence[str], live: LiveKeys) -> TaskDel
 class KeyDeletes:
     """Delete files of one task. Use it as a context manager: leaving by an exception removes all its files.
 
-    Args:
-        deletes: what to delete; None for nothing.
-        target: schema and place of the files.
-        key: columns that identify a row.
-        prefix: of file names, by which all files of one run are known.
-        most_bytes: of keys in memory.
+    `prefix` begins the names of its files, by which all files of one run are known.
     """
 
     def __init__(
@@ -209,39 +204,23 @@ def numbers(count: int) -> list[str]:
     return [f"c{n}" for n in range(count)]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
-    """Hands rows on that come sorted by their key, which must be there once; pickled to the workers.
+def check_numbered_keys(
+    names: Sequence[str], key: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Pass on batches sorted by their key, whose columns come numbered instead of called `names`.
 
-    Attributes:
-        names: of the columns, whatever they are called on the way.
-        key: columns that identify a row.
+    Raises:
+        PublishError: several rows have the same key.
     """
-
-    names: tuple[str, ...]
-    key: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches as they are.
-
-        Raises:
-            PublishError: several rows have the same key.
-        """
-        named = (batch.rename_columns(list(self.names)) for batch in batches)
-        for batch in _distinct(named, self.key):
-            yield batch.rename_columns(numbers(len(self.names)))
+    for batch in _distinct((batch.rename_columns(list(names)) for batch in batches), key):
+        yield batch.rename_columns(numbers(len(names)))
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedColumns:
-    """A task whose rows come without the names of their columns: dots and backticks in them mean something to Spark."""
-
-    task: PublishTask
-    names: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the task yields for batches with their names."""
-        return self.task(batch.rename_columns(list(self.names)) for batch in batches)
+def write_numbered(
+    task: PublishTask, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Do a task with batches whose columns come numbered instead of called `names`."""
+    return task(batch.rename_columns(list(names)) for batch in batches)
 
 
 def total_report(reports: Iterable[bytes]) -> TaskReport:

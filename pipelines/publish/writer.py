@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -24,15 +24,15 @@ from pipelines.iceberg.schema_evolution import iceberg_fields
 from pipelines.iceberg.table_writer import FileLayout
 from pipelines.mirrors.table_shape import why_no_name
 from pipelines.publish.direct_copy import CopyTask
-from pipelines.publish.query import PublishedQuery, require_names_apart
+from pipelines.publish.query import PublishedQuery, did_you_mean, require_names_apart
 from pipelines.publish.task import (
     REPORT_SCHEMA,
-    KeyCheck,
-    NumberedColumns,
     PublishTask,
     TaskReport,
+    check_numbered_keys,
     numbers,
     total_report,
+    write_numbered,
 )
 from scan_core import NestedField, PrimitiveType, Scan, Type, pack_splits
 from scan_core.spark import arrow_schema_of, fair_split_bytes, parallelism_of, quoted_name, spark_schema
@@ -87,95 +87,62 @@ def bound(value: Any) -> Any:
 _HINT = "; the Python of the workers lacks it: `nevermore spark-package` builds what they need, see docs/spark.md"
 
 
-class Rows(Protocol):
-    """Rows of a result, of which tasks make files."""
+def write_result(name: str, result: DataFrame, entry: PublishedConfig, task: PublishTask) -> TaskReport:
+    """Run a query and write its rows, arranged as the options of the entry ask.
 
-    def write(self, task: PublishTask) -> TaskReport:
-        """Run the job; what its tasks report."""
-
-
-class QueryRows:
-    """The result of a query, arranged as the entry's options ask."""
-
-    def __init__(self, name: str, result: DataFrame, entry: PublishedConfig) -> None:
-        self._name = name
-        self._result = result
-        self._entry = entry
-
-    def write(self, task: PublishTask) -> TaskReport:
-        """Run the query and write its rows.
-
-        Raises:
-            ConfigError: rows cannot be sorted or spread by a column that the config names.
-            PublishError: the job failed.
-        """
-        is_by_key = self._entry.mode == "upsert" and _is_by_key(self._entry)
-        try:
-            result = self._result if self._entry.mode != "upsert" else _by_key(self._result, self._entry)
-            arranged = result if is_by_key else _arranged(result, self._entry)
-        except AnalysisException as error:
-            raise ConfigError(f"published {self._name}: {spark_message(error)}") from error
-        task = replace(task, is_by_key=is_by_key)
-        return _run(self._name, _numbered(arranged), NumberedColumns(task, tuple(arranged.columns)))
-
-
-class CopiedRows:
-    """Rows of one mirror, read and written by the same tasks.
-
-    Args:
-        spark: where tasks run.
-        scan: gives the rows, and no others.
-        result: what the query would give.
-        name: of the published table.
-        copied: for each column of the result the one of the mirror; None for the day.
-        day: of all rows, if it is a column of the result.
+    Raises:
+        ConfigError: rows cannot be sorted or spread by a column that the config names.
+        PublishError: the job failed.
     """
+    is_by_key = entry.mode == "upsert" and _is_by_key(entry)
+    try:
+        if entry.mode == "upsert":
+            result = _by_key(result, entry)
+        if not is_by_key:
+            result = _arranged(result, entry)
+    except AnalysisException as error:
+        raise ConfigError(f"published {name}: {spark_message(error)}") from error
+    task = replace(task, is_by_key=is_by_key)
+    return _run(name, _numbered(result), partial(write_numbered, task, result.columns))
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        scan: Scan,
-        result: DataFrame,
-        *,
-        name: str,
-        copied: list[str | None],
-        day: date | None,
-    ) -> None:
-        self._spark = spark
-        self._scan = scan.select(
-            *dict.fromkeys(column for column in copied if column is not None) or scan.schema.names[:1]
-        )
-        self._result = arrow_schema_of(result.schema)
-        self._name = name
-        self._copied = copied
-        self._day = day
 
-    def write(self, task: PublishTask) -> TaskReport:
-        """Read the splits and write their rows.
+def write_copy(
+    name: str,
+    spark: SparkSession,
+    scan: Scan,
+    result: DataFrame,
+    task: PublishTask,
+    *,
+    copied: list[str | None],
+    day: date | None,
+) -> TaskReport:
+    """Write the rows of one mirror, which are those of `scan`, by the tasks that read them.
 
-        Raises:
-            PublishError: the job failed.
-        """
-        plan = self._scan.plan()
-        parallelism = parallelism_of(self._spark)
-        packed = pack_splits(
-            plan.splits(fair_split_bytes(plan.total_bytes, parallelism, task.layout.target_file_bytes))
-        )
-        names = self._scan.schema.names
-        copy = CopyTask(
-            publish=task,
-            shared=packed.shared,
-            source=arrow_schema_of(spark_schema(self._scan.schema)),
-            sources=tuple(None if column is None else names.index(column) for column in self._copied),
-            result=self._result,
-            day=self._day,
-        )
-        if not packed.splits:
-            return TaskReport((), plan.metrics)
-        # one split per task: of a single partition, round robin deals exactly one to each
-        frame = self._spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
-        report = _run(self._name, frame.coalesce(1).repartition(len(packed.splits)), copy)
-        return TaskReport(report.files, report.metrics + plan.metrics)
+    `copied` has for each column of the result the one of the mirror, or None for the `day` of all rows.
+
+    Raises:
+        PublishError: the job failed.
+    """
+    wanted = dict.fromkeys(column for column in copied if column is not None)
+    scan = scan.select(*(wanted or scan.schema.names[:1]))
+    plan = scan.plan()
+    split_bytes = fair_split_bytes(plan.total_bytes, parallelism_of(spark), task.layout.target_file_bytes)
+    packed = pack_splits(plan.splits(split_bytes))
+    if not packed.splits:
+        return TaskReport((), plan.metrics)
+    names = scan.schema.names
+    copy = CopyTask(
+        publish=task,
+        shared=packed.shared,
+        source=arrow_schema_of(spark_schema(scan.schema)),
+        sources=tuple(None if column is None else names.index(column) for column in copied),
+        result=arrow_schema_of(result.schema),
+        day=day,
+    )
+    # one split per task: of a single partition, round robin deals exactly one to each
+    frame = spark.createDataFrame(pa.table({"split": pa.array(packed.splits, pa.binary())}))
+    report = _run(name, frame.coalesce(1).repartition(len(packed.splits)), copy)
+    return TaskReport(report.files, report.metrics + plan.metrics)
 
 
 def iceberg_columns(name: str, result: DataFrame) -> tuple[NestedField, ...]:
@@ -216,16 +183,15 @@ def _is_by_key(entry: PublishedConfig) -> bool:
 
 
 def _by_key(result: DataFrame, entry: PublishedConfig) -> DataFrame:
-    """Rows of which those with the same key meet in one task, as neighbours; found there, where they are arranged anew."""
+    """Bring rows with the same key together, as neighbours in one task; check them there where they are arranged again."""
     order = entry.sort_by if _is_by_key(entry) else ()
-    met = result.repartition(*_quoted(entry.key)).sortWithinPartitions(
-        *_quoted(tuple(dict.fromkeys((*order, *entry.key))))
-    )
+    by = _quoted(tuple(dict.fromkeys((*order, *entry.key))))
+    together = result.repartition(*_quoted(entry.key)).sortWithinPartitions(*by)
     if _is_by_key(entry):
-        return met
-    numbered = _numbered(met)
-    check = KeyCheck(tuple(met.columns), entry.key)
-    return numbered.mapInArrow(check, numbered.schema).toDF(*met.columns)
+        return together
+    numbered = _numbered(together)
+    check = partial(check_numbered_keys, result.columns, entry.key)
+    return numbered.mapInArrow(check, numbered.schema).toDF(*result.columns)
 
 
 def _numbered(frame: DataFrame) -> DataFrame:
@@ -306,8 +272,8 @@ def require_columns(name: str, result: DataFrame, columns: Iterable[str]) -> Non
     """
     for column in columns:
         if column not in result.columns:
-            near = get_close_matches(column, result.columns, n=1, cutoff=0.0)
-            raise ConfigError(f"published {name}: the result has no column {column!r}; did you mean {near[0]!r}?")
+            hint = did_you_mean(column, result.columns, "it has none", cutoff=0.0, shown="{!r}")
+            raise ConfigError(f"published {name}: the result has no column {column!r}; {hint}")
 
 
 def partition_field(name: str, result: DataFrame, partition: PublishedPartition) -> NestedField:
@@ -333,14 +299,9 @@ def partition_field(name: str, result: DataFrame, partition: PublishedPartition)
 def rows_of(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
     """The rows of some partitions.
 
-    Args:
-        result: of the query.
-        partition: by what it is partitioned.
-        kind: Iceberg type of the partition column.
-        values: of the Iceberg partition field.
+    Their values are those of the Iceberg partition field, whose source column has the type `kind`.
     """
-    present = [v for v in values if v is not None]
-    return result.where(_is_in(partition, kind, values)) if present or None in values else result.limit(0)
+    return result.where(_is_in(partition, kind, values)) if values else result.limit(0)
 
 
 def rows_beyond(result: DataFrame, partition: PublishedPartition, kind: Type, values: Collection[Any]) -> DataFrame:
@@ -353,7 +314,7 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
     column = f.col(quoted_name(partition.column))
     name = kind.name if isinstance(kind, PrimitiveType) else ""
     present = sorted(v for v in values if v is not None)
-    starts = [period.start for period in _starts(partition, present)] if partition.is_time else []
+    starts = [p.start for value in present for p in partition.periods([value])] if partition.is_time else []
     within: Column
     if not partition.is_time:
         within = column.isin([_value(v, kind) for v in present])
@@ -365,10 +326,6 @@ def _is_in(partition: PublishedPartition, kind: Type, values: Collection[Any]) -
     if None in values:
         return within | column.isNull() if present else column.isNull()
     return within
-
-
-def _starts(partition: PublishedPartition, present: Iterable[Any]) -> list[Any]:
-    return [period for value in present for period in partition.periods([value])]
 
 
 def _value(physical: Any, kind: Type) -> Any:

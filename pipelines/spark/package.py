@@ -17,6 +17,7 @@ from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
 
 from pipelines import DISTRIBUTION, own_version
@@ -61,7 +62,9 @@ def build_package(folder: Path) -> SparkPackage:
     if not path.exists():
         members = dict(_sources()) | {name: code, "requirements.txt": "\n".join(requirements).encode() + b"\n"}
         members[_FACTS] = json.dumps({"code": code_digest(), "version": own_version()}).encode()
-        members[f"{DISTRIBUTION.replace('-', '_')}-{own_version()}.dist-info/METADATA"] = _metadata()
+        members[f"{DISTRIBUTION.replace('-', '_')}-{own_version()}.dist-info/METADATA"] = (
+            distribution(DISTRIBUTION).read_text("METADATA") or ""
+        ).encode()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _write(path, members)
@@ -108,8 +111,7 @@ def pinned_requirements() -> tuple[str, ...]:
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    for package in PACKAGES:
-        yield from _below(files(package), package)
+    return chain.from_iterable(_below(files(package), package) for package in PACKAGES)
 
 
 def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
@@ -119,10 +121,6 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
                 yield from _below(entry, f"{name}/{entry.name}")
         elif entry.name.endswith((".py", ".typed")):
             yield f"{name}/{entry.name}", entry.read_bytes()
-
-
-def _metadata() -> bytes:
-    return (distribution(DISTRIBUTION).read_text("METADATA") or "").encode()
 
 
 def _write(path: Path, members: dict[str, bytes]) -> None:
@@ -168,6 +166,7 @@ def pack_dependencies(folder: Path) -> Path:
 def required_distributions() -> list[Distribution]:
     """What tasks import, and what that requires in turn, as installed here."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     found: dict[str, Distribution] = {}
     missing = [(name, True) for name in REQUIREMENTS]
@@ -184,7 +183,7 @@ def required_distributions() -> list[Distribution]:
         for text in found[name].requires or ():
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                missing.append((_normal(requirement.name), False))
+                missing.append((canonicalize_name(requirement.name), False))
     return [found[name] for name in sorted(found)]
 
 
@@ -199,7 +198,3 @@ def installed_files(one: Distribution) -> Iterator[tuple[str, Path]]:
     for file in one.files:
         if ".." not in file.parts and not _LEFT_OUT & set(file.parts) and (path := Path(str(file.locate()))).is_file():
             yield str(file), path
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

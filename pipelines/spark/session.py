@@ -116,7 +116,8 @@ def register_views(
         if mirror is None:
             continue
         scan = open_table(mirror).scan()
-        scan = (narrow or {}).get(name, _unchanged)(scan)
+        if narrow and name in narrow:
+            scan = narrow[name](scan)
         snapshot_id = None if scan.snapshot is None else scan.snapshot.snapshot_id
         frame = dataframe(spark, scan, reader, limits=limits)
         frame.createOrReplaceTempView(names[name])
@@ -131,7 +132,3 @@ def view_names(tables: Collection[str]) -> dict[str, str]:
         name: name.rpartition(".")[2] if short.count(name.rpartition(".")[2].lower()) == 1 else name.replace(".", "_")
         for name in tables
     }
-
-
-def _unchanged(scan: Scan) -> Scan:
-    return scan

@@ -1,7 +1,6 @@
 """Scans as Spark DataFrames: by Spark's own Parquet reader where that gives the same rows, else by our data source.
 
 Columns and predicate belong to the scan and snapshots are pinned, so a DataFrame may be used any number of times.
-
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from scan_core.model.errors import ColumnNotFoundError, OptionError, PredicateEr
 from scan_core.model.metrics import ScanMetrics
 from scan_core.plan.planner import ScanPlan
 from scan_core.spark.native import (
-    MOST_READINGS,
+    MAX_READINGS,
     NativeFiles,
     NativeLimits,
     inspect_files,
@@ -148,10 +147,9 @@ def dataframe(
     reports = TaskReports.in_folder(metrics_dir, fetching(spark, parallelism))
     metrics = ScanMetrics()
     found: NativeFiles | str | None = "it was not asked for" if reader == "python" else None
-    if found is None and reader == "auto":
+    if reader == "auto":
         found = why_python_pays(scan, plan)
-    if found is None:
-        found = _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
+    found = found or _native(spark, scan, plan, limits=limits, parallelism=parallelism, metrics=metrics)
     if isinstance(found, str):
         if reader == "native":
             raise OptionError(f"reader 'native' cannot read this scan: {found}; reader 'auto' or 'python' can")
@@ -183,14 +181,8 @@ def register(spark: SparkSession) -> None:
 
 def why_not_native(spark: SparkSession, scan: "Scan", limits: NativeLimits | None = None) -> str | None:
     """Why Spark's own reader would not give the rows of a scan; None if it would."""
-    found = _native(
-        spark,
-        scan,
-        scan.plan(),
-        limits=limits or NativeLimits(),
-        parallelism=parallelism_of(spark),
-        metrics=ScanMetrics(),
-    )
+    limits, parallelism = limits or NativeLimits(), parallelism_of(spark)
+    found = _native(spark, scan, scan.plan(), limits=limits, parallelism=parallelism, metrics=ScanMetrics())
     return found if isinstance(found, str) else None
 
 
@@ -229,8 +221,8 @@ def _native(
     if (reason := why_not_columns(context)) is not None:
         return reason
     found = inspect_files(spark, plan.tasks, context, metrics, limits=limits, parallelism=parallelism)
-    if not isinstance(found, str) and (number := len(readings_of(found.files))) > MOST_READINGS:
-        return f"the files have to be read in {number} different ways, more than {MOST_READINGS}"
+    if not isinstance(found, str) and (number := len(readings_of(found.files))) > MAX_READINGS:
+        return f"the files have to be read in {number} different ways, more than {MAX_READINGS}"
     return found
 
 

@@ -1,10 +1,10 @@
 """Joins of a table with dimensions in Spark, the table read through what the dimensions' keys leave of it."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -18,11 +18,10 @@ from scan_core.model.errors import OptionError, UnsupportedError
 from scan_core.plan.explain import explain_filters
 from scan_core.semi_join import KeyRangeSource, are_comparable, induced_ranges
 from scan_core.spark.frames import choice_of, dataframe, register, reports_of
-from scan_core.spark.reader_choice import may_cover, require_side, within_keys
+from scan_core.spark.reader_choice import Reader, may_cover, require_side, within_keys
 from scan_core.spark.types import arrow_schema_of, conform, quoted_name, spark_schema
 
 if TYPE_CHECKING:
-    from scan_core.plan.planner import ScanPlan
     from scan_core.scan import Scan
 
 
@@ -49,39 +48,37 @@ def pairs_of(on: On) -> tuple[dict[str, str], bool]:
     return pairs, not isinstance(on, Mapping)
 
 
-def require_columns(names: Sequence[str], wanted: Iterable[str], side: str) -> None:
-    """Check that a side has the columns that it is joined by.
+@dataclass(frozen=True, slots=True)
+class JoinKind:
+    """A kind of join, and the sides that may be filtered because their rows without partner leave no trace in the result.
 
-    Raises:
-        OptionError: it lacks one.
+    Spark can broadcast the dimension under the same condition.
     """
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        raise OptionError(f"the {side} has no column {missing[0]!r}; it has {', '.join(names)}")
+
+    name: str
+    aliases: tuple[str, ...]
+    filters_fact: bool = False
+    filters_dimension: bool = False
+
+    @property
+    def keeps_dimension(self) -> bool:
+        """Whether rows without a row of the fact come out, so that a later join meets keys that the fact does not have."""
+        return not self.filters_dimension
 
 
-_KIND_NAMES = {
-    "inner": "inner",
-    "semi": "left_semi",
-    "leftsemi": "left_semi",
-    "left": "left",
-    "leftouter": "left",
-    "right": "right",
-    "rightouter": "right",
-    "outer": "full",
-    "full": "full",
-    "fullouter": "full",
-    "anti": "left_anti",
-    "leftanti": "left_anti",
-}
-_FACT_MAY_LOSE = frozenset({"inner", "left_semi", "right"})
-_DIMENSION_MAY_LOSE = frozenset({"inner", "left_semi", "left", "left_anti"})
-_GIVES_DIMENSION = frozenset({"right", "full"})
-_MAY_BROADCAST_DIMENSION = frozenset({"inner", "left_semi", "left", "left_anti"})
+_KINDS = (
+    JoinKind("inner", ("inner",), filters_fact=True, filters_dimension=True),
+    JoinKind("left_semi", ("semi", "leftsemi"), filters_fact=True, filters_dimension=True),
+    JoinKind("left_anti", ("anti", "leftanti"), filters_dimension=True),
+    JoinKind("left", ("left", "leftouter"), filters_dimension=True),
+    JoinKind("right", ("right", "rightouter"), filters_fact=True),
+    JoinKind("full", ("outer", "full", "fullouter")),
+)
+_BY_ALIAS = {alias: kind for kind in _KINDS for alias in kind.aliases}
 
 
-def join_kind(how: str) -> str:
-    """The one name of a kind that Spark knows by several.
+def join_kind(how: str) -> JoinKind:
+    """The kind that Spark knows by several names.
 
     Raises:
         OptionError: an unknown one, or a cross join, which has no keys.
@@ -89,30 +86,10 @@ def join_kind(how: str) -> str:
     plain = how.strip().lower().replace("_", "")
     if plain == "cross":
         raise OptionError("a cross join has no keys; use DataFrame.crossJoin")
-    if plain not in _KIND_NAMES:
-        near = get_close_matches(plain, _KIND_NAMES, n=1, cutoff=0.0)
+    if plain not in _BY_ALIAS:
+        near = get_close_matches(plain, _BY_ALIAS, n=1, cutoff=0.0)
         raise OptionError(f"unknown join {how!r}; did you mean {near[0]!r}?")
-    return _KIND_NAMES[plain]
-
-
-def may_filter_fact(kind: str) -> bool:
-    """Whether rows of the fact (left) without partner leave no trace in the result."""
-    return kind in _FACT_MAY_LOSE
-
-
-def may_filter_dimension(kind: str) -> bool:
-    """The same of the dimension (right)."""
-    return kind in _DIMENSION_MAY_LOSE
-
-
-def may_give_keys_of_dimension(kind: str) -> bool:
-    """Whether rows come out that have no row of the fact: their keys lie where the dimension's do."""
-    return kind in _GIVES_DIMENSION
-
-
-def may_broadcast_dimension(kind: str) -> bool:
-    """Whether Spark can hold the dimension in every task."""
-    return kind in _MAY_BROADCAST_DIMENSION
+    return _BY_ALIAS[plain]
 
 
 _WHOLE_NUMBERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
@@ -121,7 +98,7 @@ _COLLECTED = (
     *(*_WHOLE_NUMBERS, *_FLOATS, st.DecimalType, st.StringType, st.BinaryType, st.BooleanType),
     *(st.DateType, st.TimestampType, st.TimestampNTZType),
 )
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _SIZES = ((st.StringType, 20), (st.BinaryType, 100), (st.DecimalType, 16), (st.BooleanType, 1))
 """Bytes of a value as Spark estimates them; 8 for others."""
 
@@ -176,7 +153,7 @@ def _may_fit(dimension: "Scan", schema: st.StructType, limits: BuildLimits) -> b
 
 
 def _collected(dimension: "Scan", columns: Sequence[str], target: pa.Schema | None, limits: BuildLimits) -> BuildSide:
-    """What the scan gives, as `target` besides if there is one."""
+    """What the scan gives, also in the types of `target` if there is one."""
     batches: list[pa.RecordBatch] = []
     shown: list[pa.RecordBatch] = []
     rows = size = 0
@@ -217,7 +194,7 @@ def are_joined_exactly(fact: st.DataType, dimension: st.DataType) -> bool:
     exact = (*_WHOLE_NUMBERS, st.DecimalType)
     if isinstance(fact, exact) and isinstance(dimension, exact):
         (one, one_scale), (other, other_scale) = _digits(fact), _digits(dimension)
-        return max(one, other) + max(one_scale, other_scale) <= _MOST_DIGITS
+        return max(one, other) + max(one_scale, other_scale) <= _MAX_DIGITS
     if isinstance(fact, _FLOATS):
         return isinstance(dimension, _FLOATS)
     same = (st.BinaryType, st.BooleanType, st.DateType, st.TimestampType, st.TimestampNTZType)
@@ -242,7 +219,6 @@ def _too_much(rows: int, size: int, limits: BuildLimits) -> str | None:
     return f"the dimension takes more than {limits.max_bytes} bytes (max_bytes)" if size > limits.max_bytes else None
 
 
-Reader = Literal["auto", "python", "native"]
 _UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2, "g": 1024**3, "gb": 1024**3}
 
 
@@ -253,18 +229,6 @@ class FactFilter:
     columns: tuple[str, ...]
     keys: pa.Table | KeyRangeSource
     text: str
-
-    @classmethod
-    def by_keys(cls, columns: tuple[str, ...], keys: pa.Table) -> "FactFilter":
-        """Collected keys."""
-        return cls(columns, keys, f"fact filtered by {keys.num_rows} collected keys of {', '.join(columns)}")
-
-    @classmethod
-    def by_ranges(cls, column: str, ranges: KeyRangeSource) -> "FactFilter":
-        """Ranges that statistics of the dimension give."""
-        return cls(
-            (column,), ranges, f"fact planned within the ranges that statistics of the dimension give for {column}"
-        )
 
 
 @dataclass(frozen=True)
@@ -337,7 +301,7 @@ class Dimension:
 
     frame: DataFrame
     on: Mapping[str, str]
-    kind: str
+    kind: JoinKind
     names_are_equal: bool
     filters: tuple[FactFilter, ...]
     notes: tuple[str, ...]
@@ -350,7 +314,7 @@ class DimensionRequest:
     spark: SparkSession
     fact: "Scan"
     pairs: Mapping[str, str]
-    kind: str
+    kind: JoinKind
     limits: BuildLimits
     names_are_equal: bool
     keys_are_of_fact: bool
@@ -360,45 +324,41 @@ class DimensionRequest:
         notes = [reason] if (reason := self._why_not_filter(dimension)) is not None else []
         if isinstance(dimension, DataFrame):
             schema, read = dimension.schema, dimension
-            side = BuildSide(None) if notes else keys_of_frame(dimension, self._names, self.limits)
+            side = BuildSide(None) if notes else keys_of_frame(dimension, list(self.pairs.values()), self.limits)
         else:
             side_notes: list[str] = []
             schema, read = spark_schema(dimension.schema), self._within_fact(dimension, side_notes)
             side = self._collected(read, filters_fact=not notes)
             notes += side_notes
-        frame = self._frame(read) if side.rows is None else self.spark.createDataFrame(side.rows, schema=schema)
+        if side.rows is not None:
+            frame = self.spark.createDataFrame(side.rows, schema=schema)
+        else:
+            frame = read if isinstance(read, DataFrame) else dataframe(self.spark, read)
         filters: list[FactFilter] = []
-        if side.keys is not None and (reason := self._why_not_keys(side)) is None:
-            filters.append(FactFilter.by_keys(tuple(self.pairs), side.keys))
-            if may_broadcast_dimension(self.kind) and broadcastable(self.spark, frame, side.keys.num_rows):
+        why_not = side.why_not
+        if side.keys is not None:
+            try:
+                distinct_keys(side.keys, self.fact.key_fields(list(self.pairs)), list(self.pairs))
+            except OptionError as error:  # what Spark shows as text, such as UUIDs, may be of another kind in the fact
+                why_not = str(error)
+        if side.keys is not None and why_not is None:
+            text = f"fact filtered by {side.keys.num_rows} collected keys of {', '.join(self.pairs)}"
+            filters.append(FactFilter(tuple(self.pairs), side.keys, text))
+            if self.kind.filters_dimension and broadcastable(self.spark, frame, side.keys.num_rows):
                 frame = f.broadcast(frame)
-        elif (reason := side.why_not if side.keys is None else reason) is not None:
-            notes.append(f"no filter by keys: {reason}")
+        elif why_not is not None:
+            notes.append(f"no filter by keys: {why_not}")
             if not isinstance(dimension, DataFrame):
                 filters = self._induced(dimension)
         return Dimension(frame, self.pairs, self.kind, self.names_are_equal, tuple(filters), tuple(notes))
 
-    @property
-    def _names(self) -> list[str]:
-        """The columns of the dimension."""
-        return list(self.pairs.values())
-
     def _why_not_filter(self, dimension: "Scan | DataFrame") -> str | None:
-        if not may_filter_fact(self.kind):
-            return f"no filter on the fact: a {self.kind} join gives its rows without partner, too"
+        if not self.kind.filters_fact:
+            return f"no filter on the fact: a {self.kind.name} join gives its rows without partner, too"
         left = spark_schema(self.fact.schema)
         right: st.StructType = dimension.schema if isinstance(dimension, DataFrame) else spark_schema(dimension.schema)
         if not all(are_joined_exactly(left[a].dataType, right[b].dataType) for a, b in self.pairs.items()):
             return "no filter on the fact: Spark casts the keys, and compares other values than a filter would"
-        return None
-
-    def _why_not_keys(self, side: BuildSide) -> str | None:
-        """What Spark shows as text, such as UUIDs, may be of another kind in the fact."""
-        assert side.keys is not None  # noqa: S101  its caller asked
-        try:
-            distinct_keys(side.keys, self.fact.key_fields(list(self.pairs)), list(self.pairs))
-        except OptionError as error:
-            return str(error)
         return None
 
     def _collected(self, dimension: "Scan", *, filters_fact: bool) -> BuildSide:
@@ -410,42 +370,37 @@ class DimensionRequest:
         if build > max(probe, 1):  # costs more than it saves
             reason = f"the dimension has up to {build} rows, the fact {probe}"
             return BuildSide(None, reason if filters_fact else None)
-        if filters_fact and self._may_cover_fact(dimension, plans):
+        ((name, other), *more) = self.pairs.items()
+        # a filter by several columns may remove much, though all values of each column are there
+        is_plain = filters_fact and not more and self._are_comparable(dimension, name, other)
+        if is_plain and may_cover(dimension, other, self.fact, name, plans=plans):
             return BuildSide(None, "the dimension's keys may be all that the fact has, as statistics tell")
-        found = keys_of_scan(dimension, self._names, self.limits)
+        found = keys_of_scan(dimension, list(self.pairs.values()), self.limits)
         return found if filters_fact else BuildSide(None, None, found.rows)
-
-    def _may_cover_fact(self, dimension: "Scan", plans: "tuple[ScanPlan, ScanPlan]") -> bool:
-        """A filter by several columns may remove much, though each column's values are all there."""
-        if len(self.pairs) > 1:
-            return False
-        ((name, other),) = self.pairs.items()
-        return self._are_comparable(dimension, name, other) and may_cover(
-            dimension, other, self.fact, name, plans=plans
-        )
 
     def _induced(self, dimension: "Scan") -> list[FactFilter]:
         """What statistics of the dimension say about the fact."""
         if not dimension.predicates and not dimension.joins:
             return []
         return [
-            FactFilter.by_ranges(name, induced_ranges(dimension, other, self.limits.max_ranges))
+            FactFilter(
+                (name,),
+                induced_ranges(dimension, other, self.limits.max_ranges),
+                f"fact planned within the ranges that statistics of the dimension give for {name}",
+            )
             for name, other in self.pairs.items()
             if self._are_comparable(dimension, name, other)
         ]
 
     def _within_fact(self, dimension: "Scan", notes: list[str]) -> "Scan":
         """The dimension where it can have partners, as statistics of the fact tell."""
-        may_filter = may_filter_dimension(self.kind) and self.keys_are_of_fact
+        may_filter = self.kind.filters_dimension and self.keys_are_of_fact
         if may_filter and (self.fact.predicates or self.fact.joins):
             for name, other in self.pairs.items():
                 if self._are_comparable(dimension, name, other):
                     dimension = dimension.prefilter(other, induced_ranges(self.fact, name, self.limits.max_ranges))
                     notes.append(f"dimension read within the ranges that statistics of the fact give for {other}")
         return dimension
-
-    def _frame(self, dimension: "Scan | DataFrame") -> DataFrame:
-        return dimension if isinstance(dimension, DataFrame) else dataframe(self.spark, dimension)
 
     def _are_comparable(self, dimension: "Scan", name: str, other: str) -> bool:
         return are_comparable(self.fact.key_fields([name])[0], dimension.key_fields([other])[0])
@@ -457,7 +412,7 @@ class StarJoin:
 
     spark: SparkSession
     fact: "Scan"
-    reader: "Reader"
+    reader: Reader
     dimensions: tuple[Dimension, ...] = ()
     reading: FactReading | None = None
 
@@ -472,7 +427,7 @@ def join(
     on: On,
     how: str = "inner",
     spark: SparkSession | None = None,
-    reader: "Reader" = "auto",
+    reader: Reader = "auto",
     limits: BuildLimits | None = None,
 ) -> DataFrame:
     """`fact` joined with `dimension`, the fact read only where it can have partners.
@@ -502,13 +457,16 @@ def join(
     if isinstance(fact, DataFrame):
         known = _stars.get(fact)
         if known is None or any(name not in known.fact.schema.names for name in pairs):
-            return _joined(fact, _plain(session, dimension, pairs, kind, names_are_equal=names_are_equal))
+            other = dimension if isinstance(dimension, DataFrame) else dataframe(session, dimension)
+            return _joined(fact, Dimension(other, pairs, kind, names_are_equal, (), ()))
         star = known
     else:
         star = StarJoin(session, fact, reader)
-    require_columns(star.fact.schema.names, pairs, "fact")
-    require_columns(_names(dimension), pairs.values(), "dimension")
-    keys_are_of_fact = not any(may_give_keys_of_dimension(d.kind) for d in star.dimensions)
+    other_names = dimension.columns if isinstance(dimension, DataFrame) else dimension.schema.names
+    for side, names, wanted in (("fact", star.fact.schema.names, pairs), ("dimension", other_names, pairs.values())):
+        if missing := [name for name in wanted if name not in names]:
+            raise OptionError(f"the {side} has no column {missing[0]!r}; it has {', '.join(names)}")
+    keys_are_of_fact = not any(d.kind.keeps_dimension for d in star.dimensions)
     request = DimensionRequest(session, star.fact, pairs, kind, limits, names_are_equal, keys_are_of_fact)
     star = replace(star, dimensions=(*star.dimensions, request.with_dimension(dimension)))
     reading = read_fact(session, star.fact, [x for d in star.dimensions for x in d.filters], star.reader)
@@ -530,7 +488,7 @@ def explain_join(frame: DataFrame) -> str:
         raise OptionError("only a DataFrame that join() returned can be explained, not one derived from it")
     lines = [f"join of {star.fact.table.location}"]
     for step in star.dimensions:
-        lines.append(f"  {step.kind} join on {', '.join(step.on)}")
+        lines.append(f"  {step.kind.name} join on {', '.join(step.on)}")
         lines += [f"    {x.text}" for x in step.filters]
         lines += [f"    {note}" for note in step.notes]
     if star.reading is not None:
@@ -538,22 +496,11 @@ def explain_join(frame: DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _plain(
-    spark: SparkSession, dimension: "Scan | DataFrame", pairs: Mapping[str, str], kind: str, *, names_are_equal: bool
-) -> Dimension:
-    frame = dimension if isinstance(dimension, DataFrame) else dataframe(spark, dimension)
-    return Dimension(frame, pairs, kind, names_are_equal, (), ())
-
-
 def _joined(fact: DataFrame, step: Dimension) -> DataFrame:
     if step.names_are_equal:
-        return fact.join(step.frame, list(step.on), step.kind)
+        return fact.join(step.frame, list(step.on), step.kind.name)
     conditions = [fact[quoted_name(a)] == step.frame[quoted_name(b)] for a, b in step.on.items()]
-    return fact.join(step.frame, conditions, step.kind)
-
-
-def _names(side: "Scan | DataFrame") -> Sequence[str]:
-    return side.columns if isinstance(side, DataFrame) else side.schema.names
+    return fact.join(step.frame, conditions, step.kind.name)
 
 
 def _session(*sides: "Scan | DataFrame") -> SparkSession:

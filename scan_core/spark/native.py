@@ -1,19 +1,18 @@
 """Scans through Spark's own vectorised Parquet reader: one bit per row for deletes, tested where Spark reads.
 
 Decides per data file whether Spark's reader gives the same rows, where Spark finds the file, and how it has to be read.
-
 """
 
 import hashlib
 import os
 import pickle
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from functools import partial, reduce
-from itertools import groupby
-from typing import cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -73,6 +72,11 @@ class DeadRows:
     words: npt.NDArray[np.int64]
 
     @property
+    def num_chunks(self) -> int:
+        """Chunks of the file, with dead rows or without."""
+        return -(-self.num_rows // CHUNK_ROWS)
+
+    @property
     def num_bytes(self) -> int:
         """Memory held, with what it takes to keep it."""
         return int(self.words.nbytes + self.chunks.nbytes) + _ENTRY_BYTES
@@ -80,9 +84,13 @@ class DeadRows:
     @property
     def all_words(self) -> npt.NDArray[np.int64]:
         """The words of all rows, those of whole chunks too."""
-        words = np.zeros((-(-self.num_rows // CHUNK_ROWS), _CHUNK_WORDS), dtype="<i8")
+        words = np.zeros((self.num_chunks, _CHUNK_WORDS), dtype="<i8")
         words[self.chunks] = self.words
         return words.reshape(-1)[: -(-self.num_rows // 64)]
+
+
+_NONE_DEAD = DeadRows(0, 0, np.zeros(0, np.int32), np.zeros((0, _CHUNK_WORDS), np.int64))
+"""Of a file that no delete may touch, whose rows nobody has counted."""
 
 
 def has_deletes(task: FileScanTask) -> bool:
@@ -91,13 +99,9 @@ def has_deletes(task: FileScanTask) -> bool:
 
 
 def dead_rows(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> DeadRows:
-    """The dead rows of a whole file.
+    """The dead rows of a whole file, whatever columns and predicate the scan has.
 
-    Args:
-        task: the whole file.
-        context: of the scan; its columns and predicate do not matter here.
-        metrics: receives what was read for it, and the dead rows: where both kinds of deletes meet the file, as removed
-            by equality deletes.
+    Where both kinds of deletes apply to the file, metrics count them as removed by equality deletes.
     """
     if not task.is_whole_file:
         raise MalformedTableError(f"{task.data_file.path}: dead rows are asked for a part of a file")
@@ -138,7 +142,7 @@ def keep(task: FileScanTask, context: ScanContext, found: DeadRows) -> None:
 
 
 def forget() -> None:
-    """Drop all that is kept; the next scan finds it anew."""
+    """Drop all that is kept; the next scan finds it again."""
     _CACHE.clear()
 
 
@@ -156,13 +160,12 @@ def _name(file: DeleteFile) -> tuple[str, int, int]:
 
 def _digest(group: EqualityDeleteGroup) -> bytes:
     """What tells a delete set from others, found once for the thousands of files that it may touch."""
-    _, digest = _DIGESTS.get(id(group), lambda: (group, _digest_of(group)), _REMEMBERED_GROUPS)
-    return digest
 
+    def find() -> tuple[EqualityDeleteGroup, bytes]:
+        names = repr((group.key_ids, sorted(map(_name, group.files))))
+        return group, hashlib.sha256(names.encode()).digest()
 
-def _digest_of(group: EqualityDeleteGroup) -> bytes:
-    names = repr((group.key_ids, sorted(map(_name, group.files))))
-    return hashlib.sha256(names.encode()).digest()
+    return _DIGESTS.get(id(group), find, _REMEMBERED_GROUPS)[1]
 
 
 _REMEMBERED_GROUPS = 256
@@ -211,8 +214,17 @@ def spark_schemes(spark: SparkSession, tasks: Sequence[FileScanTask], io: FileIO
             examples.setdefault((location.scheme, location.authority), location)
     found: dict[str, str] = {}
     for (scheme, authority), location in examples.items():
-        if (reason := _find(spark, scheme, location, found)) is not None:
-            return f"Spark does not open {scheme}://{authority} ({reason})"
+        reason = ""
+        for name in (found[scheme],) if scheme in found else _SCHEMES.get(scheme, (scheme,)):
+            try:
+                spark.read.schema("x int").parquet(f"{name}://{authority}{location.path}").inputFiles()
+            except (PySparkException, Py4JError) as error:
+                reason = reason or next((line for line in str(error).splitlines() if "Exception" in line), str(error))
+            else:
+                found[scheme] = name
+                break
+        else:
+            return f"Spark does not open {scheme}://{authority} ({reason[:200]})"
     return found
 
 
@@ -224,24 +236,22 @@ def spark_path(path: str, io: FileIOConfig, schemes: Mapping[str, str]) -> str:
     return f"{schemes[location.scheme]}://{location.authority}{location.path}"
 
 
-def _find(spark: SparkSession, scheme: str, location: Location, found: dict[str, str]) -> str | None:
-    """Add the name under which Spark opens this file; the first line of what it says if it does not."""
-    reason = ""
-    for name in (found[scheme],) if scheme in found else _SCHEMES.get(scheme, (scheme,)):
-        try:
-            spark.read.schema("x int").parquet(f"{name}://{location.authority}{location.path}").inputFiles()
-        except (PySparkException, Py4JError) as error:
-            reason = reason or next((line for line in str(error).splitlines() if "Exception" in line), str(error))
-        else:
-            found[scheme] = name
-            return None
-    return reason[:200]
-
-
 _LARGE = {"string": (pa.large_string(),), "binary": (pa.large_binary(),)}
 """How Arrow holds what is the same in Parquet."""
 _LITERALS = frozenset({"boolean", "int", "long", "float", "double", "string", "date", "decimal"})
 """Types whose values every Spark takes as literals without a time zone in between."""
+
+
+class FindBy(Enum):
+    """How Spark finds the columns of a file.
+
+    By name, where every column and member has the same name in the file as in the table, and no other has it. By field
+    id; under a hidden name, where a name of the table is that of another column, or of another type, in the file.
+    """
+
+    NAME = "name"
+    ID = "id"
+    HIDDEN_ID = "hidden id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +259,12 @@ class FileReading:
     """What to tell Spark of a file.
 
     Attributes:
-        hides_names: some name of the table is that of another column, or of another type, in the file.
+        find_by: how Spark finds the columns.
         constants: values of columns that the file lacks, by field id, where they are not NULL.
-        by_name: every column and member has the same name in the file as in the table, and no other has it.
     """
 
-    hides_names: bool = False
+    find_by: FindBy = FindBy.ID
     constants: tuple[tuple[int, pa.Scalar], ...] = ()
-    by_name: bool = False
 
 
 def why_not_columns(context: ScanContext) -> str | None:
@@ -268,6 +276,8 @@ def why_not_columns(context: ScanContext) -> str | None:
     if context.sample is not None:
         return "the scan is a sample"
     tops = {path[0].field_id for path in context.field_paths.values()}
+    whole = context.projection
+    with_uuids = {whole.path(i)[0].field_id for i in whole.field_ids if str(whole.field(i).type) == "uuid"}
     for column in context.projection.fields:
         if column.field_id in METADATA_IDS:
             return f"metadata column {column.name!r}"
@@ -275,7 +285,7 @@ def why_not_columns(context: ScanContext) -> str | None:
             return f"column {column.name!r} has a name that reading with Spark needs for itself"
         if column.field_id not in tops:
             return f"column {column.name!r} is a member of a struct"
-        if _holds_uuid(column.type):
+        if column.field_id in with_uuids:
             return f"column {column.name!r} holds UUIDs, which are text in Spark"
     return None
 
@@ -318,14 +328,17 @@ def how_to_read(task: FileScanTask, context: ScanContext) -> FileReading | str:
             by_name = by_name and stored.name == column.name and _has_same_names(stored.type, column.type)
     finally:
         reader.close()
-    return FileReading(hides_names, tuple(constants), by_name and not hides_names)
+    find_by = FindBy.HIDDEN_ID if hides_names else FindBy.NAME if by_name else FindBy.ID
+    return FileReading(find_by, tuple(constants))
 
 
 def agreed(readings: Sequence[FileReading]) -> tuple[FileReading, ...]:
     """Ways of reading the files of one plan, none by name unless all are: each way is a scan of its own."""
-    if all(reading.by_name for reading in readings):
+    if all(reading.find_by is FindBy.NAME for reading in readings):
         return tuple(readings)
-    return tuple(replace(reading, by_name=False) for reading in readings)
+    return tuple(
+        replace(reading, find_by=FindBy.ID) if reading.find_by is FindBy.NAME else reading for reading in readings
+    )
 
 
 def _is_read_as(stored: pa.Field, column: NestedField) -> bool:
@@ -377,18 +390,6 @@ def _has_same_names(stored: pa.DataType, kind: Type) -> bool:
             return True
 
 
-def _holds_uuid(iceberg_type: Type) -> bool:
-    match iceberg_type:
-        case StructType(members):
-            return any(_holds_uuid(member.type) for member in members)
-        case ListType(element):
-            return _holds_uuid(element.type)
-        case MapType(key, value):
-            return _holds_uuid(key.type) or _holds_uuid(value.type)
-        case PrimitiveType(name):
-            return name == "uuid"
-
-
 _TASK_BYTES = 256 * 1024**2
 """Stored bytes of the files of one task: it reads their keys alone."""
 _TASK_FILES = 500
@@ -397,12 +398,12 @@ _TASK_FILES = 500
 
 @dataclass(frozen=True, slots=True)
 class NativeFile:
-    """A data file as Spark's reader needs it: its path there; `dead` is None where no delete may touch the file."""
+    """A data file as Spark's reader needs it: `path` is the one that Spark opens."""
 
     path: str
     size_bytes: int
     reading: FileReading
-    dead: DeadRows | None
+    dead: DeadRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,51 +430,41 @@ def inspect_files(
 ) -> NativeFiles | str:
     """Look at every file of a plan; the reason, if one of them cannot be read by Spark.
 
-    Args:
-        spark: runs the job.
-        tasks: whole files.
-        context: of the scan.
-        metrics: receives what was read.
-        limits: how much the driver may do.
-        parallelism: tasks that Spark runs at once.
+    The driver does it for as many files as the limits allow, else a Spark job.
     """
     schemes = spark_schemes(spark, tasks, context.io)
     if isinstance(schemes, str):
         return schemes
-    tasks = tuple(tasks)
     touched = [index for index, task in enumerate(tasks) if has_deletes(task)]
     if (most := sum(tasks[i].data_file.record_count for i in touched) // 8) > limits.bits_bytes:
         return f"the bits of dead rows may take {most:,} bytes, more than bits_bytes={limits.bits_bytes:,}"
     known = {index: remembered_dead_rows(tasks[index], context) for index in touched}
     missing = [index for index in touched if known[index] is None]
-    found_by = "driver" if missing else "cache"
-    if len(tasks) > limits.driver_files or sum(tasks[i].length for i in missing) > limits.driver_bytes:
-        found_by = "job"
-        sizes, readings, found = zip(*_inspect_by_job(spark, tasks, context, parallelism, metrics), strict=True)
+    by_job = len(tasks) > limits.driver_files or sum(tasks[i].length for i in missing) > limits.driver_bytes
+    if by_job:
+        facts = _inspect_by_job(spark, tasks, context, parallelism, metrics)
     else:
         with ThreadPoolExecutor(context.options.parallelism) as pool:
-            sizes = tuple(pool.map(lambda task: file_size(task.data_file.path, context.io), tasks))
-            readings = tuple(pool.map(lambda task: how_to_read(task, context), tasks))
-    if (reason := next((r for r in readings if isinstance(r, str)), None)) is not None:
+            facts = list(pool.map(lambda task: _facts(task, context, None), tasks))
+    if (reason := next((reading for _, reading, _ in facts if isinstance(reading, str)), None)) is not None:
         return reason
-    if found_by == "job":
-        known |= {index: found[index] for index in touched}
+    if by_job:
+        known |= {index: facts[index][2] for index in touched}
     elif missing:
         splits = [Split(context, (tasks[index],)) for index in missing]
         computed = run_splits(splits, _dead_rows_of, metrics, parallelism=context.options.parallelism)
         known |= dict(zip(missing, computed, strict=True))
     for index in missing:
         if (dead := known[index]) is None:
-            raise MalformedTableError(f"{tasks[index].data_file.path}: nobody told which of its rows are dead")
+            raise MalformedTableError(f"{tasks[index].data_file.path}: no task reported which of its rows are deleted")
         keep(tasks[index], context, dead)
-    readings = agreed(readings)
+    readings = agreed([reading for _, reading, _ in facts if isinstance(reading, FileReading)])
+    paths = [spark_path(task.data_file.path, context.io, schemes) for task in tasks]
     files = tuple(
-        NativeFile(
-            spark_path(task.data_file.path, context.io, schemes), sizes[index], readings[index], known.get(index)
-        )
-        for index, task in enumerate(tasks)
+        NativeFile(path, size, reading, known.get(index) or _NONE_DEAD)
+        for index, (path, (size, _, _), reading) in enumerate(zip(paths, facts, readings, strict=True))
     )
-    return NativeFiles(files, found_by)
+    return NativeFiles(files, "job" if by_job else "driver" if missing else "cache")
 
 
 def _dead_rows_of(split: Split, metrics: ScanMetrics) -> Iterator[DeadRows]:
@@ -516,10 +507,11 @@ def _inspect_in_task(shared: bytes, batches: Iterator[pa.RecordBatch]) -> Iterat
             )
 
 
-def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics) -> _Facts:
+def _facts(task: FileScanTask, context: ScanContext, metrics: ScanMetrics | None) -> _Facts:
+    """Size, reading, and the dead rows where metrics are given and the file is one that Spark reads."""
     size = file_size(task.data_file.path, context.io)
     reading = how_to_read(task, context)
-    if isinstance(reading, str) or not has_deletes(task):
+    if metrics is None or isinstance(reading, str) or not has_deletes(task):
         return size, reading, None
     return size, reading, dead_rows(task, context, metrics)
 
@@ -543,7 +535,7 @@ def _splits(tasks: Sequence[FileScanTask], context: ScanContext, parallelism: in
     return splits
 
 
-MOST_PLANNED_FILES = 16
+MAX_PLANNED_FILES = 16
 """Each is a branch that rows pass; Java compiles no method of more than 8,000 bytes of code."""
 
 _KEY, _ROWS, _WORDS, _INDEX = "__nevermore_key", "__nevermore_rows", "__nevermore_words", "__nevermore_index"
@@ -566,38 +558,33 @@ _CHUNKS_SHIFT = 20
 
 def alike_in_size(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
     """The files that their size tells apart, and the others; neither is empty."""
-    ordered = sorted(files, key=lambda file: file.size_bytes)
-    groups = [list(group) for _, group in groupby(ordered, key=lambda file: file.size_bytes)]
-    apart = [g[0] for g in groups if len(g) == 1]
-    return [some for some in (apart, [file for g in groups if len(g) > 1 for file in g]) if some]
+    sizes = Counter(file.size_bytes for file in files)
+    apart = [file for file in files if sizes[file.size_bytes] == 1]
+    return [some for some in (apart, [file for file in files if sizes[file.size_bytes] > 1]) if some]
 
 
-def living(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -> DataFrame:
-    """The rows that no bit marks.
+def drop_dead_rows(rows: DataFrame, files: Sequence[NativeFile], limits: NativeLimits) -> DataFrame:
+    """Drop the rows that a bit marks as dead.
 
-    Args:
-        rows: of Spark's own reader, dead ones too.
-        files: theirs, all with dead rows; either no two of one size, or each of the size of another.
-        limits: how many bits are part of the plan.
+    All files have dead rows. Either no two have one size, or each has the size of another.
     """
     sizes = {file.size_bytes for file in files}
     if len(sizes) < len(files):
-        return _living_by_path(rows, files)
-    if len(files) <= MOST_PLANNED_FILES and sum(8 * _num_words(file) for file in files) <= limits.plan_bytes:
-        return _living_by_place(rows, files)
-    return _living_by_size(rows, files)
+        return _drop_by_path(rows, files)
+    if len(files) <= MAX_PLANNED_FILES and sum(file.dead.num_rows // 8 for file in files) <= limits.plan_bytes:
+        return _drop_by_place(rows, files)
+    return _drop_by_size(rows, files)
 
 
-def _living_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+def _drop_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     """In SQL's text, here and below: classic sessions ask Java once per Column they make."""
     parts: list[npt.NDArray[np.int64]] = []
     branches = []
     first = 0
     for file in files:
-        dead = cast(DeadRows, file.dead)
-        is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {dead.num_rows}L"
+        is_of_file = f"_metadata.file_size = {file.size_bytes}L and _metadata.row_index < {file.dead.num_rows}L"
         branches.append(f"when {is_of_file} then {first}L")
-        parts.append(dead.all_words)
+        parts.append(file.dead.all_words)
         first += len(parts[-1])
     bits = pa.table({_WORDS: pa.array([np.concatenate(parts)], _WORD_LIST)})
     place = f"case {' '.join(branches)} else {_NO_PLACE} end as {_KEY}"
@@ -606,22 +593,22 @@ def _living_by_place(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     return asked.where(_KEEP_BY_PLACE).drop(_KEY, _INDEX, _WORDS)
 
 
-def _living_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+def _drop_by_size(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     key = f"shiftleft(_metadata.file_size, {_CHUNKS_SHIFT}) | shiftright(_metadata.row_index, {CHUNK_SHIFT})"
-    keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(_num_chunks(file), dtype=np.int64) for file in files]
-    return _living_by_chunk(rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
+    keys = [(file.size_bytes << _CHUNKS_SHIFT) | np.arange(file.dead.num_chunks, dtype=np.int64) for file in files]
+    return _drop_by_chunk(rows, key, pa.array(np.concatenate(keys), pa.int64()), files)
 
 
-def _living_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
+def _drop_by_path(rows: DataFrame, files: Sequence[NativeFile]) -> DataFrame:
     """Spark spells local paths in two ways, so that both are known; whatever else it did would fail the query."""
     spelled = {_plain(unquote(path)): path for path in rows.inputFiles()}
     twice = [(file, spelling) for file in files for spelling in _spellings(spelled[_plain(file.path)])]
-    keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(_num_chunks(file))]
+    keys = [f"{spelling}#{chunk}" for file, spelling in twice for chunk in range(file.dead.num_chunks)]
     key = f"concat_ws('#', _metadata.file_path, shiftright(_metadata.row_index, {CHUNK_SHIFT}))"
-    return _living_by_chunk(rows, key, pa.array(keys), [file for file, _ in twice])
+    return _drop_by_chunk(rows, key, pa.array(keys), [file for file, _ in twice])
 
 
-def _living_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
+def _drop_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[NativeFile]) -> DataFrame:
     bits = pa.concat_tables([_bits(file) for file in files]).add_column(0, pa.field(_KEY, keys.type), keys)
     known = rows.sparkSession.createDataFrame(bits).hint("broadcast")
     placed = rows.selectExpr("*", f"{key} as {_KEY}", f"_metadata.row_index as {_INDEX}")
@@ -630,8 +617,7 @@ def _living_by_chunk(rows: DataFrame, key: str, keys: pa.Array, files: Sequence[
 
 def _bits(file: NativeFile) -> pa.Table:
     """A row per chunk of the file: how many rows it has, and the words if one of them is dead."""
-    dead = cast(DeadRows, file.dead)
-    num_chunks = _num_chunks(file)
+    dead, num_chunks = file.dead, file.dead.num_chunks
     rows = np.full(num_chunks, CHUNK_ROWS, dtype=np.int32)
     if num_chunks:
         rows[-1] = dead.num_rows - (num_chunks - 1) * CHUNK_ROWS
@@ -642,14 +628,6 @@ def _bits(file: NativeFile) -> pa.Table:
         pa.array(offsets), pa.array(dead.words.reshape(-1)), type=_WORD_LIST, mask=pa.array(is_whole)
     )
     return pa.table([pa.array(rows), words], schema=_BITS)
-
-
-def _num_chunks(file: NativeFile) -> int:
-    return 0 if file.dead is None else -(-file.dead.num_rows // CHUNK_ROWS)
-
-
-def _num_words(file: NativeFile) -> int:
-    return 0 if file.dead is None else -(-file.dead.num_rows // 64)
 
 
 def _spellings(path: str) -> tuple[str, ...]:
@@ -663,7 +641,7 @@ def _plain(path: str) -> str:
     return re.sub(r"/+", "/", re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:", "", path))
 
 
-MOST_READINGS = 16
+MAX_READINGS = 16
 """Ways of reading files, each of them a scan in Spark's plan; a table that needs more is read by the python reader."""
 
 _READ_OPTIONS = {
@@ -687,23 +665,18 @@ def native_dataframe(
 ) -> DataFrame:
     """The rows of `files` without the dead ones.
 
-    Args:
-        spark: a session; reading by field id is switched on in it if names do not tell columns.
-        files: what `inspect_files` found.
-        context: of the scan.
-        schema: of the result.
-        limits: how many bits are part of the plan.
+    Reading by field id is switched on in the session if the names of some file do not identify its columns.
     """
     readings = readings_of(files)
-    if not all(reading.by_name for reading in readings):
+    if any(reading.find_by is not FindBy.NAME for reading in readings):
         spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     frames = []
     for reading in readings:
         alike = [file for file in files if file.reading == reading]
-        whole = [file for file in alike if file.dead is None or file.dead.num_dead == 0]
-        touched = [file for file in alike if file.dead is not None and file.dead.num_dead]
+        whole = [file for file in alike if not file.dead.num_dead]
+        touched = [file for file in alike if file.dead.num_dead]
         parts = [_read(spark, whole, reading, context)] if whole else []
-        parts += [living(_read(spark, some, reading, context), some, limits) for some in alike_in_size(touched)]
+        parts += [drop_dead_rows(_read(spark, some, reading, context), some, limits) for some in alike_in_size(touched)]
         frames += [_in_table_terms(part, reading, context, schema) for part in parts]
     if not frames:
         return spark.createDataFrame([], schema)
@@ -719,10 +692,10 @@ def _read(spark: SparkSession, files: Sequence[NativeFile], reading: FileReading
     """The columns that the files have, dead rows too."""
     absent = {field_id for field_id, _ in reading.constants}
     columns = [column for column in context.projection.fields if column.field_id not in absent]
-    if reading.by_name:
+    if reading.find_by is FindBy.NAME:
         schema = st.StructType([st.StructField(c.name, spark_type(c.type, c.name), True) for c in columns])
     else:
-        schema = st.StructType([_with_id(column, hides_name=reading.hides_names) for column in columns])
+        schema = st.StructType([_with_id(column, hides_name=reading.find_by is FindBy.HIDDEN_ID) for column in columns])
     paths = [_GLOB.sub(r"\\\g<0>", file.path) for file in files]
     frame = spark.read.schema(schema).options(**_READ_OPTIONS).parquet(*paths)
     if (listed := _num_listed(frame)) != len(set(paths)):
@@ -737,7 +710,7 @@ def _num_listed(frame: DataFrame) -> int:
 
 def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext, schema: st.StructType) -> DataFrame:
     """The columns of the result by name, type and place, what the files lack among them."""
-    if reading.by_name and not reading.constants:
+    if reading.find_by is FindBy.NAME and not reading.constants:
         return rows
     constants = dict(reading.constants)
     columns = []  # field ids in their metadata would end up in files that the user writes
@@ -745,7 +718,7 @@ def _in_table_terms(rows: DataFrame, reading: FileReading, context: ScanContext,
         if column.field_id in constants:
             value = f.lit(constants[column.field_id].as_py())
         else:
-            value = f.col(quoted_name(_hidden(column) if reading.hides_names else column.name))
+            value = f.col(quoted_name(_hidden(column) if reading.find_by is FindBy.HIDDEN_ID else column.name))
         columns.append(value.cast(wanted.dataType).alias(wanted.name, metadata={}))
     return rows.select(*columns)
 

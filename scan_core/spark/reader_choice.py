@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
 
@@ -53,9 +55,9 @@ class ReaderChoice:
 
 CROSSING_COST, NATIVE_COST, PYTHON_START = 300.0, 60.0, 150e6
 """Nanoseconds to hand a row from Python to the JVM, to read one in the JVM, and to begin reading in Python."""
-MOST_LISTED = 10
+MAX_LISTED = 10
 """Keys that Spark hands to Parquet as a list (`spark.sql.parquet.pushdown.inFilterThreshold`)."""
-MOST_RANGES = 4
+MAX_RANGES = 4
 _LEAST_GAP = 1 / 16
 """Of all between the least and the greatest key: a smaller gap excludes too little to be asked for in every row."""
 _SCATTERED = 1.5
@@ -123,11 +125,7 @@ def may_cover(
 def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa.Table) -> DataFrame:
     """Rows where the keys lie, as conditions that Spark's own reader prunes row groups by; none that would prune nothing.
 
-    Args:
-        frame: the rows of `scan`.
-        scan: with its prefilters.
-        columns: of `frame`.
-        keys: their values, one column each.
+    `frame` has the rows of `scan`, which has prefilters; `keys` are the values of its columns, one column each.
     """
     for name, column in zip(columns, keys.columns, strict=True):
         if not isinstance(frame.schema[name].dataType, st.IntegralType | st.DateType | st.StringType):
@@ -138,12 +136,8 @@ def within_keys(frame: DataFrame, scan: "Scan", columns: Sequence[str], keys: pa
         value = frame[quoted_name(name)]
         if len(ranges) > 1 and all(low == high for low, high in ranges):
             frame = frame.filter(value.isin([low for low, _ in ranges]))
-            continue
-        conditions = [(value >= f.lit(low)) & (value <= f.lit(high)) for low, high in ranges]
-        either: Column = conditions[0]
-        for condition in conditions[1:]:
-            either = either | condition
-        frame = frame.filter(either)
+        else:
+            frame = frame.filter(reduce(or_, (value.between(f.lit(low), f.lit(high)) for low, high in ranges)))
     return frame
 
 
@@ -153,9 +147,13 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
     if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
         return []
     found = pc.unique(column).drop_null()
-    if not len(found) or (pa.types.is_date(kind) and not _are_in_python(found)):
+    if not len(found):
         return []
-    if len(found) <= MOST_LISTED:
+    if pa.types.is_date(kind):  # those of Arrow and Spark go beyond the years 1 to 9999, Python's do not
+        days = pc.min_max(found.cast(pa.date32()).cast(pa.int32()))
+        if days["min"].as_py() < _FIRST_DAY or days["max"].as_py() > _LAST_DAY:
+            return []
+    if len(found) <= MAX_LISTED:
         return [(value, value) for value in sorted(found.to_pylist())]
     ends = pc.min_max(found)
     low, high = ends["min"].as_py(), ends["max"].as_py()
@@ -163,16 +161,10 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[Any, Any]]:
         return [(low, high)]
     values = np.sort(found.to_numpy(zero_copy_only=False))
     gaps = np.diff(values.astype(np.float64))
-    widest = np.argsort(gaps)[-(MOST_RANGES - 1) :]
+    widest = np.argsort(gaps)[-(MAX_RANGES - 1) :]
     cuts = np.sort(widest[gaps[widest] > _LEAST_GAP * (float(high) - float(low))])
     firsts, lasts = [0, *(cuts + 1).tolist()], [*cuts.tolist(), len(values) - 1]
     return [(int(values[a]), int(values[b])) for a, b in zip(firsts, lasts, strict=True)]
-
-
-def _are_in_python(dates: pa.Array) -> bool:
-    """Whether Python has all these dates: those of Arrow and Spark go beyond the years 1 to 9999."""
-    ends = pc.min_max(dates.cast(pa.date32()).cast(pa.int32()))
-    return bool(ends["min"].as_py() >= _FIRST_DAY and ends["max"].as_py() <= _LAST_DAY)
 
 
 def _all_within(scan: "Scan", name: str, ranges: Sequence[tuple[Any, Any]]) -> bool:
@@ -236,15 +228,16 @@ def require_scan(scan: object, *, what: str = "dataframe") -> None:
     """
     from scan_core.scan import Scan, Table
 
-    if isinstance(scan, Scan):
-        return
-    if isinstance(scan, Table):
-        raise OptionError(f"{what} takes a scan, not a table: table.scan() reads all of it")
-    if isinstance(scan, str):
-        raise OptionError(
-            f"{what} takes a scan, not text: scan_core.open_table({scan!r}).scan() reads a table by its path"
-        )
-    raise OptionError(f"{what} takes a scan, not {_named(scan)}: scan_core.open_table(...).scan()")
+    match scan:
+        case Scan():
+            return
+        case Table():
+            hint = "not a table: table.scan() reads all of it"
+        case str():
+            hint = f"not text: scan_core.open_table({scan!r}).scan() reads a table by its path"
+        case _:
+            hint = f"not {_named(scan)}: scan_core.open_table(...).scan()"
+    raise OptionError(f"{what} takes a scan, {hint}")
 
 
 def require_side(side: object, name: str) -> None:

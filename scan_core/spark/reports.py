@@ -38,12 +38,11 @@ class TaskReports:
 
     def write_plan(self, metrics: ScanMetrics, num_splits: int) -> None:
         """Report what planning read and pruned; the last plan stands."""
-        self._write(_PLAN_FILE, {"num_splits": num_splits, "metrics": metrics.as_dict()})
+        self._write(_PLAN_FILE, num_splits, metrics)
 
     def write_task(self, stage_id: int, split_index: int, metrics: ScanMetrics, num_splits: int = 0) -> None:
-        """Report one split, of so many, as read by one stage, replacing the report of an earlier attempt."""
-        document = {"num_splits": num_splits, "metrics": metrics.as_dict()}
-        self._write(f"stage-{stage_id:06}-split-{split_index:06}.json", document)
+        """Report one of `num_splits` splits as read by one stage, replacing the report of an earlier attempt."""
+        self._write(f"stage-{stage_id:06}-split-{split_index:06}.json", num_splits, metrics)
 
     @property
     def num_splits(self) -> int:
@@ -62,20 +61,16 @@ class TaskReports:
 
     def of_stage(self, stage_id: int) -> ScanMetrics:
         """The plan's counts plus those of every split that this stage read."""
-        return self._total(self._reports(stage_id))
+        return self.total(stage_id)
 
     def of_last_stage(self) -> ScanMetrics:
         """What the newest read of the relation did; the plan alone if no task has reported."""
-        stages = self.stage_ids
-        return self.of_stage(stages[-1]) if stages else self._plan_metrics()
+        return self.total(max(self.stage_ids, default=-1))
 
-    def total(self) -> ScanMetrics:
-        """The plan's counts once, plus those of every read so far: a self-join reads twice."""
-        return self._total(self._reports())
-
-    def _total(self, reports: Mapping[str, Mapping[str, Any]]) -> ScanMetrics:
-        total = self._plan_metrics()
-        for report in reports.values():
+    def total(self, stage_id: int | None = None) -> ScanMetrics:
+        """The plan's counts once, plus those of every read so far, or of one stage: a self-join reads twice."""
+        total = ScanMetrics(**self._plan().get("metrics", {}))
+        for report in self._reports(stage_id).values():
             total.add(ScanMetrics(**report["metrics"]))
         return total
 
@@ -83,20 +78,17 @@ class TaskReports:
         """The reports by file, fetched from other hosts if some may be missing."""
         pattern = REPORT_PATTERN if stage_id is None else f"stage-{stage_id:06}-split-*.json"
         found = reports_here(self.directory, pattern)
-        if self.fetch is not None and (not found or _num_missing(reports_here(self.directory))):
+        if self.fetch is not None and (not found or _num_missing(_parsed(reports_here(self.directory)))):
             self.fetch(self.directory)
             found = reports_here(self.directory, pattern)
-        return {name: json.loads(text) for name, text in found.items()}
-
-    def _plan_metrics(self) -> ScanMetrics:
-        return ScanMetrics(**self._plan().get("metrics", {}))
+        return _parsed(found)
 
     def _plan(self) -> dict[str, Any]:
         found = reports_here(self.directory, _PLAN_FILE)
         return dict(json.loads(found[_PLAN_FILE])) if found else {}
 
-    def _write(self, name: str, document: Mapping[str, object]) -> None:
-        write_report(self.directory, name, json.dumps(document))
+    def _write(self, name: str, num_splits: int, metrics: ScanMetrics) -> None:
+        write_report(self.directory, name, json.dumps({"num_splits": num_splits, "metrics": metrics.as_dict()}))
 
 
 def reports_here(directory: Path, pattern: str = REPORT_PATTERN) -> dict[str, str]:
@@ -125,20 +117,19 @@ def write_report(directory: Path, name: str, text: str) -> None:
         file.write(text.encode())
 
 
-def _num_missing(reports: Mapping[str, str | Mapping[str, Any]]) -> int:
+def _parsed(reports: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    return {name: json.loads(text) for name, text in reports.items()}
+
+
+def _num_missing(reports: Mapping[str, Mapping[str, Any]]) -> int:
     found: dict[int, list[int]] = {}
     for name, report in reports.items():
-        document = json.loads(report) if isinstance(report, str) else report
-        found.setdefault(_stage_id(name), []).append(int(document["num_splits"]))
+        found.setdefault(_stage_id(name), []).append(int(report["num_splits"]))
     return sum(max(0, max(numbers) - len(numbers)) for numbers in found.values())
 
 
 def _stage_id(name: str) -> int:
     return int(name.split("-")[1])
-
-
-_TASKS_PER_SLOT = 2
-"""The first wave fills every slot of every executor."""
 
 
 def fetching(spark: SparkSession, parallelism: int) -> Callable[[Path], None] | None:
@@ -149,7 +140,7 @@ def fetching(spark: SparkSession, parallelism: int) -> Callable[[Path], None] | 
 
 
 def _fetch(spark: SparkSession, parallelism: int, folder: Path) -> None:
-    number = _TASKS_PER_SLOT * parallelism
+    number = 2 * parallelism  # the first wave fills every slot of every executor
     rows = spark.range(0, number, 1, number).mapInArrow(partial(_reports_here, str(folder)), "name string, text string")
     found = rows.distinct().toArrow()
     for name, text in zip(found["name"].to_pylist(), found["text"].to_pylist(), strict=True):

@@ -34,7 +34,10 @@ def require_java() -> Path:
     Raises:
         MissingRuntimeError: none is found, it does not start, or it is too old.
     """
-    java = _find_java()
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    if java is None:
+        raise MissingRuntimeError(f"no Java found; {_HINT}")
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - JAVA_HOME and PATH are the user's
     except (OSError, subprocess.SubprocessError) as error:
@@ -45,17 +48,7 @@ def require_java() -> Path:
     major = int(version[2] or 0) if version[1] == "1" else int(version[1])
     if major < MINIMUM_JAVA:
         raise MissingRuntimeError(f"{java} is Java {major}; {_HINT}")
-    return java
-
-
-def _find_java() -> Path:
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        return Path(home) / "bin" / "java"
-    found = shutil.which("java")
-    if found is None:
-        raise MissingRuntimeError(f"no Java found; {_HINT}")
-    return Path(found)
+    return Path(java)
 
 
 ARROW_BATCH_ROWS = 100_000
@@ -124,7 +117,9 @@ def spark_session(
         require_java()
         _choose_python(master, settings)
         builder = SparkSession.builder.appName(app_name).master(master)
-        settings = _merged(_session_config(master), settings)
+        ours = _session_config(master)
+        java_options = " ".join(s[_JAVA_OPTIONS] for s in (ours, settings) if _JAVA_OPTIONS in s)
+        settings = ours | settings | {_JAVA_OPTIONS: java_options}
     else:
         builder = SparkSession.builder.remote(remote)
         settings = _QUERY_SETTINGS | settings
@@ -135,7 +130,9 @@ def spark_session(
         if is_first:
             _log.info("starting Spark at %s, which takes some seconds", remote or master)
         session = builder.getOrCreate()
-        if is_first and remote is None and _has_executors(master):
+        has_executors = master != "local" and not master.startswith("local[")
+        if is_first and remote is None and has_executors:
+            # a driver that just ends is one whose tasks its executors take for lost and start again
             atexit.register(_stop, session)
         ship(session, py_files)
         register(session)
@@ -165,11 +162,6 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def _has_executors(master: str) -> bool:
-    """Whether tasks run in processes of their own, which a driver that just ends takes for lost and starts again."""
-    return master != "local" and not master.startswith("local[")
-
-
 def _stop(session: SparkSession) -> None:
     with suppress(Py4JError, PySparkException, OSError):  # the JVM may be gone
         session.stop()
@@ -195,9 +187,11 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _session_config(master: str) -> dict[str, str]:
+    log_config = temporary_folder() / "log4j2.properties"  # Spark warns a dozen times before its own settings apply
+    log_config.write_text(_LOG4J2)
     settings = {
         **_QUERY_SETTINGS,
-        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={_quiet_log_config().as_uri()}",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={log_config.as_uri()}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.python.worker.reuse": "true",
         "spark.ui.enabled": "false",
@@ -215,20 +209,6 @@ def _session_config(master: str) -> dict[str, str]:
     if cluster and int(cluster[1]) < DEFAULT_EXECUTOR_MIB:
         settings["spark.executor.memory"] = f"{cluster[1]}m"
     return settings
-
-
-def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    merged = {**ours, **theirs}
-    if _JAVA_OPTIONS in theirs:
-        merged[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {theirs[_JAVA_OPTIONS]}"
-    return merged
-
-
-def _quiet_log_config() -> Path:
-    """Spark greets with a dozen warnings before any setting of its own can silence them."""
-    path = temporary_folder() / "log4j2.properties"
-    path.write_text(_LOG4J2)
-    return path
 
 
 def _let_workers_import_scan_core() -> None:

@@ -229,7 +229,7 @@ class NevermoreDataSource(DataSource):  # type: ignore[misc] # pyspark is not ty
         """A reader of the columns of `schema`. Spark asks once per load: every use of a DataFrame reads one snapshot."""
         keep_archives_of_spark()  # here Spark plans, in a worker that it may use again
         with _without_traceback():
-            return NevermoreReader(SourceOptions.parse(self.options), schema)
+            return NevermoreReader.plan(SourceOptions.parse(self.options), schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,41 +241,43 @@ class SplitPartition(InputPartition):  # type: ignore[misc]
     split: bytes
 
 
+@dataclass(eq=False)
 class NevermoreReader(DataSourceReader):  # type: ignore[misc]
-    """Plans on the driver (when made), reads in tasks (`read`).
+    """Planned on the driver, reads in tasks; Spark pickles it once for all of its tasks, with what splits share."""
 
-    Spark pickles a reader once for all of its tasks: what splits share travels with it.
-    """
+    declared: st.StructType
+    metrics_dir: Path | None
+    shared: bytes
+    splits: list[InputPartition]
 
-    def __init__(self, options: SourceOptions, schema: st.StructType) -> None:
-        """Args: what to read, and the schema Spark was told: its names choose the columns."""
-        self._schema = schema
-        self._metrics_dir = options.metrics_dir
+    @classmethod
+    def plan(cls, options: SourceOptions, schema: st.StructType) -> "NevermoreReader":
+        """Plan a scan of the columns that the schema which Spark was given names."""
         scan = options.scan().select(*schema.names)
         _require_same_types(spark_schema(scan.schema), schema)
         plan = scan.plan()
         split_bytes = fair_split_bytes(plan.total_bytes, options.parallelism, plan.context.options.split_bytes)
         splits = tuple(share_row_groups(plan.splits(split_bytes), split_bytes))
-        if self._metrics_dir is not None:
-            TaskReports(self._metrics_dir).write_plan(plan.metrics, len(splits))
+        if options.metrics_dir is not None:
+            TaskReports(options.metrics_dir).write_plan(plan.metrics, len(splits))
         packed = pack_splits(splits)
-        self._shared = packed.shared
-        self._partitions = [SplitPartition(index, len(splits), split) for index, split in enumerate(packed.splits)]
+        parts = [SplitPartition(index, len(splits), split) for index, split in enumerate(packed.splits)]
+        return cls(schema, options.metrics_dir, packed.shared, parts)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_partitions": []}
+        return {**self.__dict__, "splits": []}
 
     def partitions(self) -> list[InputPartition]:
         """One partition per split."""
-        return list(self._partitions)
+        return list(self.splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split, conformed to the declared schema."""
         if not isinstance(partition, SplitPartition):
             return  # Spark makes one empty partition of an empty list
         keep_archives_of_spark()
-        target = arrow_schema_of(self._schema)
-        split = unpack_split(self._shared, partition.split)
+        target = arrow_schema_of(self.declared)
+        split = unpack_split(self.shared, partition.split)
         split = replace(split, context=with_shared_indexes(split.context))
         metrics = ScanMetrics(fallbacks=is_missed(split.context.options))
         try:
@@ -284,11 +286,10 @@ class NevermoreReader(DataSourceReader):  # type: ignore[misc]
                     yield conform(batch, target)
         finally:
             task = TaskContext.get()
-            if self._metrics_dir is not None and task is not None:
+            if self.metrics_dir is not None and task is not None:
+                reports = TaskReports(self.metrics_dir)
                 try:
-                    TaskReports(self._metrics_dir).write_task(
-                        task.stageId(), partition.index, metrics, partition.num_splits
-                    )
+                    reports.write_task(task.stageId(), partition.index, metrics, partition.num_splits)
                 except UnsafeFileError as error:  # whoever makes that folder first on this host must not stop the query
                     _log.warning("the report of a task is missing: %s", error)
 

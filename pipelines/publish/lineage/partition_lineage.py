@@ -73,11 +73,13 @@ class Anchor:
 def of_changed_rows(
     shape: SelectShape, alias: str, table: exp.Table, expressions: Expressions, *, final: bool
 ) -> Reach:
-    """What rows of `table` that changed are part of, told by expressions of its columns."""
+    """The slices that changed rows of `table` belong to, which are values of expressions of its columns."""
     select = exp.Select(distinct=exp.Distinct()).from_(
         exp.alias_(exp.to_table(f"{table.name}{OF_CHANGED}"), alias, table=True), copy=False
     )
     select = select.select(*_named(expressions), copy=False)
+    # a changed row that fails such a condition takes part in nothing, before or after; a parameter has another value in
+    # the run that made the other partitions
     for condition in shape.conditions_of(alias):
         if owner(condition) == alias and is_row_wise(condition) and condition.find(exp.Placeholder) is None:
             select = select.where(condition.copy(), copy=False)
@@ -147,9 +149,9 @@ def reaches(tree: exp.Query, partition: str, partition_type: str = "DATE") -> tu
     else:
         wanted = _Wanted((column,))
     found = tuple(_Tracer(partition_type).of_query(tree, wanted))
-    # one at least for each place: a change that no reach tells of would be lost
-    named, told = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
-    missed = sorted(table for table, count in named.items() if told[table] < count)
+    # one at least for each place: a change that no reach covers would be lost
+    named, reached = (Counter(each) for each in ((t.name for t in tree.find_all(exp.Table)), (r.table for r in found)))
+    missed = sorted(table for table, count in named.items() if reached[table] < count)
     return (
         *found,
         *(Reach(table, None, reason="a place where the SQL names it is not understood") for table in missed),
@@ -164,6 +166,7 @@ class _Tracer:
 
     def of_query(self, query: exp.Expression, wanted: _Wanted) -> Iterator[Reach]:
         if isinstance(query, exp.Subquery):
+            # a limit makes each row depend on all; columns of the alias rename those that expressions were traced by
             limited = any(query.args.get(part) for part in ("limit", "offset", "sample", "pivots"))
             columns = query.args.get("alias") is not None and query.args["alias"].columns
             yield from self.of_query(query.this, wanted.without("a limit") if limited or columns else wanted)
@@ -178,6 +181,7 @@ class _Tracer:
         outputs = [select.alias_or_name.lower() for select in query.selects]
         if query.args.get("limit") or query.args.get("offset"):
             wanted = wanted.without("a limit")
+        # sides are matched by place here
         if query.args.get("by_name") or query.args.get("on"):
             wanted = wanted.without("a union by name")
         left, right = query.left.unnest(), query.right.unnest()
@@ -190,6 +194,7 @@ class _Tracer:
                 named = {n: s.alias_or_name for n, s in zip(outputs, side.unnest().selects, strict=True)}
                 used = {c.name.lower() for e in wanted.expressions for c in e.find_all(exp.Column)}
                 typed = dict(zip(outputs, zip(*kinds, strict=True), strict=True))
+                # Spark casts both sides to one type: a key in the type of one side may be another partition of the result
                 if any(not _same_type(*typed[name]) for name in used if name in typed):
                     inner = wanted.without("the sides of a union have other types")
                 else:
@@ -224,6 +229,7 @@ class _Tracer:
             yield from self._of_subquery(shape, subquery, anchors, reason)
 
     def _of_source(self, shape: SelectShape, alias: str, anchors: Sequence[Anchor], reason: str) -> Iterator[Reach]:
+        # a source that is an anchor itself tells its slices from its own rows, without any join
         for anchor in sorted(anchors, key=lambda a: a.source != alias):
             found = list(self._from_anchor(shape, alias, anchor))
             if found and all(reach.values is not None for reach in found):
@@ -236,6 +242,8 @@ class _Tracer:
         if alias == anchor.source:
             yield from self._within(shape, alias, _Wanted(anchor.expressions, anchor.final))
             return
+        # an equality with the anchor's expression itself: the value of this source is the slice, the anchor need not be read.
+        # Of one type, as values that are equal after a cast may be different partitions
         if len(anchor.expressions) == 1:
             for a, b, (ours, theirs) in shape.links():
                 if (
@@ -253,7 +261,7 @@ class _Tracer:
             yield reach if reach.final else through(shape, path, anchor, reach)
 
     def _within(self, shape: SelectShape, alias: str, wanted: _Wanted) -> Iterator[Reach]:
-        """Down into a source, whose slices are told by expressions of its own columns."""
+        """Down into a source, whose slices are values of expressions of its own columns."""
         node = shape.sources[alias].node
         if isinstance(node, exp.Table):
             if wanted.expressions is None:
@@ -300,6 +308,7 @@ class _Tracer:
             link = [(inside[1], outside[1])]
             at_anchor = outside[0] == anchor.source
             on = [] if at_anchor else path_between(shape, outside[0], anchor.source, without=anchor.apart)
+            # where the outer source is NULL, only a plain column of it is sure to be NULL and to match no inner row
             if on is None or (outside[0] in shape.nullable and not is_plain(outside[1])):
                 continue
             for alias in inner.sources:
@@ -314,6 +323,7 @@ class _Tracer:
         for alias in shape.sources:
             conditions = shape.conditions_of(alias)
             bound = next((e for e in bound_by_parameters(conditions, self._partition_type) if owner(e) == alias), None)
+            # a row of an optional source that is bound elsewhere still decides whether NULLs take its place
             if bound is not None and alias not in shape.nullable:
                 yield Anchor(alias, (bound,), final=True)
 
@@ -339,7 +349,7 @@ def _same_type(left: exp.DataType | None, right: exp.DataType | None) -> bool:
     return left is not None and right is not None and left == right and not left.is_type("unknown")
 
 
-MOST_RANGES = 20
+MAX_RANGES = 20
 """Beyond so many stretches of time, or values, one that covers them all is quicker to judge."""
 _ZONE_MARGIN = timedelta(days=1)
 """No time zone is further from UTC, whatever its rules were at the time."""
@@ -370,16 +380,13 @@ class ScanCondition:
 def scan_condition(
     expression: exp.Expression, schema: Schema, partition: PublishedPartition, values: Collection[Any]
 ) -> ScanCondition | None:
-    """The condition on rows of a table whose partition is told by `expression`, for some partitions.
+    """The condition on rows of a table that belong to some partitions of the result, by values of the partition field.
 
-    Args:
-        expression: over columns of the table alone; its value is that of the partition column.
-        schema: of the table.
-        partition: how the result is partitioned.
-        values: of the Iceberg partition field.
+    The expression is over columns of the table alone, and its value is that of the partition column.
     """
     column = expression.find(exp.Column)
     field = None if column is None else _field(schema, column)
+    # rows of the partition of NULL may come from any value for which the expression fails to be one, so nothing limits them
     if field is None or not isinstance(field.type, PrimitiveType) or None in values or not values:
         return None
     name = "`" + field.name.replace("`", "``") + "`"
@@ -394,11 +401,10 @@ def scan_condition(
         widened = _before(expression, period)
         if widened is None:
             return None
-        text = _range(name, field.type.name, widened)
-        if text is None:
+        if (text := _range(name, field.type.name, widened)) is None:
             return None
         found.append(text)
-    is_column = isinstance(expression, exp.Column) and len(periods) <= MOST_RANGES
+    is_column = isinstance(expression, exp.Column) and len(periods) <= MAX_RANGES
     exact = is_column or (is_day and partition.transform == "identity" and len(values) == 1)
     return ScanCondition(found[0] if len(found) == 1 else " or ".join(f"({text})" for text in found), exact)
 
@@ -409,7 +415,7 @@ def _field(schema: Schema, column: exp.Column) -> NestedField | None:
 
 
 def _few(periods: Sequence[Period]) -> Sequence[Period]:
-    return periods if len(periods) <= MOST_RANGES else [Period(periods[0].start, periods[-1].end)]
+    return periods if len(periods) <= MAX_RANGES else [Period(periods[0].start, periods[-1].end)]
 
 
 def _is_day_of_column(expression: exp.Expression) -> bool:
@@ -442,7 +448,7 @@ def _before(expression: exp.Expression, period: Period) -> Period | None:
             if unit not in _NEXT:
                 return None
             return _before(expression.this, Period(period.start, _ceiling(period.end, unit)))
-        case exp.AtTimeZone() | exp.FromTimeZone():
+        case exp.AtTimeZone() | exp.FromTimeZone():  # rules of zones change: a margin holds whatever they say
             return _before(expression.this, Period(period.start - _ZONE_MARGIN, period.end + _ZONE_MARGIN))
         case _:
             return None
@@ -481,12 +487,9 @@ def _range(name: str, kind: str, period: Period) -> str | None:
 
 
 def _of_values(name: str, kind: PrimitiveType, values: Collection[Any]) -> ScanCondition | None:
-    if len(values) > MOST_RANGES or kind.name not in {"int", "long", "string", "boolean"}:
+    if len(values) > MAX_RANGES or kind.name not in {"int", "long", "string", "boolean"}:
         return None
-    literals = []
-    for value in sorted(values):
-        literal = exp.convert(value) if not isinstance(value, str) else exp.Literal.string(value)
-        if isinstance(value, str) and "\\" in value:
-            return None
-        literals.append(literal.sql(dialect=DIALECT))
+    if any(isinstance(value, str) and "\\" in value for value in values):  # scans and Spark read it differently
+        return None
+    literals = [exp.convert(value).sql(dialect=DIALECT) for value in sorted(values)]
     return ScanCondition(f"{name} in ({', '.join(literals)})", is_exact=True)

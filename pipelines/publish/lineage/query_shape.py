@@ -52,7 +52,7 @@ class SelectShape:
         for source in self.sources.values():
             if source.kind in {"LEFT", "FULL"}:
                 found.add(source.alias)
-            if source.kind in {"RIGHT", "FULL"}:
+            if source.kind in {"RIGHT", "FULL"}:  # everything joined so far is the optional side
                 found.update(before)
             before.append(source.alias)
         return frozenset(found)
@@ -69,12 +69,17 @@ class SelectShape:
                 if a is None or b is None or a == b or not {a, b} <= self.sources.keys():
                     continue
                 if source.alias not in {a, b}:
+                    # the ON of an outer, semi or anti join says nothing of rows of earlier sources: it may be false for
+                    # rows that are kept
                     if source.kind == "INNER" and not {a, b} & self.nullable:
-                        yield from self._both(a, b, (left, right))
+                        yield a, b, (left, right)
+                        yield b, a, (right, left)
                     continue
                 mine, other = (left, right) if a == source.alias else (right, left)
                 before = b if a == source.alias else a
-                # rows on the kept side of an outer join are there without the other one; so are those of an anti join
+                # a row on the kept side of an outer join is in the result without a partner, so no equality binds it; so is
+                # the left row of an anti join. A row of the optional side, or of the right side of an anti join, has an
+                # effect through a partner alone.
                 if source.kind in {"INNER", "LEFT", "SEMI", "ANTI"}:
                     yield source.alias, before, (mine, other)
                 if source.kind in {"INNER", "RIGHT", "SEMI"}:
@@ -82,19 +87,18 @@ class SelectShape:
         where = self.select.args.get("where")
         for left, right in equalities(where.this if where else None):
             a, b = owner(left), owner(right)
+            # WHERE comes after the joins: where a source is NULL, it removes the joined row, not the row of another source
+            # that put NULL there, so links of optional sources are not used
             if a is not None and b is not None and a != b and {a, b} <= self.sources.keys() - self.nullable:
-                yield from self._both(a, b, (left, right))
-
-    @staticmethod
-    def _both(a: str, b: str, link: Link) -> Iterator[tuple[str, str, Link]]:
-        yield a, b, link
-        yield b, a, (link[1], link[0])
+                yield a, b, (left, right)
+                yield b, a, (right, left)
 
     def conditions_of(self, alias: str) -> list[exp.Expression]:
         """Conjuncts without which a row of this source takes part in nothing; other sources may occur in them."""
         source = self.sources[alias]
+        # the right side of a RIGHT or FULL join is kept where its own ON is false
         found = [] if source.kind in {None, "RIGHT", "FULL"} else conjuncts(source.condition)
-        if alias in self.nullable:
+        if alias in self.nullable:  # later conditions also see the NULLs in its place: a row that fails them takes part
             return found
         for other in self.sources.values():
             if other.alias != alias and other.kind == "INNER":
@@ -179,6 +183,7 @@ def path_between(shape: SelectShape, start: str, goal: str, *, without: str | No
         return None
     links: dict[str, dict[str, list[Link]]] = {}
     for a, b, (ours, theirs) in shape.links():
+        # where b is replaced by NULLs, only a plain column of it is sure to be NULL: `coalesce(b.x, 1)` would be equal to 1
         if b in shape.nullable and not is_plain(theirs):
             continue
         links.setdefault(a, {}).setdefault(b, []).append((ours, theirs))
@@ -205,13 +210,15 @@ def correlations(
 ) -> Iterator[tuple[str, exp.Expression, str, exp.Expression]]:
     """(source outside, its expression, source inside, its expression) of equalities that every inner row fulfils."""
     for alias in inner.sources:
-        if alias in inner.nullable:
+        if alias in inner.nullable:  # the sub-query has rows without it, which the equality does not bind
             continue
         for condition in inner.conditions_of(alias):
             for left, right in equalities(condition):
                 for ours, theirs in ((left, right), (right, left)):
                     if owner(ours) == alias and (outside := owner(theirs)) in outer.sources and outside:
                         yield outside, theirs, alias, ours
+    # `x in (select y ...)` ties y to x as an equality does, but only where it must be true (a conjunct of WHERE: not `not in`,
+    # not under `or`), and where y is a column of each row: an aggregate, a window, a group or a limit mixes rows first
     holder = query.parent if not isinstance(query.parent, exp.Subquery) else query.parent.parent
     where = outer.select.args.get("where")
     is_condition = isinstance(holder, exp.In) and where is not None and any(holder is c for c in conjuncts(where.this))
@@ -235,10 +242,13 @@ _TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ", "TIMESTA
 def why_not_sliced(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
     """Why slices of the result of a SELECT by these expressions are not made of slices of one source; None if they are."""
     owners = {owner(e) for e in expressions}
+    # otherwise a changed row could move rows that did not change to another partition
     if not all(is_row_wise(e) for e in expressions):
         return "the partition is computed from several rows, or by a function that is not repeatable"
+    # with `a.x + b.y` a change in either source moves rows, and neither alone tells where to
     if len(owners) != 1 or not owners <= shape.sources.keys():
         return "the partition does not come from columns of one table"
+    # a changed row of the optional side moves rows of the kept side from or to the partition of NULL
     if owners & shape.nullable:
         return "the partition comes from the optional side of an outer join"
     return _why_rows_mix(shape, expressions)
@@ -256,10 +266,12 @@ def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) ->
     keys = {owner(key): key for key in (merged.this.unnest(), merged.expressions[0].unnest())}
     if {*keys} != {*list(shape.sources)[:2]} or not all(is_plain(key) for key in keys.values()):
         return {}
+    # rows that a later RIGHT or FULL join keeps have neither key, and would be in the slice of NULL
     first, *others = [source for source in shape.sources.values() if source.join is not None]
     if first.kind != "FULL" or any(other.kind not in {"INNER", "LEFT", "SEMI", "ANTI"} for other in others):
         return {}
     left, right = keys.values()
+    # values of two types that are equal may still be written as two partitions
     if left.type is None or left.type.is_type("unknown") or left.type != right.type:
         return {}
     links = equalities(first.condition)
@@ -271,12 +283,16 @@ def full_join_keys(shape: SelectShape, expressions: Sequence[exp.Expression]) ->
 def _why_rows_mix(shape: SelectShape, expressions: Sequence[exp.Expression]) -> str | None:
     """Why rows of several slices make one row, or decide about one another."""
     select, group = shape.select, shape.select.args.get("group")
+    # one row more in any partition pushes another row out, perhaps of another partition
     if select.args.get("limit") or select.args.get("offset"):
         return "a limit chooses rows of all partitions"
-    if group is None and shape.aggregates:
+    if group is None and shape.aggregates:  # one row made of all rows
         return "an aggregate without group by takes the rows of all partitions"
+    # their subtotals are rows of partition NULL, or of none, made of the rows of all; a plain GROUP BY names the expressions
+    # of the partition, as SQL selects nothing but these and aggregates
     if group is not None and group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None:
         return "rollup, cube or grouping sets mix partitions"
+    # a row may decide about any row of its window: rank, running sum
     for window in shape.windows:
         if not all(_is_made_of(e, window.args.get("partition_by") or ()) for e in expressions):
             return "a window goes beyond the partition: add it to partition by"
@@ -293,6 +309,7 @@ def _is_made_of(expression: exp.Expression, keys: Sequence[exp.Expression]) -> b
 
 def bound_by_parameters(conditions: Sequence[exp.Expression], partition_type: str) -> Iterator[exp.Expression]:
     """Expressions of rows that parameters bind to the partition, directly or between its start and end."""
+    # one bound alone would leave out what a run for another partition needs, and tell a change of a later row as one of this
     starts, ends = [], []
     for condition in conditions:
         if not isinstance(condition, exp.EQ | exp.GTE | exp.LT | exp.LTE | exp.GT):

@@ -10,7 +10,7 @@ from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import TokenType
 
 from pipelines.publish.lineage.sql_functions import join_kind, why_not_understood
 from scan_core import PrimitiveType, Schema, Type
@@ -38,12 +38,10 @@ _TYPES = {
 def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
     """The query with every column named by its source and every star spelled out; None where that is in doubt.
 
-    Args:
-        sql: over tables of one-part names, the keys of `schemas`.
-        schemas: of those tables.
+    Its tables have names of one part, the keys of `schemas`.
     """
     shapes = {
-        table: {_renamed(f.name.lower(), "*", _STAR): _sql_type(f.type) for f in schema.fields}
+        table: {_STAR if f.name == "*" else f.name.lower(): _sql_type(f.type) for f in schema.fields}
         for table, schema in schemas.items()
     }
     if _STAR in sql or any(f.name.lower() == _STAR for schema in schemas.values() for f in schema.fields):
@@ -51,6 +49,7 @@ def qualified(sql: str, schemas: Mapping[str, Schema]) -> exp.Query | None:
     try:
         parsed = sqlglot.parse_one(sql, dialect=DIALECT)
         _rename(parsed, "*", _STAR)
+        # where a name may mean another column than sqlglot finds, the trace would follow the wrong column
         if _renames_columns(parsed) or _has_doubtful_names(parsed, sql) or _may_hide_sources(parsed, schemas):
             return None
         _name_expressions(parsed)
@@ -85,11 +84,8 @@ def _has_captured_columns(tree: exp.Expression, shapes: Mapping[str, Mapping[str
 
 def _rename(tree: exp.Expression, old: str, new: str) -> None:
     for identifier in tree.find_all(exp.Identifier):
-        identifier.set("this", _renamed(identifier.name, old, new))
-
-
-def _renamed(name: str, old: str, new: str) -> str:
-    return new if name == old else name
+        if identifier.name == old:
+            identifier.set("this", new)
 
 
 def _quote_names(tree: exp.Expression) -> None:
@@ -113,16 +109,14 @@ def _has_doubtful_names(tree: exp.Expression, sql: str) -> bool:
     Pipes become common table expressions, and NATURAL an alias. Of a semi or anti join with USING the column is that of
     the left side, and `*` puts the columns of USING first.
     """
-    tokens = sqlglot.tokenize(sql, dialect=DIALECT)
-    if any(t.token_type is TokenType.PIPE_GT or (t.text.upper() == "NATURAL" and not _is_quoted(t)) for t in tokens):
-        return True
+    quoted = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
+    for token in sqlglot.tokenize(sql, dialect=DIALECT):
+        is_natural = token.text.upper() == "NATURAL" and token.token_type not in quoted
+        if is_natural or token.token_type is TokenType.PIPE_GT:
+            return True
     joins = [join for join in tree.find_all(exp.Join) if join.args.get("using")]
     has_star = any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
     return bool(joins) and (has_star or any(join_kind(join) in {None, "SEMI", "ANTI"} for join in joins))
-
-
-def _is_quoted(token: Token) -> bool:
-    return token.token_type in {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
 
 
 def _may_hide_sources(tree: exp.Expression, schemas: Mapping[str, Schema]) -> bool:
@@ -227,9 +221,10 @@ def _owner_of(column: exp.Column, scope: Scope) -> exp.Expression | None:
 
 def inlined(tree: exp.Query) -> exp.Query | None:
     """The query with each reference to a common table expression replaced by it; None if one refers to itself."""
-    if any(node.args.get("recursive") for node in tree.find_all(exp.With)):
-        return None
-    if any(cte.args["alias"].columns for cte in tree.find_all(exp.CTE)):
+    # rows of a recursive one depend on rows of any earlier step; columns of its alias have other names than within
+    if any(node.args.get("recursive") for node in tree.find_all(exp.With)) or any(
+        cte.args["alias"].columns for cte in tree.find_all(exp.CTE)
+    ):
         return None
     found = _inlined(tree.copy(), {})
     return found if isinstance(found, exp.Query) else None
@@ -241,9 +236,8 @@ def _inlined(node: exp.Expression, known: Mapping[str, exp.Expression]) -> exp.E
         known = dict(known)
         for cte in clause.expressions:
             known[cte.alias.lower()] = _inlined(cte.this, known)
-        for name in ("with_", "with"):
-            if name in node.args:
-                node.set(name, None)
+        for name in node.args.keys() & {"with_", "with"}:
+            node.set(name, None)
     if isinstance(node, exp.Table) and not node.text("db") and node.name.lower() in known:
         alias = exp.TableAlias(this=exp.to_identifier(node.alias_or_name))
         return exp.Subquery(this=known[node.name.lower()].copy(), alias=alias)

@@ -16,60 +16,53 @@ _OPERATORS = frozenset((
     "Literal", "Mod", "Mul", "NEQ", "Neg", "Not", "Null", "NullSafeEQ", "Nullif", "Or", "Paren", "Placeholder",
     "RawString", "RegexpLike", "Star", "Struct", "Sub", "Tuple", "Var",
 ))  # fmt: skip
-"""What expressions are made of beside functions."""
+"""What expressions are made of, apart from functions."""
 _ROW_WISE = frozenset((
-    "Abs", "Acos", "Acosh", "AddMonths", "ArrayAppend", "ArrayCompact", "ArrayContains", "ArrayDistinct",
-    "ArrayExcept", "ArrayFilter", "ArrayInsert", "ArrayIntersect", "ArrayMax", "ArrayMin", "ArrayPosition",
-    "ArrayPrepend", "ArrayRemove", "ArraySize", "ArraySlice", "ArraySort", "ArrayToString", "ArraysZip", "Ascii",
-    "Asin", "Asinh", "AtTimeZone", "Atan", "Atan2", "Atanh", "BitLength", "BitwiseCount", "BitwiseLeftShift",
-    "BitwiseRightShift", "Cast", "Cbrt", "Ceil", "Chr", "Concat", "ConcatWs", "Contains", "ConvertTimezone", "Cos",
-    "Cosh", "Cot", "Csc", "Date", "DateAdd", "DateDiff", "DateFromParts", "DateFromUnixDate", "DateSub",
-    "DateTrunc", "Day", "DayOfMonth", "DayOfWeek", "DayOfYear", "Dayname", "Decode", "DecodeCase", "Degrees", "Elt",
-    "Encode", "EndsWith", "EqualNull", "Exp", "Extract", "Factorial", "Flatten", "Floor", "Format", "FromBase32",
-    "FromBase64", "FromJson", "FromTimeZone", "GenerateSeries", "Getbit", "Greatest", "Hex", "Hour", "Initcap",
-    "IsInf", "IsNan", "JSONExtract", "JSONExtractScalar", "JSONFormat", "JSONKeys", "LastDay", "Least", "Left",
-    "Length", "Levenshtein", "Ln", "Log", "Lower", "MD5", "MakeInterval", "Map", "MapContainsKey", "MapFromEntries",
-    "MapKeys", "Minute", "Month", "Monthname", "MonthsBetween", "Nanvl", "Negative", "NextDay", "Nvl2", "Overlay",
-    "Pad", "ParseUrl", "Pi", "Pow", "Quarter", "Radians", "RegexpCount", "RegexpExtract", "RegexpExtractAll",
-    "RegexpInstr", "RegexpReplace", "RegexpSplit", "RegexpSubstr", "Repeat", "Replace", "Reverse", "Right", "Rint",
-    "Round", "SHA", "SHA2", "SafeAdd", "SafeDivide", "SafeMultiply", "SafeSubtract", "Sec", "Second", "Sign", "Sin",
-    "Sinh", "Soundex", "Space", "Split", "SplitPart", "Sqrt", "StartsWith", "StrPosition", "StrToDate", "StrToMap",
-    "StrToTime", "StrToUnix", "Substring", "SubstringIndex", "Tan", "Tanh", "TimeToStr", "TimeToUnix",
-    "TimestampFromParts", "TimestampTrunc", "ToBase32", "ToBase64", "ToBinary", "ToChar", "ToNumber", "Transform",
-    "Translate", "Trim", "TryCast", "TsOrDsAdd", "TsOrDsDiff", "TsOrDsToDate", "TsOrDsToTimestamp", "Unhex",
-    "UnixDate", "UnixMicros", "UnixMillis", "UnixSeconds", "UnixToStr", "UnixToTime", "Upper", "VarMap", "Week",
-    "WeekOfYear", "WidthBucket", "Xor", "Year",
+    "Abs", "Acos", "Acosh", "AddMonths", "ArrayAppend", "ArrayCompact", "ArrayContains", "ArrayDistinct", "ArrayExcept",
+    "ArrayFilter", "ArrayInsert", "ArrayIntersect", "ArrayMax", "ArrayMin", "ArrayPosition", "ArrayPrepend",
+    "ArrayRemove", "ArraySize", "ArraySlice", "ArraySort", "ArrayToString", "ArraysZip", "Ascii", "Asin", "Asinh",
+    "AtTimeZone", "Atan", "Atan2", "Atanh", "BitLength", "BitwiseCount", "BitwiseLeftShift", "BitwiseRightShift",
+    "Cast", "Cbrt", "Ceil", "Chr", "Concat", "ConcatWs", "Contains", "ConvertTimezone", "Cos", "Cosh", "Cot", "Csc",
+    "Date", "DateAdd", "DateDiff", "DateFromParts", "DateFromUnixDate", "DateSub", "DateTrunc", "Day", "DayOfMonth",
+    "DayOfWeek", "DayOfYear", "Dayname", "Decode", "DecodeCase", "Degrees", "Elt", "Encode", "EndsWith", "EqualNull",
+    "Exp", "Extract", "Factorial", "Flatten", "Floor", "Format", "FromBase32", "FromBase64", "FromJson", "FromTimeZone",
+    "GenerateSeries", "Getbit", "Greatest", "Hex", "Hour", "Initcap", "IsInf", "IsNan", "JSONExtract",
+    "JSONExtractScalar", "JSONFormat", "JSONKeys", "LastDay", "Least", "Left", "Length", "Levenshtein", "Ln", "Log",
+    "Lower", "MD5", "MakeInterval", "Map", "MapContainsKey", "MapFromEntries", "MapKeys", "Minute", "Month",
+    "Monthname", "MonthsBetween", "Nanvl", "Negative", "NextDay", "Nvl2", "Overlay", "Pad", "ParseUrl", "Pi", "Pow",
+    "Quarter", "Radians", "RegexpCount", "RegexpExtract", "RegexpExtractAll", "RegexpInstr", "RegexpReplace",
+    "RegexpSplit", "RegexpSubstr", "Repeat", "Replace", "Reverse", "Right", "Rint", "Round", "SHA", "SHA2", "SafeAdd",
+    "SafeDivide", "SafeMultiply", "SafeSubtract", "Sec", "Second", "Sign", "Sin", "Sinh", "Soundex", "Space", "Split",
+    "SplitPart", "Sqrt", "StartsWith", "StrPosition", "StrToDate", "StrToMap", "StrToTime", "StrToUnix", "Substring",
+    "SubstringIndex", "Tan", "Tanh", "TimeToStr", "TimeToUnix", "TimestampFromParts", "TimestampTrunc", "ToBase32",
+    "ToBase64", "ToBinary", "ToChar", "ToNumber", "Transform", "Translate", "Trim", "TryCast", "TsOrDsAdd",
+    "TsOrDsDiff", "TsOrDsToDate", "TsOrDsToTimestamp", "Unhex", "UnixDate", "UnixMicros", "UnixMillis", "UnixSeconds",
+    "UnixToStr", "UnixToTime", "Upper", "VarMap", "Week", "WeekOfYear", "WidthBucket", "Xor", "Year", "array_repeat",
+    "array_union", "arrays_overlap", "bigint", "bin", "binary", "bround", "btrim", "cardinality", "contains", "conv",
+    "convert_timezone", "crc32", "date_from_unix_date", "date_part", "datepart", "dayname", "decimal", "e", "elt",
+    "expm1", "find_in_set", "forall", "format_number", "get", "hash", "hypot", "iff", "isnotnull", "isnull",
+    "json_array_length", "log1p", "luhn_check", "make_date", "make_dt_interval", "make_interval", "make_timestamp",
+    "make_timestamp_ltz", "make_timestamp_ntz", "make_ym_interval", "map_concat", "map_entries", "map_filter",
+    "map_values", "map_zip_with", "mask", "monthname", "next_day", "nullifzero", "octet_length", "overlay", "pmod",
+    "positive", "printf", "quote", "rint", "shiftrightunsigned", "smallint", "soundex", "timestamp_micros",
+    "timestamp_millis", "timestamp_seconds", "tinyint", "to_csv", "to_timestamp_ltz", "to_timestamp_ntz", "to_varchar",
+    "transform_keys", "transform_values", "try_add", "try_make_interval", "try_make_timestamp",
+    "try_make_timestamp_ltz", "try_make_timestamp_ntz", "try_mod", "try_multiply", "try_subtract", "try_to_binary",
+    "try_to_date", "try_to_number", "try_to_timestamp", "unix_micros", "unix_millis", "unix_seconds", "url_decode",
+    "url_encode", "weekday", "xxhash64", "zeroifnull", "zip_with",
 ))  # fmt: skip
 """Functions of one row that give the same answer whenever they are asked."""
-_ROW_WISE_NAMES = frozenset((
-    "array_repeat", "array_union", "arrays_overlap", "bigint", "bin", "binary", "bround", "btrim", "cardinality",
-    "contains", "conv", "convert_timezone", "crc32", "date_from_unix_date", "date_part", "datepart", "dayname",
-    "decimal", "e", "elt", "expm1", "find_in_set", "forall", "format_number", "get", "hash", "hypot", "iff",
-    "isnotnull", "isnull", "json_array_length", "log1p", "luhn_check", "make_date", "make_dt_interval",
-    "make_interval", "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "make_ym_interval", "map_concat",
-    "map_entries", "map_filter", "map_values", "map_zip_with", "mask", "monthname", "next_day", "nullifzero",
-    "octet_length", "overlay", "pmod", "positive", "printf", "quote", "rint", "shiftrightunsigned", "smallint",
-    "soundex", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "tinyint", "to_csv", "to_timestamp_ltz",
-    "to_timestamp_ntz", "to_varchar", "transform_keys", "transform_values", "try_add", "try_make_interval",
-    "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz", "try_mod", "try_multiply",
-    "try_subtract", "try_to_binary", "try_to_date", "try_to_number", "try_to_timestamp", "unix_micros",
-    "unix_millis", "unix_seconds", "url_decode", "url_encode", "weekday", "xxhash64", "zeroifnull", "zip_with",
-))  # fmt: skip
-"""The same, without a class."""
 _AGGREGATES = frozenset((
     "AnyValue", "ApproxDistinct", "ApproxQuantile", "ArgMax", "ArgMin", "ArrayAgg", "ArrayUniqueAgg", "Avg",
-    "BitwiseAndAgg", "BitwiseOrAgg", "BitwiseXorAgg", "BitmapConstructAgg", "BitmapOrAgg", "Corr", "Count",
-    "CountIf", "CovarPop", "CovarSamp", "CumeDist", "DenseRank", "First", "FirstValue", "GroupConcat", "Grouping",
-    "GroupingId", "Kurtosis", "Lag", "Last", "LastValue", "Lead", "LogicalAnd", "LogicalOr", "Max", "Median", "Min",
-    "Mode", "NthValue", "Ntile", "PercentRank", "PercentileCont", "PercentileDisc", "Quantile", "Rank", "RegrAvgx",
-    "RegrAvgy", "RegrCount", "RegrIntercept", "RegrR2", "RegrSlope", "RegrSxx", "RegrSxy", "RegrSyy", "RowNumber",
-    "Skewness", "Stddev", "StddevPop", "StddevSamp", "Sum", "Variance", "VariancePop",
+    "BitwiseAndAgg", "BitwiseOrAgg", "BitwiseXorAgg", "BitmapConstructAgg", "BitmapOrAgg", "Corr", "Count", "CountIf",
+    "CovarPop", "CovarSamp", "CumeDist", "DenseRank", "First", "FirstValue", "GroupConcat", "Grouping", "GroupingId",
+    "Kurtosis", "Lag", "Last", "LastValue", "Lead", "LogicalAnd", "LogicalOr", "Max", "Median", "Min", "Mode",
+    "NthValue", "Ntile", "PercentRank", "PercentileCont", "PercentileDisc", "Quantile", "Rank", "RegrAvgx", "RegrAvgy",
+    "RegrCount", "RegrIntercept", "RegrR2", "RegrSlope", "RegrSxx", "RegrSxy", "RegrSyy", "RowNumber", "Skewness",
+    "Stddev", "StddevPop", "StddevSamp", "Sum", "Variance", "VariancePop", "every", "some", "histogram_numeric", "mean",
+    "std", "try_sum", "try_avg",
 ))  # fmt: skip
 """Functions of many rows."""
-_AGGREGATE_NAMES = frozenset((
-    "every", "some", "histogram_numeric", "mean", "std", "try_sum", "try_avg",
-))  # fmt: skip
-"""The same, without a class."""
 _GENERATORS = frozenset(
     {"Explode", "ExplodeOuter", "_ExplodeOuter", "Posexplode", "PosexplodeOuter", "Inline", "Stack"}
 )
@@ -85,24 +78,18 @@ _MOMENTS = ("timestamp", "timestamptz", "timestampltz")
 _WITHOUT_ZONE = ("date", "timestampntz")
 _GIVE_TIMES = frozenset((
     "AddMonths", "AtTimeZone", "ConvertTimezone", "Date", "DateAdd", "DateFromParts", "DateFromUnixDate", "DateSub",
-    "DateTrunc", "FromTimeZone", "LastDay", "NextDay", "StrToDate", "TimestampFromParts", "TimestampTrunc",
-    "TsOrDsAdd", "TsOrDsToDate", "TsOrDsToTimestamp", "UnixToTime",
+    "DateTrunc", "FromTimeZone", "LastDay", "NextDay", "StrToDate", "TimestampFromParts", "TimestampTrunc", "TsOrDsAdd",
+    "TsOrDsToDate", "TsOrDsToTimestamp", "UnixToTime", "convert_timezone", "date_from_unix_date", "make_date",
+    "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "next_day", "timestamp_micros", "timestamp_millis",
+    "timestamp_seconds", "to_timestamp_ntz", "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz",
 ))  # fmt: skip
 """Functions whose result is a date or a time, whatever type sqlglot finds."""
-_TIME_NAMES = frozenset((
-    "convert_timezone", "date_from_unix_date", "make_date", "make_timestamp", "make_timestamp_ltz",
-    "make_timestamp_ntz", "next_day", "timestamp_micros", "timestamp_millis", "timestamp_seconds",
-    "to_timestamp_ntz", "try_make_timestamp", "try_make_timestamp_ltz", "try_make_timestamp_ntz",
-))  # fmt: skip
-"""The same, without a class."""
 _TAKE_TIMES = frozenset((
     "AtTimeZone", "ConvertTimezone", "Extract", "FromTimeZone", "Hour", "Minute", "MonthsBetween", "Second",
-    "TimeToStr", "TimestampTrunc", "TsOrDsToTimestamp", "UnixMicros", "UnixMillis", "UnixSeconds",
+    "TimeToStr", "TimestampTrunc", "TsOrDsToTimestamp", "UnixMicros", "UnixMillis", "UnixSeconds", "convert_timezone",
+    "date_part", "datepart", "to_timestamp_ltz", "unix_micros", "unix_millis", "unix_seconds",
 ))  # fmt: skip
 """Functions that make a time of their first argument, which they take text for."""
-_TIME_TAKING_NAMES = frozenset((
-    "convert_timezone", "date_part", "datepart", "to_timestamp_ltz", "unix_micros", "unix_millis", "unix_seconds",
-))  # fmt: skip
 _FORMATTED_NAMES = frozenset((
     "try_to_timestamp", "try_to_date", "to_timestamp_ltz", "to_timestamp_ntz",
 ))  # fmt: skip
@@ -111,35 +98,30 @@ _MIX = frozenset((
     "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "Between", "In", "Coalesce", "Nullif", "Greatest", "Least",
     "If", "Case", "Nvl2", "DecodeCase", "Add", "Sub",
 ))  # fmt: skip
-"""What brings its operands to one type: text becomes a time beside a time."""
+"""What brings its operands to one type: text next to a time becomes a time."""
 
 
 def is_known_part(node: exp.Expression) -> bool:
     """Whether this is an operator, a function of one row, or something else that expressions consist of."""
-    return type(node).__name__ in _OPERATORS | _ROW_WISE | _TYPES
+    return _key(node) in _OPERATORS | _ROW_WISE | _TYPES
 
 
 def is_generator(node: exp.Expression) -> bool:
     """Whether this is a call of a function that gives several rows for one, and the same ones whenever it is asked."""
-    return type(node).__name__ in _GENERATORS
+    return _key(node) in _GENERATORS
 
 
 def is_aggregate(node: exp.Expression) -> bool:
     """Whether this is a call of a function of many rows."""
-    return (
-        isinstance(node, exp.AggFunc)
-        or type(node).__name__ in _AGGREGATES
-        or (isinstance(node, exp.Anonymous) and _name(node) in _AGGREGATE_NAMES)
-    )
+    return isinstance(node, exp.AggFunc) or _key(node) in _AGGREGATES
 
 
 def is_row_wise(expression: exp.Expression) -> bool:
     """Whether the expression is a function of one row, and the same one whenever it is asked."""
-    return all(
-        (_is_named(node, _ROW_WISE_NAMES) or type(node).__name__ in _OPERATORS | _ROW_WISE | _TYPES)
-        and not (isinstance(node, exp.In) and node.args.get("query"))
-        for node in expression.walk()
-    ) and (reads_clock(expression) is None)
+    # `in (select ...)` has the class of `in (1, 2)`, but depends on the rows of a query
+    return reads_clock(expression) is None and all(
+        is_known_part(node) and not (isinstance(node, exp.In) and node.args.get("query")) for node in expression.walk()
+    )
 
 
 def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
@@ -147,11 +129,13 @@ def unrepeatable(tree: exp.Expression, texts: Iterable[str] = ()) -> str | None:
 
     Args:
         tree: with types; what has none is taken for text.
-        texts: that parameters of the query stand for.
+        texts: values of the query's parameters that are text.
     """
+    # a list of what is trusted, not of what is not: a function that sqlglot or this module does not know may be random
+    known = _OPERATORS | _ROW_WISE | _AGGREGATES | _GENERATORS | {"Exists"}
     for node in tree.walk():
-        if isinstance(node, exp.Func) and not _is_known(node):
-            return f"{_name(node)}()"
+        if isinstance(node, exp.Func) and _key(node) not in known:
+            return f"{str(node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()}()"
     return next((_quoted(text) for text in texts if _CLOCK.match(text)), None) or reads_clock(tree)
 
 
@@ -164,13 +148,13 @@ def reads_clock(tree: exp.Expression) -> str | None:
 
 
 def _why_clock(node: exp.Expression) -> str | None:
-    """The same of one node, its operands aside."""
-    name = type(node).__name__
+    """What one node, without its operands, may take from the clock."""
+    name = _key(node)
     if isinstance(node, exp.TableSample):
         return "a sample"
     if name in _UNIX_TIMES and node.this is None:
         return "unix_timestamp()"
-    if _is_clock(node):
+    if _is_text(node) and _CLOCK.match(str(node.this)):
         return _quoted(str(node.this))
     if isinstance(node, exp.Cast) and node.is_type(*_MOMENTS, *_WITHOUT_ZONE):
         return _why_of_today(node.this, is_moment=not node.is_type(*_WITHOUT_ZONE))
@@ -181,9 +165,9 @@ def _why_clock(node: exp.Expression) -> str | None:
         return None
     if name in {"TsOrDsToDate", "Date"} and not node.args.get("format"):
         return _why_of_today(node.this, is_moment=False)
-    if name in _TAKE_TIMES or _is_named(node, _TIME_TAKING_NAMES):
+    if name in _TAKE_TIMES:
         return _why_of_today(_time_of(node), is_moment=True)
-    if _is_named(node, _FORMATTED_NAMES) and len(node.expressions) == 1:
+    if name in _FORMATTED_NAMES and len(node.expressions) == 1:
         return _why_of_today(node.expressions[0], is_moment=True)
     return None
 
@@ -208,12 +192,8 @@ def _why_of_today(operand: exp.Expression | None, *, is_moment: bool) -> str | N
 
 def _may_be_text(node: exp.Expression) -> bool:
     """Whether a value may be text: everything whose type is not known to be another."""
-    if type(node).__name__ in _GIVE_TIMES or _is_named(node, _TIME_NAMES):
-        return False
-    if isinstance(node, exp.Null):
-        return False
-    if isinstance(node, exp.Placeholder):
-        # a text that means the clock is looked for among all texts of parameters
+    # a placeholder's text that means the clock is looked for among all texts of parameters
+    if _key(node) in _GIVE_TIMES or isinstance(node, exp.Null | exp.Placeholder):
         return False
     if isinstance(node, exp.Literal):
         return bool(node.is_string)
@@ -255,98 +235,68 @@ def _time_of(node: exp.Expression) -> exp.Expression | None:
     return node.expressions[-1] if node.expressions else None
 
 
-def _is_known(node: exp.Func) -> bool:
-    name = type(node).__name__
-    known = _OPERATORS | _ROW_WISE | _AGGREGATES | _GENERATORS
-    return name in known or name == "Exists" or _is_named(node, _ROW_WISE_NAMES | _AGGREGATE_NAMES)
-
-
-def _is_named(node: exp.Expression, names: frozenset[str]) -> bool:
-    return isinstance(node, exp.Anonymous) and _name(node) in names
+def _key(node: exp.Expression) -> str:
+    """The name of a node in the sets above: its class, or what a function without one is called, in lower case."""
+    return str(node.name).lower() if isinstance(node, exp.Anonymous) else type(node).__name__
 
 
 def _is_text(node: exp.Expression) -> bool:
     return isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and bool(node.is_string))
 
 
-def _is_clock(node: exp.Expression) -> bool:
-    return _is_text(node) and _CLOCK.match(str(node.this)) is not None
-
-
 def _quoted(text: str) -> str:
     return f"'{text.strip()}'"
-
-
-def _name(function: exp.Func) -> str:
-    return str(function.name if isinstance(function, exp.Anonymous) else function.sql_name()).lower()
 
 
 _SELECT = frozenset((
     "expressions", "from", "from_", "joins", "where", "group", "having", "order", "sort", "distribute", "cluster", "limit",
     "offset", "distinct", "hint", "laterals",
 ))  # fmt: skip
+_LISTS = ("Order", "Sort", "Cluster", "Distribute", "Distinct", "Rollup", "Cube", "GroupingSets")
 _PARTS: Mapping[str, frozenset[str]] = {
     "Select": _SELECT,
-    "From": frozenset({"this"}),
+    **dict.fromkeys(
+        ("From", "TableAlias", "Where", "Having", "Exists", "IgnoreNulls", "RespectNulls"), frozenset({"this"})
+    ),
     "Join": frozenset({"this", "on", "side", "kind"}),
     "Table": frozenset({"this", "alias"}),
     "Subquery": frozenset({"this", "alias", "order", "limit", "offset"}),
-    "TableAlias": frozenset({"this"}),
     "Lateral": frozenset({"this", "view", "outer", "alias"}),
-    "Where": frozenset({"this"}),
     "Group": frozenset({"expressions", "rollup", "cube", "grouping_sets"}),
-    "Rollup": frozenset({"expressions"}),
-    "Cube": frozenset({"expressions"}),
-    "GroupingSets": frozenset({"expressions"}),
-    "Having": frozenset({"this"}),
-    "Order": frozenset({"expressions"}),
-    "Sort": frozenset({"expressions"}),
-    "Cluster": frozenset({"expressions"}),
-    "Distribute": frozenset({"expressions"}),
+    **dict.fromkeys(_LISTS, frozenset({"expressions"})),
     "Ordered": frozenset({"this", "desc", "nulls_first"}),
-    "Limit": frozenset({"expression"}),
-    "Offset": frozenset({"expression"}),
-    "Distinct": frozenset({"expressions"}),
-    "Union": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
-    "Except": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
-    "Intersect": frozenset({"this", "expression", "distinct", "order", "limit", "offset"}),
-    "Exists": frozenset({"this"}),
+    **dict.fromkeys(("Limit", "Offset"), frozenset({"expression"})),
+    **dict.fromkeys(
+        ("Union", "Except", "Intersect"), frozenset({"this", "expression", "distinct", "order", "limit", "offset"})
+    ),
     "In": frozenset({"this", "expressions", "query"}),
     "Window": frozenset({"this", "partition_by", "order", "spec", "over"}),
     "WindowSpec": frozenset({"kind", "start", "start_side", "end", "end_side"}),
-    "IgnoreNulls": frozenset({"this"}),
-    "RespectNulls": frozenset({"this"}),
-    "Filter": frozenset({"this", "expression"}),
-    "WithinGroup": frozenset({"this", "expression"}),
+    **dict.fromkeys(("Filter", "WithinGroup"), frozenset({"this", "expression"})),
 }
 """Parts of queries, and the arguments that are understood of each."""
 _WORDS = {"Where": "WHERE", "Lateral": "a lateral view", "Pivot": "a pivot", "TableSample": "a sample"}
 _JOINS = {
-    ("", ""): "INNER",
-    ("", "INNER"): "INNER",
-    ("", "CROSS"): "INNER",
-    ("LEFT", ""): "LEFT",
-    ("LEFT", "OUTER"): "LEFT",
-    ("RIGHT", ""): "RIGHT",
-    ("RIGHT", "OUTER"): "RIGHT",
-    ("FULL", ""): "FULL",
-    ("FULL", "OUTER"): "FULL",
-    ("", "SEMI"): "SEMI",
-    ("LEFT", "SEMI"): "SEMI",
-    ("", "ANTI"): "ANTI",
-    ("LEFT", "ANTI"): "ANTI",
+    "INNER": ("", "INNER", "CROSS"),
+    "LEFT": ("LEFT", "LEFT OUTER"),
+    "RIGHT": ("RIGHT", "RIGHT OUTER"),
+    "FULL": ("FULL", "FULL OUTER"),
+    "SEMI": ("SEMI", "LEFT SEMI"),
+    "ANTI": ("ANTI", "LEFT ANTI"),
 }
+_KIND_OF_JOIN = {text: kind for kind, texts in _JOINS.items() for text in texts}
 """What a side and a kind mean together: which rows of either source are kept."""
 
 
 def join_kind(join: exp.Join) -> str | None:
     """`INNER`, `LEFT`, `RIGHT`, `FULL`, `SEMI` or `ANTI`, however it is written; None for any other join."""
-    return _JOINS.get((join.side.upper(), join.kind.upper()))
+    return _KIND_OF_JOIN.get(f"{join.side} {join.kind}".strip().upper())
 
 
 def why_not_understood(tree: exp.Expression) -> str | None:
     """The first part of a tree that is not understood, in words; None if all are."""
     for node in tree.walk(prune=lambda node: isinstance(node, exp.Hint)):
+        # what is not listed may change which rows there are: nothing is refused that is listed, nothing taken that is not
         known = _PARTS.get(type(node).__name__)
         # any function may compute a value: which ones are trusted with more is asked where a value decides
         if known is None and not isinstance(node, exp.Func | exp.Hint) and not is_known_part(node):

@@ -168,7 +168,7 @@ def test_branches_of_dead_runs_go_and_those_kept_for_a_look_later(
             project.publish("replace", FIRST, {1: 11}, audit=Audit(project, is_red=True), run=run)
         record(project, run)
     (red,) = (r for r in abandoned_runs._records(project.table, Storage()) if r.run == "red")
-    red.refused(Storage())
+    red.mark(abandoned_runs.REFUSED, Storage())
 
     def publish(amount: int) -> list[str]:
         condemned = condemn_abandoned(project.table)

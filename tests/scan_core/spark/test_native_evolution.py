@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import scan_core
 from scan_core.model.errors import OptionError
 from scan_core.spark.frames import dataframe
-from scan_core.spark.native import FileReading, agreed, how_to_read
+from scan_core.spark.native import FileReading, FindBy, agreed, how_to_read
 from tests.support.iceberg_json import Column
 from tests.support.spark_session import SPARK_TEST
 from tests.support.table_builder import TableBuilder
@@ -103,10 +103,10 @@ def test_names_find_columns_only_where_they_mean_the_same_in_every_file(
     for name, table in {"plain": scan_core.open_table(plain.metadata_path), "evolved": evolved}.items():
         plan = table.scan().plan()
         found = [how_to_read(task, plan.context) for task in plan.tasks]
-        readings[name] = sorted(reading.by_name for reading in found if isinstance(reading, FileReading))
+        readings[name] = sorted(reading.find_by is FindBy.NAME for reading in found if isinstance(reading, FileReading))
     assert readings == {"plain": [True], "evolved": [False, True]}
-    mixed = agreed([FileReading(by_name=True), FileReading(hides_names=True)])
-    assert [reading.by_name for reading in mixed] == [False, False]
+    mixed = agreed([FileReading(FindBy.NAME), FileReading(FindBy.HIDDEN_ID)])
+    assert [reading.find_by for reading in mixed] == [FindBy.ID, FindBy.HIDDEN_ID]
 
 
 NAMES = ["b`t", pytest.param("`", marks=pytest.mark.slow), pytest.param("a.b", marks=pytest.mark.slow)]

@@ -95,5 +95,5 @@ def test_files_of_about_one_size_leave_no_small_split_over(tmp_path: Path, monke
         scan_core.open_table(builder.metadata_path).scan().with_options(ScanOptions.of(split_row_groups=False)),
         parallelism=2,
     )
-    reader = NevermoreReader(options, spark_schema(options.scan().schema))
+    reader = NevermoreReader.plan(options, spark_schema(options.scan().schema))
     assert len(reader.partitions()) == 4
