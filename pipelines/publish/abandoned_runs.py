@@ -19,7 +19,7 @@ from pipelines.iceberg.row_shape import partition_types
 from pipelines.iceberg.storage import Storage
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pipelines.iceberg.interfaces import Table
 
 
 def remove_leftovers(storage: Storage, folders: Iterable[str], run: str, reported: Collection[str]) -> int:

@@ -33,7 +33,7 @@ from scan_core.spark import (
 )
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
+    from pipelines.iceberg.interfaces import Catalog
 
 
 @dataclass(frozen=True, slots=True)

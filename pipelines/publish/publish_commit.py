@@ -49,8 +49,7 @@ from pipelines.publish.task import TaskDeletes, task_deletes, written_keys
 from scan_core import NestedField
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pipelines.iceberg.interfaces import Catalog, Table
 
 Update = Mapping[str, Any]
 
@@ -419,7 +418,7 @@ class Publication:
         table = find_table(self.target.catalog, self.target.name)
         if table is not None and self._branch in table.metadata.refs:
             drop_branches(table, [self._branch])
-        if self._files:
+        if table is not None and self._files:
             RowDelta(table).discard(self._files)
 
     def _attempt(self, write: WriteFiles, summary: Mapping[str, str]) -> Published | None:

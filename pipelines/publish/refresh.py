@@ -83,8 +83,7 @@ from scan_core import Scan, ScanMetrics
 from scan_core.spark import means_what_scans_mean, quoted_name
 
 if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pipelines.iceberg.interfaces import Catalog, Table
 
 MAX_COPIES = 64
 """Partitions of a run that are copied one by one; a single query makes more of them sooner."""

@@ -27,7 +27,7 @@ from pipelines.publish.writer import SPARK_FAILURES, iceberg_columns, partition_
 from scan_core import Changes, NestedField, Scan, ScanError, Type, arrow_type, file_changes, open_table
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pipelines.iceberg.interfaces import Table
 
 
 @dataclass(frozen=True, slots=True)

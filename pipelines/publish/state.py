@@ -15,8 +15,7 @@ from pipelines.publish.publish_commit import MODE, Mode
 from scan_core import Scan
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
+    from pipelines.iceberg.interfaces import ReadableSnapshot, ReadableTable, Table
 
 STATE = "nevermore.published-state"
 """Of a summary: what all rows of the table reflect, as JSON."""
@@ -104,7 +103,7 @@ def query_hash(config: Config, entry: PublishedConfig) -> str:
     return _hash(meaning)
 
 
-def base_of(table: "Table | None", mode: Mode = "replace") -> Base:
+def base_of(table: "ReadableTable | None", mode: Mode = "replace") -> Base:
     """What a published table holds, as its snapshots say, from the newest to the one that made all of it in this mode."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Base(None, None, why_unknown="the table is empty")
@@ -130,7 +129,7 @@ def partitions_json(keys: Collection[str]) -> str:
     return json.dumps(sorted(keys))
 
 
-def ancestors(table: "Table") -> Iterator["Snapshot"]:
+def ancestors(table: "ReadableTable") -> Iterator["ReadableSnapshot"]:
     """Snapshots of a table from the catalog, from the current one back."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at, seen = table.metadata.current_snapshot_id, set()
@@ -140,11 +139,11 @@ def ancestors(table: "Table") -> Iterator["Snapshot"]:
         at = by_id[at].parent_snapshot_id
 
 
-def _summary(snapshot: "Snapshot") -> Mapping[str, str]:
+def _summary(snapshot: "ReadableSnapshot") -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _is_rewrite(snapshot: "Snapshot") -> bool:
+def _is_rewrite(snapshot: "ReadableSnapshot") -> bool:
     """Whether a snapshot changes files, but no row."""
     return snapshot.summary is not None and snapshot.summary.operation.value == "replace"
 
@@ -188,8 +187,8 @@ def appended(table: "Table | None", state: str) -> Appended:
     """What was appended to a table from the catalog, None for one that does not exist, from a state of the mirrors."""
     if table is None or table.metadata.current_snapshot_id is None:
         return Appended()
-    line = {snapshot.snapshot_id: snapshot for snapshot in ancestors(table)}
-    oldest = min(snapshot.sequence_number or 0 for snapshot in line.values())
+    line = {snapshot.snapshot_id for snapshot in ancestors(table)}
+    oldest = min(s.sequence_number or 0 for s in table.metadata.snapshots if s.snapshot_id in line)
     made: dict[str | None, list[Any]] = {}  # by key; None for all
     for snapshot in table.metadata.snapshots:
         summary = _summary(snapshot)
@@ -238,7 +237,7 @@ class Provenance:
     rest: Origin | None = None
 
 
-def provenance_of(table: "Table") -> Provenance:
+def provenance_of(table: "ReadableTable") -> Provenance:
     """Where the rows come from, as snapshots say, from the newest to the one that made all of the table."""
     made: dict[str, Origin] = {}
     for snapshot in ancestors(table):
