@@ -21,15 +21,18 @@ BLOCK = re.compile(
 )
 
 INTERPRETER = """
-import json, os, sys, traceback
-answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-for line in sys.stdin:
-    error = ""
-    try:
-        exec(compile(json.loads(line), "<example>", "exec"), globals())
-    except BaseException:
-        error = traceback.format_exc()
-    print(json.dumps(error), file=answers)
+def serve():
+    import json, os, sys, traceback
+    answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+    for line in sys.stdin:
+        error = ""
+        try:
+            exec(compile(json.loads(line), "<example>", "exec"), globals())
+        except BaseException:
+            error = traceback.format_exc()
+        print(json.dumps(error), file=answers)
+
+serve()
 """
 """Runs blocks of code in one namespace, as a reader does who types them; answers each with its error."""
 
