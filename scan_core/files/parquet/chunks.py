@@ -19,12 +19,12 @@ from scan_core.files.parquet.pages import (
     PageLocations,
     Positions,
     Raw,
+    is_encoding_stated,
     page_encodings,
+    page_facts,
     page_file,
-    page_header,
     parse_column_index,
     parse_offset_index,
-    plain_page_facts,
 )
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError
@@ -55,7 +55,7 @@ def decode_pages(
     Returns:
         None if the pages do not hold the rows that the index states: the caller reads the whole chunk.
     """
-    num_values = _count_values(content[1], row_counts, encodings, leaf)
+    num_values = _count_values(chunk, content[1], row_counts, encodings, leaf)
     if num_values is None:
         return None
     num_rows = int(row_counts.sum())
@@ -76,35 +76,22 @@ def pick_rows(
 
 
 def _count_values(
-    pages: Sequence[Raw], row_counts: Positions, encodings: Sequence[int] | None, leaf: Leaf
+    chunk: Chunk, pages: Sequence[Raw], row_counts: Positions, encodings: Sequence[int] | None, leaf: Leaf
 ) -> int | None:
     """Values in the pages by their own headers; None if a header contradicts the index or the encodings."""
     total = 0
     expected: Sequence[int | None] = encodings or [None] * len(pages)
     for page, num_rows, encoding in zip(pages, row_counts.tolist(), expected, strict=True):
-        found = None if leaf.max_repetition_level else plain_page_facts(page)
-        values, stated = found or _stated_facts(page, num_rows, leaf) or (None, None)
-        if values is None or (leaf.max_repetition_level == 0 and values != num_rows):
+        found = page_facts(page)
+        if found is None or found.kind not in {DATA_PAGE, DATA_PAGE_V2}:
             return None
-        if encoding is not None and encoding != stated:
+        rows = found.num_rows if leaf.max_repetition_level else found.num_values
+        if rows not in {None, num_rows} or encoding not in {None, found.encoding}:
             return None
-        total += values
+        if not is_encoding_stated(chunk, found.encoding):  # on an object store, sizes were bounded without it
+            return None
+        total += found.num_values
     return total
-
-
-def _stated_facts(page: Raw, num_rows: int, leaf: Leaf) -> tuple[int, Any] | None:
-    """Values and encoding of a page by its header; None if it is no data page, or states other rows."""
-    found = page_header(page, 0, len(page))
-    if found is None:
-        return None
-    header, _ = found
-    is_v2 = header.get(1) == DATA_PAGE_V2
-    details = header.get(8) if is_v2 else header.get(5) if header.get(1) == DATA_PAGE else None
-    if not isinstance(details, dict) or not isinstance(values := details.get(1), int):
-        return None
-    if leaf.max_repetition_level and is_v2 and details.get(3) != num_rows:
-        return None
-    return values, details.get(4 if is_v2 else 2)
 
 
 def _decoded(file: bytes, *, as_dictionary: bool, verifies: bool) -> pa.Array:

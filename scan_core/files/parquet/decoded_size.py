@@ -22,6 +22,7 @@ from scan_core.files.parquet.footer import (
     BYTE_ARRAY,
     DATA_PAGE,
     DATA_PAGE_V2,
+    DELTA_BYTE_ARRAY,
     DICTIONARY_PAGE,
     PLAIN,
     PLAIN_DICTIONARY,
@@ -29,7 +30,7 @@ from scan_core.files.parquet.footer import (
     Chunk,
     Leaf,
 )
-from scan_core.files.parquet.pages import PageFacts, page_facts, page_file, page_header
+from scan_core.files.parquet.pages import PageFacts, is_encoding_stated, page_facts, page_file, page_header
 from scan_core.files.parquet.thrift import I32Value, Struct, write_struct
 from scan_core.io.remote import ByteSource, Range, RemoteFile
 from scan_core.model.errors import MalformedTableError, MemoryLimitError
@@ -44,17 +45,16 @@ _TOLERANCE = 4
 """Times the target is let pass: to read in windows costs more."""
 _LEAST_ROWS = 4_096
 _MEASURED_ROWS = 65_536
-_FIRST_HEADER_BYTES = 256
 _HEADER_BYTES = 4_096
-"""Read at once for a page header: those with longer statistics are read again."""
-_MOST_HEADER_BYTES = 16 * 1024**2
+_HEADER_WINDOWS = (256, 4 * _HEADER_BYTES, 16 * 1024**2)
+"""Bytes read for the header of a page: those with long statistics are read again."""
 _MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
 """Bytes that one byte of a page can become, by codec: none, snappy, gzip, lz4."""
 _LARGEST_EXPANSION = 1 << 15
 """Of zstd, which writes a block of 128 kB as four bytes."""
 _BY_DICTIONARY = {PLAIN_DICTIONARY, RLE_DICTIONARY}
 _RLE = 3
-_DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY = 5, 7
+_DELTA_BINARY_PACKED = 5
 _INT32 = 1
 _STREAMS = {2: "gzip", 6: "zstd"}
 """Codecs out of which the beginning of a page can be had without the rest."""
@@ -92,7 +92,10 @@ class DecodedSizes:
             MemoryLimitError: a page that is too large to be decompressed.
         """
         for leaf in leaves:
-            if not self._is_bounded(row_group, leaf, limits):
+            # what an object store holds was cut into windows by what the footer states: now it is compared with the pages
+            if not self._is_bounded(row_group, leaf, limits) or (
+                self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False)
+            ):
                 largest = self._walked(row_group, leaf).largest_bytes
                 if largest > limits.most_bytes:
                     raise MemoryLimitError(
@@ -167,12 +170,15 @@ class DecodedSizes:
         is_nested = self._layout.footer.leaves[leaf].max_repetition_level > 0
         return not is_nested and _most_plain_bytes(chunk) <= limits.most_bytes
 
-    def _may_repeat(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> bool:
+    def _may_repeat(
+        self, row_group: RowGroup, leaf: int, limits: DecodingLimits, *, is_stated: bool | None = None
+    ) -> bool:
         """Whether values of a chunk, each as long as all of it, would be more than fits."""
         chunk = self._chunk(row_group, leaf)
         if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
             return False  # of fixed size, whatever they share
-        is_stated = self._is_remote or (row_group.index, leaf) in self._pages  # else nobody compared it with the pages
+        if is_stated is None:  # nobody has compared the size of other chunks with their pages
+            is_stated = self._is_remote or (row_group.index, leaf) in self._pages
         plain = max(chunk.uncompressed_bytes, chunk.num_bytes) if is_stated else _most_plain_bytes(chunk)
         return chunk.num_values * plain > limits.target_bytes
 
@@ -333,6 +339,8 @@ class DecodedSizes:
                     dictionary = max(dictionary, plain - _LENGTH_BYTES * page.num_values)
                     continue
                 num_values += page.num_values
+                if self._is_remote and not is_encoding_stated(chunk, page.encoding):
+                    raise ValueError(f"the page at {page.offset} has encoding {page.encoding}, which the footer omits")
                 if page.encoding in _BY_DICTIONARY:
                     repeated += page.num_values
                 elif page.encoding == DELTA_BYTE_ARRAY and page.num_values:
@@ -360,38 +368,22 @@ def page_walk(source: ByteSource, chunk: Chunk) -> Iterator[PageFacts]:
     """
     position, end, values = chunk.start, chunk.start + chunk.num_bytes, 0
     while position < end and values < chunk.num_values:
-        window = source.read_at(min(_FIRST_HEADER_BYTES, end - position), position)
-        found = page_facts(window, 0)
-        if found is None:
-            found = _slow_facts(source, position, end)
-        kind, plain, stored, count, encoding, body, _ = found
-        yield PageFacts(kind, plain, stored, count, encoding, position + body, position)
-        if kind != DICTIONARY_PAGE:
-            values += count
-        position += body + stored
+        for window in _HEADER_WINDOWS:
+            page = page_facts(source.read_at(min(window, end - position), position))
+            if page is not None or window >= end - position:
+                break
+        if page is None:
+            raise ValueError(f"the page at {position} has no header, or one without sizes")
+        page = page._replace(body=position + page.body, offset=position)
+        yield page
+        if page.kind != DICTIONARY_PAGE:
+            values += page.num_values
+        position = page.body + page.stored_bytes
 
 
 def _most_plain_bytes(chunk: Chunk) -> int:
     """Bytes that its pages can become, whatever their headers and the footer state."""
     return chunk.num_bytes * _MOST_EXPANSION.get(chunk.metadata[4], _LARGEST_EXPANSION)
-
-
-def _slow_facts(source: ByteSource, position: int, end: int) -> PageFacts:
-    """Of a page whose header is long or unusual."""
-    window = source.read_at(min(_HEADER_BYTES * 4, end - position), position)
-    try:
-        header, begin = _header_of(window, 0)
-    except ValueError:
-        header, begin = _header_of(source.read_at(min(_MOST_HEADER_BYTES, end - position), position), 0)
-    kind, plain, stored = header.get(1), header.get(2), header.get(3)
-    if not isinstance(kind, int) or not isinstance(plain, int) or not isinstance(stored, int) or min(plain, stored) < 0:
-        raise ValueError(f"the page at {position} states no sizes")
-    details = header.get({DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(kind, 7), {})
-    count = details.get(1, 0) if isinstance(details, dict) else None
-    if not isinstance(count, int) or count < 0:
-        raise ValueError(f"the page at {position} states {count!r:.40} values")
-    encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
-    return PageFacts(kind, plain, stored, count, encoding if isinstance(encoding, int) else -1, begin)
 
 
 def row_bytes(array: pa.Array) -> Costs:

@@ -1,5 +1,6 @@
 """Pages of column chunks: headers, bodies, the page index, and the small Parquet file that chosen pages are decoded from."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
 from scan_core.files.parquet.footer import (
+    DELTA_BYTE_ARRAY,
     DATA_PAGE,
     DATA_PAGE_V2,
     DICTIONARY_PAGE,
@@ -25,8 +27,11 @@ from scan_core.files.parquet.footer import (
 )
 from scan_core.files.parquet.thrift import (
     BINARY,
+    FALSE,
     I32,
+    I64,
     STRUCT,
+    TRUE,
     I32Value,
     ListValue,
     RawStruct,
@@ -44,27 +49,32 @@ _HEADER_BYTES = 512
 _UNCOMPRESSED, _SNAPPY, _ZSTD = 0, 1, 6
 READABLE_CODECS = frozenset({_UNCOMPRESSED, _SNAPPY, _ZSTD})
 _MOST_BYTES = 1 << 30
-_I32_FIELD = 0x15
-"""An i32 that is the next field."""
-_DATA_PAGE_AFTER = {3: 0x2C, 4: 0x1C}
-"""The header of the fifth field, a struct, after so many."""
-_LONGEST_SHIFT = 28
-
-_TRUE, _FALSE, _I32, _I64, _BINARY, _STRUCT = 1, 2, 5, 6, 8, 12
-_VALUES_ENCODING = {5: 2, 7: 2, 8: 4}
-"""Where the encoding stands among the details of a data page, a dictionary page, and a data page of the second version."""
+_NUMBER = rb"([\x80-\xff]{0,4}[\x00-\x7f])"
+_HEADER = re.compile(
+    # kind and sizes, perhaps a checksum, and the details: values, encoding and what more a page of this kind has
+    rb"\x15([\x00\x04\x06])\x15N\x15N(?:\x15N)?([\x1c-\x5c])\x15N\x15N(?:\x15N\x15N(?:\x15N\x15N)?)?[\x11\x12]?".replace(
+        b"N", _NUMBER
+    ),
+    re.DOTALL,
+)
+"""The header of a page up to its statistics, as all writers lay it out."""
+_DETAILS_AFTER_SIZES = {0x00: 0x2C, 0x04: 0x4C, 0x06: 0x5C}
+"""The header of the struct of details, two to five fields after the sizes, by kind."""
+_STATISTICS = frozenset({0x1C, 0x2C})
+"""A struct as the next field but none, or one, of the details."""
 
 Raw = bytes | memoryview
 
 
 class PageFacts(NamedTuple):
-    """A page by its header; `body` is where the page itself begins, `offset` its header."""
+    """A page by its header; `body` is where the page itself begins. Only pages of the second version state rows."""
 
     kind: int
     plain_bytes: int
     stored_bytes: int
     num_values: int
     encoding: int
+    num_rows: int | None
     body: int
     offset: int = 0
 
@@ -80,96 +90,86 @@ def page_header(data: Raw, position: int, length: int) -> tuple[Struct, int] | N
     return None
 
 
-def page_facts(data: bytes, position: int) -> PageFacts | None:
-    """What the header at `position` states; None where that is unusual, or goes on behind `data`.
+def page_facts(data: Raw, position: int = 0) -> PageFacts | None:
+    """What the header at `position` states; None where it states no sizes, or goes on behind `data`."""
+    return _plain_page_facts(data, position) or _unusual_page_facts(data, position)
 
-    Ten times as fast as reading all of a header: those of all pages may have to be looked at.
-    """
-    sizes, details, field, is_of = [0] * 4, [0] * 7, 0, 0
+
+def _plain_page_facts(data: Raw, position: int) -> PageFacts | None:
+    """Ten times as fast as reading all of a header: those of all pages may have to be looked at."""
+    if (found := _HEADER.match(data, position)) is None:
+        return None
+    kind, plain, stored, checksum, details, values, second, rows, fourth, *_ = found.groups()
+    if details[0] != _DETAILS_AFTER_SIZES[kind[0]] - (0 if checksum is None else 0x10):
+        return None
     try:
-        while tag := data[position]:
-            position, field = position + 1, field + (tag >> 4)
-            if tag & 15 == _I32 and field < len(sizes):
-                sizes[field], position = _number(data, position)
-            elif tag & 15 == _STRUCT and field in _VALUES_ENCODING:
-                is_of, number = field, 0
-                while tag := data[position]:
-                    position, number = position + 1, number + (tag >> 4)
-                    if tag & 15 == _I32 and number < len(details):
-                        details[number], position = _number(data, position)
-                    else:
-                        position = _behind(data, position, tag & 15)
-                position += 1
-            else:
-                position = _behind(data, position, tag & 15)
-        return PageFacts(sizes[1], sizes[2], sizes[3], details[1], details[_VALUES_ENCODING[is_of]], position + 1)
-    except (IndexError, KeyError, ValueError):
+        end = found.end()
+        if data[end] in _STATISTICS:
+            end = _skip(data, end + 1, STRUCT)
+        if data[end] or data[end + 1]:  # the ends of the details and of the header
+            return None
+        is_second = kind == b"\x06"
+        return PageFacts(
+            kind[0] >> 1,
+            _size(plain),
+            _size(stored),
+            _size(values),
+            _size(fourth if is_second else second),
+            _size(rows) if is_second else None,
+            end + 2,
+        )
+    except (IndexError, TypeError, ValueError):
         return None
 
 
-def _number(data: bytes, position: int) -> tuple[int, int]:
-    """A number that is not negative, and where it ends."""
-    raw = shift = 0
-    while (byte := data[position]) & 0x80:
-        raw |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-    raw |= byte << shift
-    if raw & 1 or shift > _LONGEST_SHIFT:
+def _unusual_page_facts(data: Raw, position: int) -> PageFacts | None:
+    if (found := page_header(data, position, len(data) - position)) is None:
+        return None
+    header, body = found
+    kind: Any = header.get(1)
+    details = header.get({DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(kind, 7), {})
+    if not isinstance(details, dict):
+        return None
+    rows, plain, stored, count = details.get(3), header.get(2), header.get(3), details.get(1, 0)
+    if not all(isinstance(number, int) and number >= 0 for number in (kind, plain, stored, count)):
+        return None
+    encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
+    encoding = encoding if isinstance(encoding, int) else -1
+    return PageFacts(kind, plain, stored, count, encoding, rows if kind == DATA_PAGE_V2 else None, body)
+
+
+def is_encoding_stated(chunk: Chunk, encoding: int) -> bool:
+    """Whether the footer states an encoding of a page that lets a few bytes stand for many: others need not be stated."""
+    if encoding == DELTA_BYTE_ARRAY:
+        return DELTA_BYTE_ARRAY in chunk.metadata[2]
+    return encoding not in {PLAIN_DICTIONARY, RLE_DICTIONARY} or chunk.has_dictionary
+
+
+def _size(raw: bytes) -> int:
+    """A number that is not negative."""
+    number = 0
+    for index, byte in enumerate(raw):
+        number |= (byte & 0x7F) << (7 * index)
+    if number & 1 or number >> 33:
         raise ValueError("not a size")
-    return raw >> 1, position + 1
+    return number >> 1
 
 
-def _behind(data: bytes, position: int, kind: int) -> int:
+def _skip(data: Raw, position: int, kind: int) -> int:
     """Where a value of statistics ends."""
-    if kind in {_TRUE, _FALSE}:
+    if kind in {TRUE, FALSE}:
         return position
-    if kind in {_I32, _I64}:
-        while data[position] & 0x80:
-            position += 1
-        return position + 1
-    if kind == _BINARY:
-        length = shift = 0
+    if kind in {I32, I64, BINARY}:
+        number = shift = 0
         while (byte := data[position]) & 0x80:
-            length |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             position, shift = position + 1, shift + 7
-        position += 1 + (length | byte << shift)
-        if position >= len(data):
-            raise ValueError("it goes on")
-        return position
-    if kind == _STRUCT:
+        return position + 1 + ((number | byte << shift) if kind == BINARY else 0)
+    if kind == STRUCT:
         while tag := data[position]:
-            position = _behind(data, position + 1, tag & 15)
+            position = _skip(data, position + 1, tag & 15)
         return position + 1
     raise ValueError("an unusual header")
-
-
-def plain_page_facts(page: Raw) -> tuple[int, int] | None:
-    """Values and encoding of a data page of the first version whose header has its fields in order; None of others.
-
-    Most pages do, and reading all of a header takes three times as long.
-    """
-    try:
-        if page[0] != _I32_FIELD or page[1] != DATA_PAGE:
-            return None
-        position, fields = 2, 1
-        while page[position] == _I32_FIELD:  # sizes, perhaps the checksum
-            position, fields = position + 1, fields + 1
-            while page[position] & 0x80:
-                position += 1
-            position += 1
-        if page[position] != _DATA_PAGE_AFTER.get(fields) or page[position + 1] != _I32_FIELD:
-            return None
-        position, shift, raw = position + 2, 0, 0
-        while (byte := page[position]) & 0x80:
-            raw |= (byte & 0x7F) << shift
-            position, shift = position + 1, shift + 7
-        encoding = page[position + 2]
-        if page[position + 1] != _I32_FIELD or encoding & 0x81:
-            return None
-    except IndexError:
-        return None
-    raw |= byte << shift
-    return None if shift > _LONGEST_SHIFT or raw & 1 else (raw >> 1, encoding >> 1)
 
 
 def read_dictionary_page(data: Raw, codec: int) -> tuple[Raw, int] | None:

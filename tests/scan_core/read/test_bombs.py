@@ -22,7 +22,16 @@ from scan_core.model.metrics import ScanMetrics
 from scan_core.model.snapshot import DeleteContent, FileFormat
 from scan_core.rows.selection import All, from_ranges
 from tests.scan_core.deletes.files import delete_file
-from tests.support.bombs import MIB, ORC_BOMBS, PARQUET_BOMBS, run_limited, write_avro, write_orc_bomb, write_parquet
+from tests.support.bombs import (
+    MIB,
+    ORC_BOMBS,
+    PARQUET_BOMBS,
+    repeated,
+    run_limited,
+    write_avro,
+    write_orc_bomb,
+    write_parquet,
+)
 from tests.support.iceberg_json import Column
 from tests.support.table_builder import TableBuilder
 
@@ -322,3 +331,37 @@ def test_dictionaries_are_bounded_by_the_pages_whatever_the_footer_states(tmp_pa
     assert found is not None
     assert max(map(len, found)) <= 8
     reader.close()
+
+
+@pytest.mark.parametrize("rows", ["whole", "pages"])
+@pytest.mark.parametrize("limit", [MIB, 512 * MIB])
+def test_a_footer_on_an_object_store_that_omits_the_dictionary_is_refused(
+    tmp_path: Path, rows: str, limit: int
+) -> None:
+    """A chunk of a few kilobytes, that 20,000 times one value of 1 MiB come out of."""
+    file = tmp_path / "a.parquet"
+    column = repeated(20_000, MIB)
+    pq.write_table(
+        pa.table({"v": column}),
+        file,
+        compression="zstd",
+        store_schema=False,
+        write_page_index=True,
+        data_page_size=1_000,
+    )
+    data, encodings = file.read_bytes(), b"\x19\x35\x00\x06\x10"  # PLAIN, RLE, RLE_DICTIONARY
+    begin = data.rindex(encodings)
+    file.write_bytes(data[:begin] + b"\x19\x35\x00\x06\x06" + data[begin + len(encodings) :])
+    code = (
+        "import pyarrow as pa\nfrom scan_core.files.parquet.reader import ParquetFileReader\n"
+        "from scan_core.files.parquet.file_layout import read_layout\nfrom scan_core.io.remote import RemoteFile\n"
+        "from scan_core.columns.memory_budget import DecodingLimits\nfrom scan_core.rows.selection import All, from_ranges\n"
+        f"source = RemoteFile(pa.OSFile({str(file)!r}))\n"
+        f"reader = ParquetFileReader('a.parquet', source, read_layout(source, 'a.parquet'))\n"
+        "(group,) = reader.row_groups\n"
+        f"windows = reader.windows(group, [0], range(20_000), DecodingLimits({limit // 16}, {limit}))\n"
+    )
+    selection = "All(20_000)" if rows == "whole" else "from_ranges([(100, 5_000)], 20_000)"
+    found, grown, _ = run_limited(code, f"len(reader.read(group, [0], {selection}))", ALLOWANCE)
+    assert "which the footer omits" in str(found)
+    assert grown < 100 * MIB

@@ -5,7 +5,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from scan_core.files.parquet.footer import DATA_PAGE, DICTIONARY_PAGE
-from scan_core.files.parquet.pages import page_header, plain_page_facts, read_dictionary_page
+from scan_core.files.parquet.pages import (
+    PageFacts,
+    _plain_page_facts,
+    _unusual_page_facts,
+    page_facts,
+    page_header,
+    read_dictionary_page,
+)
 from scan_core.files.parquet.thrift import I32Value, write_struct
 
 
@@ -16,13 +23,18 @@ def test_values_of_a_page_are_those_of_its_whole_header(tmp_path: Path, version:
     options = {"use_dictionary": False, "data_page_size": 20_000, "data_page_version": version}
     pq.write_table(table, tmp_path / "f.parquet", write_page_checksum=checksums, **options)
     data, position = (tmp_path / "f.parquet").read_bytes(), 4
-    seen: list[tuple[int, int] | None] = []
+    seen = []
     while len(seen) < 3:
         found = page_header(data, position, len(data) - position)
         assert found is not None
         header, begin = found
-        seen.append(plain_page_facts(memoryview(data)[position:]))
-        assert seen[-1] == ((header[5][1], header[5][2]) if header[1] == DATA_PAGE else None)
+        details = header[5 if header[1] == DATA_PAGE else 8]
+        rows, encoding = (None, details[2]) if header[1] == DATA_PAGE else (details[3], details[4])
+        wanted = PageFacts(header[1], header[2], header[3], details[1], encoding, rows, begin)
+        for found in (page_facts, _plain_page_facts, _unusual_page_facts):
+            assert found(data, position) == wanted
+            assert found(memoryview(data)[position:], 0) == wanted._replace(body=begin - position)
+        seen.append(wanted)
         position = begin + header[3]
 
 
@@ -30,14 +42,16 @@ def test_values_of_a_page_are_those_of_its_whole_header(tmp_path: Path, version:
 def test_header_that_ends_early_tells_no_values(cut: int) -> None:
     values = {1: I32Value(300_000), 2: I32Value(0), 3: I32Value(3), 4: I32Value(3)}
     header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: values})
-    assert plain_page_facts(header) == (300_000, 0)
-    assert plain_page_facts(header[:cut]) is None
+    assert page_facts(header) == PageFacts(0, 70, 60, 300_000, 0, None, len(header))
+    assert page_facts(header[:cut]) is None
 
 
 @pytest.mark.parametrize("count", [-1, -(2**31), 2**40])
 def test_count_that_can_be_none_is_left_to_whoever_reads_all_of_the_header(count: int) -> None:
-    header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: {1: I32Value(count)}})
-    assert plain_page_facts(header) is None
+    numbers = {1: I32Value(count), 2: I32Value(0), 3: I32Value(3), 4: I32Value(3)}
+    header = write_struct({1: I32Value(0), 2: I32Value(70), 3: I32Value(60), 5: numbers})
+    assert _plain_page_facts(header, 0) is None
+    assert page_facts(header) == (None if count < 0 else PageFacts(0, 70, 60, count, 0, None, len(header)))
 
 
 @pytest.mark.parametrize("size", [{1: I32Value(1)}, I32Value(-1), I32Value(9)])
