@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from scan_core.files.parquet.checksums import HEADER_BYTES, OFFSET_INDEX, PAGE_HEADERS, check_part
 from scan_core.files.parquet.footer import (
-    DELTA_BYTE_ARRAY,
     DATA_PAGE,
     DATA_PAGE_V2,
+    DELTA_BYTE_ARRAY,
     DICTIONARY_PAGE,
     MAGIC,
     PLAIN_DICTIONARY,
@@ -388,7 +388,8 @@ class PageHeaders:
             if locations is None:
                 raise ValueError("the offset index contradicts the footer")
             places = page_places(group.chunks[leaf], locations)
-            beginnings = self._source.read([(at, min(length, HEADER_BYTES)) for at, length in places])
+            # one by one: pages lie far apart, and to look for neighbours among them costs five times as much
+            beginnings = [self._source.read_at(min(length, HEADER_BYTES), at) for at, length in places]
             if crc32(b"".join(beginnings)) != checksums[row_group, leaf, PAGE_HEADERS]:
                 raise ValueError("the checksum of the page headers is wrong: the bytes are damaged")
             self._checked.add((row_group, leaf))
