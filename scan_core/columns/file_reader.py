@@ -1,5 +1,7 @@
 """What the engine needs of a data or delete file, whatever its format, and field ids for files that carry none."""
 
+# ruff: noqa: ARG002  formats that have nothing to tell look at no argument
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -97,35 +99,49 @@ class FileReader(Protocol):
         """
         ...
 
+    def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
+        """Stored size of these columns in the row group."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+    # What lies below a top-level column: nothing, in formats that decode columns as a whole.
+
+    def field(self, column_index: int) -> pa.Field:
+        """Of a top-level column or member."""
+        return self.arrow_schema.field(column_index)
+
     def member(self, way: tuple[int, ...]) -> int | None:
         """The column number under which a struct member can be read alone, NULL where a struct above it is.
 
         `way` is a top-level column, then the place of a child in each struct; None if the file has no such column.
         """
-        ...
-
-    def field(self, column_index: int) -> pa.Field:
-        """Of a top-level column or member."""
-        ...
+        return None
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
         """Of a primitive column; None where unknown or where the stored type does not tell an order."""
-        ...
+        return None
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
         """Of the pages of a primitive column; None where the file has no index of them."""
-        ...
+        return None
 
     def exclusion_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
         """Whether a value, as statistics represent it in the file's type, is certainly not in a primitive column.
 
         None where the file has no such test, or one that costs more to read than the column.
         """
-        ...
+        return None
 
     def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
         """Whether the file states such a test; nothing is read to tell."""
-        ...
+        return False
+
+    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
+        """The same by the dictionary of the column; None where not every value is in one."""
+        return None
 
     def windows(
         self, row_group: RowGroup, column_indices: Sequence[int], rows: range, limits: DecodingLimits
@@ -134,27 +150,15 @@ class FileReader(Protocol):
 
         Raises MemoryLimitError where a single row does not, MalformedTableError where pages contradict the file.
         """
-        ...
-
-    def compressed_bytes(self, row_group: RowGroup, column_indices: Sequence[int]) -> int:
-        """Stored size of these columns in the row group."""
-        ...
-
-    def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
-        """The same by the dictionary of the column; None where not every value is in one."""
-        ...
+        return None
 
     def reads_ranges(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """Whether a range of rows of these columns costs about its share of the row group."""
-        ...
+        return False
 
     def reads_apart(self, row_group: RowGroup, column_indices: Sequence[int]) -> bool:
         """The same of a range that begins anywhere, without those in front of it."""
-        ...
-
-    def close(self) -> None:
-        """Release the file."""
-        ...
+        return False
 
 
 _BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 
-from scan_core.columns.file_reader import FIELD_ID_KEY, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.file_reader import FIELD_ID_KEY, FileReader, ReadCounts, RowGroup, refusing_malformed
 from scan_core.columns.memory_budget import DecodingLimits
-from scan_core.files.whole_columns import WholeColumns
 from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
 from scan_core.metadata.avro_container import (
@@ -190,12 +189,7 @@ def parse_record(document: Any) -> tuple[tuple[AvroField, ...], Any, int]:
     if not isinstance(document, Mapping) or document.get("type") != "record":
         raise ValueError(f"the top-level schema must be a record, not {document!r:.80}")
     fields = parser.fields(document, 0)
-    plain = {
-        "type": "record",
-        "name": parser.new_name(),
-        "fields": [{"name": f.key, "type": f.type.plain} for f in fields],
-    }
-    return fields, plain, sum(f.type.least_bytes for f in fields)
+    return fields, parser.plain_record(fields), sum(f.type.least_bytes for f in fields)
 
 
 class _Parser:
@@ -208,6 +202,13 @@ class _Parser:
     def new_name(self) -> str:
         self._names += 1
         return f"r{self._names}"
+
+    def plain_record(self, fields: Sequence[AvroField]) -> dict[str, Any]:
+        return {
+            "type": "record",
+            "name": self.new_name(),
+            "fields": [{"name": f.key, "type": f.type.plain} for f in fields],
+        }
 
     def fields(self, record: Mapping[str, Any], depth: int) -> tuple[AvroField, ...]:
         members = record.get("fields")
@@ -265,11 +266,7 @@ class _Parser:
 
     def _record(self, schema: Mapping[str, Any], depth: int) -> AvroType:
         fields = self.fields(schema, depth)
-        plain = {
-            "type": "record",
-            "name": self.new_name(),
-            "fields": [{"name": f.key, "type": f.type.plain} for f in fields],
-        }
+        plain = self.plain_record(fields)
         stored = pa.struct([pa.field(f.key, f.type.stored) for f in fields])
         meant = pa.struct([f.arrow() for f in fields])
         least = sum(f.type.least_bytes for f in fields)
@@ -320,11 +317,7 @@ class _Parser:
         if key.type.least_bytes + value.type.least_bytes == 0:
             raise ValueError("a map whose entries take no bytes")
         fields = (key, value)
-        plain = {
-            "type": "record",
-            "name": self.new_name(),
-            "fields": [{"name": f.key, "type": f.type.plain} for f in fields],
-        }
+        plain = self.plain_record(fields)
         stored = pa.list_(pa.struct([pa.field(f.key, f.type.stored) for f in fields]))
         meant = pa.map_(
             pa.field("key", key.type.meant, nullable=False, metadata=key.arrow().metadata),
@@ -427,7 +420,7 @@ def open_avro(path: str, io: FileIOConfig) -> "AvroFileReader":
     return AvroFileReader(path, open_input(path, io))
 
 
-class AvroFileReader(WholeColumns):
+class AvroFileReader(FileReader):
     """An open Avro file."""
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:

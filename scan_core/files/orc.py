@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.orc as po
 
-from scan_core.columns.file_reader import FIELD_ID_KEY, ReadCounts, RowGroup, refusing_malformed
+from scan_core.columns.file_reader import FIELD_ID_KEY, FileReader, ReadCounts, RowGroup, refusing_malformed
 from scan_core.columns.memory_budget import DecodingLimits
 from scan_core.files.orc_streams import (
     DATA,
@@ -41,7 +41,6 @@ from scan_core.files.orc_streams import (
     sum_of_codes,
     zigzag,
 )
-from scan_core.files.whole_columns import WholeColumns
 from scan_core.io.files import open_input
 from scan_core.io.location import FileIOConfig
 from scan_core.model.errors import MemoryLimitError
@@ -72,7 +71,7 @@ def open_orc(path: str, io: FileIOConfig) -> "OrcFileReader":
     return OrcFileReader(path, open_input(path, io))
 
 
-class OrcFileReader(WholeColumns):
+class OrcFileReader(FileReader):
     """An open ORC file."""
 
     def __init__(self, path: str, source: pa.NativeFile) -> None:

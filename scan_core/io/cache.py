@@ -8,8 +8,9 @@ bitmap indexes, whose sizes only their decoders know.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from operator import itemgetter
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -102,12 +103,8 @@ CACHE_LIMIT_BYTES = 256 * 1024**2
 T = TypeVar("T")
 
 
-class _Decoded(NamedTuple):
-    value: Any
-    num_bytes: int
-
-
-_DECODED: BoundedCache[Hashable, _Decoded] = BoundedCache(lambda decoded: decoded.num_bytes)
+_DECODED: BoundedCache[Hashable, tuple[Any, int]] = BoundedCache(itemgetter(1))
+"""Values with their sizes in bytes."""
 os.register_at_fork(after_in_child=_DECODED.forget_threads)
 
 
@@ -122,13 +119,12 @@ def cached(key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
 
 def get(key: Hashable) -> Any:
     """The value under `key`, None if there is none."""
-    found = _DECODED.find(key)
-    return None if found is None else found.value
+    return (_DECODED.find(key) or (None,))[0]
 
 
 def put(key: Hashable, value: T, num_bytes: int) -> T:
     """Keep a value, in place of any other under that key, unless it alone exceeds the limit; it is given back."""
-    _DECODED.put(key, _Decoded(value, num_bytes), CACHE_LIMIT_BYTES)
+    _DECODED.put(key, (value, num_bytes), CACHE_LIMIT_BYTES)
     return value
 
 

@@ -60,7 +60,8 @@ def decode_pages(
         return None
     num_rows = int(row_counts.sum())
     file = page_file(chunk, leaf, content, num_values, num_rows)
-    column = _decoded(file, as_dictionary=as_dictionary, verifies=verifies)
+    reader = open_decoder(pa.BufferReader(file), None, (0,) if as_dictionary else (), verifies=verifies)
+    column = check_codes(_one_array(reader.read_row_group(0, [0], False).column(0)))
     return column if len(column) == num_rows else None
 
 
@@ -92,12 +93,6 @@ def _count_values(
             return None
         total += found.num_values
     return total
-
-
-def _decoded(file: bytes, *, as_dictionary: bool, verifies: bool) -> pa.Array:
-    reader = open_decoder(pa.BufferReader(file), None, (0,) if as_dictionary else (), verifies=verifies)
-    column = reader.read_row_group(0, [0], False).column(0)
-    return check_codes(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
 
 
 _PAGED_SHARE_OF_BYTES = 0.6

@@ -1,4 +1,4 @@
-"""How many bytes columns of a Parquet row group become, told before anything is decoded, and rows cut to what fits.
+"""How many bytes columns of a Parquet row group become: bounded before anything is decoded, and rows cut to what fits.
 
 A few bytes may stand for very many: a dictionary value that repeats, a run of equal numbers, a page that compresses well.
 Sizes are bounded by what the footer states (which is compared with the headers of the pages where it matters), by the types, and
@@ -92,10 +92,13 @@ class DecodedSizes:
             MemoryLimitError: a page that is too large to be decompressed.
         """
         for leaf in leaves:
-            # what an object store holds was cut into windows by what the footer states: now it is compared with the pages
-            if not self._is_bounded(row_group, leaf, limits) or (
-                self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False)
-            ):
+            may_be_large = (
+                self._layout.footer.leaves[leaf].max_repetition_level > 0  # a page may have any number of values
+                or _most_plain_bytes(self._chunk(row_group, leaf)) > limits.most_bytes
+                # on an object store, windows were cut by what the footer states: now that is compared with the pages
+                or (self._is_remote and self._may_repeat(row_group, leaf, limits, is_stated=False))
+            )
+            if may_be_large:
                 largest = self._walked(row_group, leaf).largest_bytes
                 if largest > limits.most_bytes:
                     raise MemoryLimitError(
@@ -163,12 +166,6 @@ class DecodedSizes:
         if width is None:
             return chunk.uncompressed_bytes + chunk.num_values * (levels + _OFFSET_BYTES)
         return max(chunk.uncompressed_bytes, chunk.num_values * (levels + width))
-
-    def _is_bounded(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> bool:
-        """Whether no page of a chunk can be too large, whatever its header states."""
-        chunk = self._chunk(row_group, leaf)
-        is_nested = self._layout.footer.leaves[leaf].max_repetition_level > 0
-        return not is_nested and _most_plain_bytes(chunk) <= limits.most_bytes
 
     def _may_repeat(
         self, row_group: RowGroup, leaf: int, limits: DecodingLimits, *, is_stated: bool | None = None
