@@ -1,6 +1,6 @@
 """What the engine needs of a data or delete file, whatever its format, and field ids for files that carry none."""
 
-# ruff: noqa: ARG002  formats that have nothing to tell look at no argument
+# ruff: noqa: ARG002  the defaults of a protocol use no argument
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +107,7 @@ class FileReader(Protocol):
         """Release the file."""
         ...
 
-    # What lies below a top-level column: nothing, in formats that decode columns as a whole.
+    # Defaults for formats that decode columns as a whole, without members, pages, Bloom filters and dictionaries.
 
     def field(self, column_index: int) -> pa.Field:
         """Of a top-level column or member."""
@@ -121,7 +121,7 @@ class FileReader(Protocol):
         return None
 
     def statistics(self, row_group: RowGroup, column_index: int) -> ColumnStatistics | None:
-        """Of a primitive column; None where unknown or where the stored type does not tell an order."""
+        """Of a primitive column; None where unknown or where the stored type has no known order."""
         return None
 
     def page_statistics(self, row_group: RowGroup, column_index: int) -> PageStatistics | None:
@@ -136,7 +136,7 @@ class FileReader(Protocol):
         return None
 
     def has_exclusion_test(self, row_group: RowGroup, column_index: int) -> bool:
-        """Whether the file states such a test; nothing is read to tell."""
+        """Whether the file states such a test; nothing is read."""
         return False
 
     def dictionary_test(self, row_group: RowGroup, column_index: int) -> Callable[[Any], bool] | None:
@@ -162,7 +162,7 @@ class FileReader(Protocol):
 
 
 _BROKEN_BYTES = (pa.ArrowException, OSError, ValueError, LookupError, ArithmeticError, MemoryError, TypeError)
-"""What decoders raise."""
+"""Exceptions that decoders raise on damaged bytes."""
 
 
 @runtime_checkable
@@ -171,15 +171,15 @@ class ReadsAhead(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether that pays: the file is on an object store."""
+        """Whether fetching ahead pays: the file is on an object store."""
         ...
 
     def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
-        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
         ...
 
     def release(self, row_group: RowGroup) -> None:
-        """Drop what was fetched of a row group and not asked for."""
+        """Drop what was fetched of a row group and not read."""
         ...
 
 

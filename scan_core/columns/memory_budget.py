@@ -11,13 +11,13 @@ from scan_core.rows.selection import RowSelection, from_ranges, intersect, row_c
 
 _SHARE = 8
 """Of a worker's part of the limit: decoded columns, what their decoders hold (twice as much), their filtered copy, batches
-that wait, and the delete index."""
+that are queued, and the delete index."""
 _LARGEST_SHARE = 4
 """Of the limit for a single row or page: its bytes out of compression, its values, their copy in a batch."""
 _LEAST_LARGEST_BYTES = 64 * 1024**2
 """Ordinary pages and rows are read whatever the limit."""
 _TOLERANCE = 2
-"""Reading a piece again costs as much as it did: a little too large is let pass."""
+"""Reading a piece again costs as much as it did: a piece that is a little too large is accepted."""
 _LEAST_ROWS = 4_096
 """Smaller pieces read the same pages again and again."""
 _LEAST_BATCH_ROWS = 1_024
@@ -37,7 +37,7 @@ class DecodingLimits:
 
     @classmethod
     def of(cls, memory_limit_bytes: int, target_bytes: int) -> "DecodingLimits":
-        """The limits under a memory limit, of which a part is for one window."""
+        """The limits under a memory limit; `target_bytes` is the part of it for one window."""
         return cls(max(target_bytes, 1), max(memory_limit_bytes // _LARGEST_SHARE, _LEAST_LARGEST_BYTES))
 
 

@@ -192,7 +192,7 @@ class OrcFileReader(FileReader):
         types = [(self._stored_schema.field(i).type, self._column_ids[i]) for i in columns]
         with refusing_malformed(self.path, f"stripe {row_group.index}, columns {names}"):
             content = self._content(row_group.index)
-            # headers of runs tell enough for most stripes; to decode the lengths of all values costs ten times as much
+            # run headers bound most stripes well enough; decoding the lengths of all values costs ten times as much
             num_bytes = _bound_decoded_bytes(types, content, self._most_bytes)
             if num_bytes > self._most_bytes:
                 num_bytes = _bound_decoded_bytes(types, content, self._most_bytes, exact_sum)
@@ -234,7 +234,7 @@ class OrcFileReader(FileReader):
         return {i: batch.column(names[i]) for i in columns}
 
     def _decode_alone(self, stripe: int, column: int) -> pa.Array:
-        """A column of which some value may be out of reach of nanoseconds: those come in microseconds."""
+        """A column with values that nanoseconds cannot hold is returned in microseconds."""
         try:
             return self._decode_together(stripe, [column])[column]
         except pa.ArrowInvalid as error:
@@ -290,7 +290,7 @@ def _with_ids_below(kind: pa.DataType, depth: int) -> pa.DataType:
 
 
 def column_statistics(message: bytes, num_rows: int, kind: pa.DataType) -> ColumnStatistics:
-    """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or odd."""
+    """Statistics of a top-level column; bounds as Python values of `kind`, None where they are missing or not usable."""
     fields = first_of_each(message)
     values = int(fields.get(1, -1))
     null_count = num_rows - values if 0 <= values <= num_rows else None
@@ -467,7 +467,7 @@ def read_timestamps(content: StripeContent, column: int) -> pa.Array:
 
 
 def _nanoseconds(encoded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The last three bits tell how many zeros, less one, were cut off."""
+    """The last three bits are the number of zeros cut off, less one."""
     zeros = encoded & 7
     return (encoded >> 3) * np.where(zeros, 10 ** (zeros + 1), 1)
 

@@ -24,7 +24,7 @@ class BoundedCache(Generic[Key, Value]):
     """Values by key. Safe for several threads; where processes fork, have `forget_threads` called in the new one."""
 
     def __init__(self, size_of: Callable[[Value], int] = _one) -> None:
-        """`size_of` tells what a value adds to the whole; asked once, when it is kept."""
+        """`size_of` returns what a value counts toward the limit; called once per value."""
         self._size_of = size_of
         self._kept: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._size = 0
@@ -80,7 +80,7 @@ class BoundedCache(Generic[Key, Value]):
             self._forget()
 
     def forget_threads(self) -> None:
-        """In a forked process nobody holds the lock, and what the thread that did was about to change is made anew."""
+        """After a fork: replace the lock, which no thread of the new process holds, and drop values that were being changed."""
         if self._lock.locked():
             self._forget()
         self._lock = Lock()

@@ -114,10 +114,10 @@ def grouped(ranges: Sequence[Range], bridge: int, most_bytes: int | None = None)
 
 _BRIDGE = 1024 * 1024
 _LARGEST_REQUEST = 8 * 1024 * 1024
-"""Ranges are joined up to this size; larger answers gain nothing from being one."""
+"""Ranges are joined up to this size; larger requests gain nothing."""
 _REQUESTS_AT_A_TIME = 8
 SMALL_FILE_BYTES = 256 * 1024
-"""A file of this size is read as a whole: in one request, which takes no longer than one for its end."""
+"""A file up to this size is read as a whole, which takes no longer than a request for its end."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class RemoteFile:
         return data
 
     def fetch_ahead(self, ranges: Iterable[Range], row_group: int, most_bytes: int) -> int:
-        """Begin to fetch ranges in the background: those that fit, in the order given, beside what is on its way.
+        """Begin to fetch ranges in the background: those that fit, in the order given, in addition to what is being fetched.
 
         Returns how many bytes are requested. `row_group` is for `forget_ahead`.
         """

@@ -185,8 +185,13 @@ def surviving(positions: RowPositions, first_row: int, num_rows: int) -> RowSele
         case SortedPositions(values):
             begin, end = np.searchsorted(values, (first_row, first_row + num_rows))
             return _without(values[begin:end] - first_row, num_rows)
-        case RoaringPositions():
-            return _outside_of_containers(positions, first_row, num_rows)
+        case RoaringPositions(containers):
+            if not containers[_within(positions, first_row, num_rows)]:
+                return All(num_rows)
+            mask = np.zeros(num_rows, np.bool_)
+            mark_rows(positions, first_row, mask)
+            is_dense = int(np.count_nonzero(mask)) >= _FEW_RUNS
+            return Mask(~mask) if is_dense else _without(np.flatnonzero(mask), num_rows)
         case _:
             assert_never(positions)
 
@@ -251,23 +256,6 @@ def _without(deleted: Positions, num_rows: int) -> RowSelection:
         return Ranges(starts[kept], ends[kept], num_rows)
     mask = np.ones(num_rows, np.bool_)
     mask[deleted] = False
-    return Mask(mask)
-
-
-def _outside_of_containers(positions: RoaringPositions, first_row: int, num_rows: int) -> RowSelection:
-    containers = positions.containers[_within(positions, first_row, num_rows)]
-    if not containers:
-        return All(num_rows)
-    mask = np.ones(num_rows, np.bool_)
-    for container in containers:
-        offset = container.first - first_row
-        part = container_mask(container)[max(-offset, 0) : num_rows - offset]
-        mask[max(offset, 0) : max(offset, 0) + len(part)] = ~part
-    kept = int(np.count_nonzero(mask))
-    if kept == num_rows:
-        return All(num_rows)
-    if num_rows - kept < _FEW_RUNS:
-        return _without(np.flatnonzero(~mask), num_rows)
     return Mask(mask)
 
 

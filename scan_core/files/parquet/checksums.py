@@ -1,14 +1,14 @@
-"""Checksums of those parts of a Parquet file that Parquet gives none, in files of our writers.
+"""Checksums of the parts of a Parquet file for which Parquet has none, in files of our writers.
 
-Parquet has a CRC-32 of each page's body, and nothing of the footer, the page index, Bloom filters and page headers: one
-flipped bit there moves rows or prunes them. Two entries of the footer's key-value metadata, which other readers pass
-over, tell them:
+Parquet has a CRC-32 of each page's body, but none of the footer, the page index, Bloom filters and page headers: one
+flipped bit there moves rows or prunes them. Two entries of the footer's key-value metadata, which other readers
+ignore, hold them:
 
     nevermore.footer   8 hexadecimal digits, the CRC-32 of the footer with zeros in their place, then 16 of the file's size
     nevermore.parts    per column chunk, in the order of the file, base64 of four little-endian CRC-32: offset index,
                        column index, Bloom filter, and the first bytes of each page, dictionary page first; 0 for none
 
-A program that rewrites files may copy these entries. The size tells a copy: it is not looked at.
+A program that rewrites files may copy these entries. The file size in the first entry shows that: entries with another size are ignored.
 """
 
 from base64 import b64decode, b64encode
@@ -23,7 +23,7 @@ FOOTER_KEY, PARTS_KEY = "nevermore.footer", "nevermore.parts"
 OFFSET_INDEX, COLUMN_INDEX, BLOOM_FILTER, PAGE_HEADERS = range(4)
 NUM_PARTS = 4
 HEADER_BYTES = 48
-"""Of each page. Headers take some 30 bytes where the page index, not they, has statistics; what follows does no harm."""
+"""Of each page. Headers take some 30 bytes where the page index, not they, has statistics; checking a few bytes behind does no harm."""
 _CRC_DIGITS, _SIZE_DIGITS = 8, 16
 _STRING = 0x18
 """The header of a string that is the next field."""

@@ -96,7 +96,7 @@ def _count_values(
 
 
 _PAGED_SHARE_OF_BYTES = 0.6
-"""Above, reading the chunk as a whole is cheaper than choosing among its pages."""
+"""Above this share, reading the whole chunk is cheaper than reading selected pages."""
 _LEAST_PAGED_BYTES = 64 * 1024
 _LEAST_PAGED_VALUES = 100_000
 """A chunk with less of both is decoded sooner than its offset index."""
@@ -245,7 +245,7 @@ class PagedChunks:
         return self._typed(item.column, pick_rows(found, rows, item.page_of_row, item.pages, item.locations))
 
     def _typed(self, column: int, array: pa.Array) -> pa.Array:
-        """In the type of the file's schema: pages know nothing of the Arrow schema stored beside them."""
+        """In the type of the file's schema: a single page does not carry the Arrow schema of the file."""
         wanted = self._layout.columns.fields[column].type
         if array.type == wanted or isinstance(array, pa.DictionaryArray) or pt.is_dictionary(wanted):
             return array
@@ -283,9 +283,9 @@ class PagedChunks:
 
 _LOCAL_BUFFER = 256 * 1024
 _REMOTE_BUFFER = 1024 * 1024
-"""What is read ahead of each column at a time: a request to an object store must be worth its while."""
+"""Bytes read ahead of each column at a time: requests to an object store should be large."""
 _MOST_SKIPPED_WINDOWS = 2
-"""Beyond, decoding rows only to pass them by costs more than looking for their pages."""
+"""Beyond, decoding rows only to skip them costs more than finding their pages."""
 
 
 class ChunkStreams:
@@ -302,7 +302,7 @@ class ChunkStreams:
         self._streams: dict[int, _Stream] = {}
 
     def may_skip_to(self, row_group: RowGroup, column: int, window: range) -> bool:
-        """Whether a window is so near to where the stream of a column is that it pays to go on with it."""
+        """Whether a window is near enough to the position of a column's stream to continue with it."""
         stream = self._streams.get(column) if self._row_group == row_group.index else None
         position = stream.position if stream is not None else 0
         return position <= window.start <= position + _MOST_SKIPPED_WINDOWS * len(window)
@@ -328,7 +328,7 @@ class ChunkStreams:
         return dict(zip(widest_first, arrays, strict=True))
 
     def close(self) -> None:
-        """Let go of what is held for windows to come."""
+        """Release what is held for later windows."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._streams.clear()
@@ -375,7 +375,7 @@ class _Stream:
         self.position = 0
 
     def read(self, window: range) -> pa.Array:
-        """The rows of a window at or behind the position; rows in front of it are passed by."""
+        """The rows of a window at or behind the position; rows in front of it are skipped."""
         while self.position < window.start:
             self._next(window.start - self.position)
         parts = []
@@ -449,7 +449,7 @@ class WholeChunks:
         return [arrays[i] for i in column_indices]
 
     def close(self) -> None:
-        """Let go of the decoders."""
+        """Release the decoders."""
         self._readers.clear()
 
     def _reader(self, row_group: RowGroup) -> Any:

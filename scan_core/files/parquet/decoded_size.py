@@ -1,9 +1,8 @@
 """How many bytes columns of a Parquet row group become: bounded before anything is decoded, and rows cut to what fits.
 
-A few bytes may stand for very many: a dictionary value that repeats, a run of equal numbers, a page that compresses well.
-Sizes are bounded by what the footer states (which is compared with the headers of the pages where it matters), by the types, and
-by the longest value of a dictionary; only where that bound is large are the rows of a column measured one by one, by
-decoding their codes alone.
+A few bytes can decode to very many: a dictionary value that repeats, a run of equal numbers, a page that compresses well.
+Sizes are bounded by the footer (compared with the page headers where it matters), by the types, and by the longest value
+of a dictionary. Only where that bound is large are the rows of a column measured one by one, by decoding their codes alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,26 +37,26 @@ from scan_core.rows.buffers import numbers, validity
 
 _OFFSET_BYTES = 4
 _LENGTH_BYTES = 4
-"""In front of each text or binary value of a page."""
+"""The length in front of each text or binary value of a page."""
 _LEVEL_BYTES = 4
-"""Of a value in a list or map: its two levels."""
+"""The two levels of a value in a list or map."""
 _TOLERANCE = 4
-"""Times the target is let pass: to read in windows costs more."""
+"""Up to this many times the target a row group is read at once: reading in windows costs more."""
 _LEAST_ROWS = 4_096
 _MEASURED_ROWS = 65_536
 _HEADER_BYTES = 4_096
 _HEADER_WINDOWS = (256, 4 * _HEADER_BYTES, 16 * 1024**2)
 """Bytes read for the header of a page: those with long statistics are read again."""
 _MOST_EXPANSION = {0: 1, 1: 64, 2: 1032, 5: 256, 7: 256}
-"""Bytes that one byte of a page can become, by codec: none, snappy, gzip, lz4."""
+"""Most bytes that one compressed byte decompresses to, by codec: none, Snappy, gzip, LZ4."""
 _LARGEST_EXPANSION = 1 << 15
-"""Of zstd, which writes a block of 128 kB as four bytes."""
+"""For zstd, which can write a block of 128 kB as four bytes."""
 _BY_DICTIONARY = {PLAIN_DICTIONARY, RLE_DICTIONARY}
 _RLE = 3
 _DELTA_BINARY_PACKED = 5
 _INT32 = 1
 _STREAMS = {2: "gzip", 6: "zstd"}
-"""Codecs out of which the beginning of a page can be had without the rest."""
+"""Codecs that can decompress the beginning of a page without the rest."""
 _BEGINNING_BYTES, _BYTES_PER_PREFIX = 4_096, 3
 """Where a page with prefixes is cut at first: their lengths stand in front, mostly in a byte or less each."""
 _MOST_GATHERED_BYTES = 4 * 1024**2
@@ -81,11 +80,11 @@ class DecodedSizes:
         self._is_remote = isinstance(source, RemoteFile)
 
     def estimate(self, row_group: RowGroup, leaves: Sequence[int]) -> int:
-        """Bytes of these leaf columns, dictionary values counted once: what most files become."""
+        """Decoded bytes of these leaf columns if dictionary values are counted once, as fits most files."""
         return sum(self._plain_bytes(self._chunk(row_group, leaf), leaf) for leaf in leaves)
 
     def check(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> None:
-        """Compare the pages of chunks that may hold more than the footer states with it.
+        """Compare chunks that may hold more than the footer states with their page headers.
 
         Raises:
             MalformedTableError: more bytes or values than the footer states.
@@ -109,7 +108,7 @@ class DecodedSizes:
     def windows(
         self, row_group: RowGroup, leaves: Sequence[int], rows: range, limits: DecodingLimits
     ) -> list[range] | None:
-        """Rows cut so that what leaf columns become fits; None if all of the row group does.
+        """Windows of rows whose leaf columns fit when decoded; None if the whole row group fits.
 
         Raises:
             MalformedTableError: pages that contradict the footer.
@@ -170,7 +169,7 @@ class DecodedSizes:
     def _may_repeat(
         self, row_group: RowGroup, leaf: int, limits: DecodingLimits, *, is_stated: bool | None = None
     ) -> bool:
-        """Whether values of a chunk, each as long as all of it, would be more than fits."""
+        """Whether the values of a chunk would be too large if each were as long as the whole chunk."""
         chunk = self._chunk(row_group, leaf)
         if self._layout.footer.leaves[leaf].physical_type != BYTE_ARRAY:
             return False  # of fixed size, whatever they share
@@ -180,7 +179,7 @@ class DecodedSizes:
         return chunk.num_values * plain > limits.target_bytes
 
     def _repeated_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
-        """A bound of what the values of a dictionary become, if that may be much."""
+        """A bound of the decoded bytes of dictionary-encoded values; 0 if it cannot be large."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
         if not self._may_repeat(row_group, leaf, limits):
             return 0
@@ -196,7 +195,7 @@ class DecodedSizes:
         return count * self._longest.get(key, 0)
 
     def _prefix_bytes(self, row_group: RowGroup, leaf: int, limits: DecodingLimits) -> int:
-        """A bound of what values take from those before them, if that may be much."""
+        """A bound of the bytes that values share with those before them; 0 if it cannot be large."""
         chunk, key = self._chunk(row_group, leaf), (row_group.index, leaf)
         if not self._may_repeat(row_group, leaf, limits):
             return 0
@@ -208,7 +207,7 @@ class DecodedSizes:
         return chunk.num_values * self._prefixes[key]
 
     def _longest_prefix(self, chunk: Chunk, leaf: int, pages: Sequence[PageFacts]) -> int:
-        """Bytes that a value shares at most with the one before it, in pages whose encoding writes them once."""
+        """Length of the longest prefix that a value shares with the one before it, in pages that store prefixes once."""
         if chunk.metadata[4] and chunk.metadata[4] not in _STREAMS:
             return max(
                 (self._most_of_numbers(chunk, leaf, [(p, self._numbers(chunk, p, None))]) for p in pages), default=0
@@ -272,7 +271,7 @@ class DecodedSizes:
         return int((stored if valid is None else stored[valid]).max(initial=0))
 
     def _dictionary_ranges(self, row_group: RowGroup, leaves: Sequence[int], limits: DecodingLimits) -> list[Range]:
-        """Where the dictionaries lie that `_repeated_bytes` will look at, so that one request fetches many."""
+        """Ranges of the dictionaries that `_repeated_bytes` will read, so that one request fetches several."""
         chunks = [
             chunk
             for leaf in leaves
@@ -320,7 +319,7 @@ class DecodedSizes:
         return found
 
     def _walked(self, row_group: RowGroup, leaf: int) -> ChunkPages:
-        """What the headers of the pages of a chunk tell, which are no more than the footer states."""
+        """Facts from the page headers of a chunk, which are compared with the footer."""
         key = row_group.index, leaf
         if (known := self._pages.get(key)) is not None:
             return known

@@ -1,4 +1,4 @@
-"""What is known of a Parquet file once its footer is read, remembered across the splits and scans of a process."""
+"""The facts of a Parquet file that its footer states, cached across the splits and scans of a process."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -97,13 +97,13 @@ _REMEMBERED_CHUNKS = 100_000
 
 
 class ChunkPages(NamedTuple):
-    """What the headers of the pages of a column chunk tell, which decide how much is decoded.
+    """Facts from the page headers of a column chunk that bound what it decodes to.
 
     Attributes:
-        largest_bytes: of the largest page out of compression.
-        dictionary_bytes: of the values of the dictionary together, so of any one of them at most.
-        num_repeated: values that stand as codes for those of the dictionary.
-        prefixed: pages whose values share bytes with the one before.
+        largest_bytes: of the largest page when decompressed.
+        dictionary_bytes: of all values of the dictionary, which bounds each single one.
+        num_repeated: values stored as codes of the dictionary.
+        prefixed: pages in which values share a prefix with the value before (DELTA_BYTE_ARRAY).
     """
 
     largest_bytes: int
@@ -117,14 +117,14 @@ class ParquetLayout:
     """The facts of one file.
 
     Attributes:
-        footer: as checked by us.
-        metadata: the same as pyarrow has it, so that it need not parse again; never asked for facts.
+        footer: checked.
+        metadata: the same footer as parsed by pyarrow, so that pyarrow need not parse it again.
         columns: of its schema.
         row_groups: in file order.
         footer_bytes: as stored.
-        pages: what the page headers of chunks tell that were looked at, by row group and leaf.
-        longest_values: bytes of the longest value in their dictionaries.
-        longest_prefixes: bytes that their values share at most with the one before.
+        pages: facts from page headers, for the chunks whose headers were read, by row group and leaf.
+        longest_values: bytes of the longest value in the dictionaries of chunks.
+        longest_prefixes: bytes of the longest prefix that a value of a chunk shares with the value before.
         verifies: compare checksums of pages, indexes and filters where the file has them.
     """
 
@@ -149,8 +149,8 @@ class ParquetLayout:
     def keeps_dictionary(self, row_group: int, column: int) -> bool:
         """Whether this chunk holds strings that are better read as a dictionary.
 
-        The list of encodings does not tell an overflowed dictionary, for the dictionary page itself is PLAIN; the
-        stored width of a value does.
+        The list of encodings does not show whether a dictionary overflowed, because the dictionary page itself is PLAIN;
+        the stored width of a value does.
         """
         if column not in self.columns.string_columns:
             return False

@@ -244,7 +244,7 @@ class Chunk:
 
     @property
     def null_count(self) -> int | None:
-        """Of its statistics, where they tell and it can be."""
+        """NULLs according to its statistics; None if they are missing or impossible."""
         found = (self.statistics or {}).get(3)
         return found if isinstance(found, int) and 0 <= found <= self.num_values else None
 
@@ -358,7 +358,7 @@ def _chunk(column: Struct, leaf: Leaf, size: int, num_rows: int, index: int) -> 
 
 
 def _range(column: Struct, offset_id: int, length_id: int, size: int) -> tuple[int, int] | None:
-    """An index outside of the file is as good as none: it only ever saves work."""
+    """The place of an index; None if it lies outside of the file: indexes only save work."""
     offset, length = column.get(offset_id), column.get(length_id)
     if offset is None or length is None or offset < 4 or length <= 0 or offset + length > size:
         return None
@@ -393,9 +393,9 @@ def stored_bounds(statistics: Struct, leaf: Leaf, *, has_column_orders: bool) ->
 
 
 def decode_bounds(lower: bytes | None, upper: bytes | None, leaf: Leaf, arrow_type: pa.DataType) -> tuple[Any, Any]:
-    """Bounds as `ColumnStatistics` holds them, in the file's type; None where they tell nothing.
+    """Bounds as `ColumnStatistics` holds them, in the file's type; None where they are unusable.
 
-    NaN tells nothing, and a bound of zero may stand for either zero.
+    NaN is no bound, and a bound of zero may stand for either zero.
     """
     low, high = decode_value(lower, leaf, arrow_type), decode_value(upper, leaf, arrow_type)
     if leaf.physical_type in {FLOAT, DOUBLE}:

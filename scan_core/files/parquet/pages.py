@@ -156,7 +156,7 @@ def _size(raw: bytes) -> int:
 
 
 def _skip(data: Raw, position: int, kind: int) -> int:
-    """Where a value of statistics ends."""
+    """The position after a value of statistics."""
     if kind in {TRUE, FALSE}:
         return position
     if kind in {I32, I64, BINARY}:
@@ -362,7 +362,7 @@ class PageHeaders:
         self._checked: set[tuple[int, int]] = set()
 
     def ranges(self, row_group: int, leaves: Sequence[int]) -> list[Range]:
-        """What `check` reads beside the chunks themselves."""
+        """What `check` reads in addition to the chunks."""
         if self._footer.checksums is None:
             return []
         chunks = self._footer.row_groups[row_group].chunks
@@ -396,7 +396,7 @@ class PageHeaders:
 
 
 def page_encodings(chunk: Chunk, num_pages: int) -> list[int] | None:
-    """The encoding of each data page by the footer, for files of our writers; None if it does not tell.
+    """The encoding of each data page according to the footer, for files of our writers; None if it is not stated.
 
     A chunk whose dictionary grows too large goes on without it: what the dictionary encodes comes first.
     """

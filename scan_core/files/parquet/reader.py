@@ -25,11 +25,11 @@ from scan_core.model.statistics import ColumnStatistics
 from scan_core.rows.selection import RowSelection, select_rows, selected_count, slice_selection, to_indices
 
 _PAGED_SHARE_OF_ROWS = 0.5
-"""Above, reading chunks as a whole is cheaper than choosing among their pages."""
+"""Above this share, reading whole chunks is cheaper than reading selected pages."""
 _SMALL_FILE_BYTES = 256 * 1024
-"""Up to here copying the bytes costs less than asking the system for parts of them."""
+"""Up to this size, one read of the whole file costs less than several reads of its parts."""
 _SETTLED_AFTER_NANOSECONDS = 1_000_000_000
-"""A file written later than that may be written again without its time telling so."""
+"""A file younger than that may be rewritten without a change of its modification time, so it is not cached."""
 
 
 def open_parquet(
@@ -207,11 +207,11 @@ class ParquetFileReader:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it pays to fetch bytes before they are asked for."""
+        """Whether fetching bytes ahead pays: the file is on an object store."""
         return self._remote is not None
 
     def expect(self, row_group: RowGroup, habits: Habits, most_bytes: int) -> None:
-        """Begin to fetch these columns of a row group, as many as fit beside what is on its way."""
+        """Begin to fetch these columns of a row group, as many as fit in addition to what is being fetched."""
         if self._remote is None:
             return
         chunks = self._footer.row_groups[row_group.index].chunks
@@ -223,7 +223,7 @@ class ParquetFileReader:
         self.counts.bytes_ahead += self._remote.fetch_ahead(ranges, row_group.index, most_bytes)
 
     def release(self, row_group: RowGroup) -> None:
-        """Drop what was fetched of a row group and not asked for."""
+        """Drop what was fetched of a row group and not read."""
         if self._remote is not None:
             self.counts.bytes_in_vain += self._remote.forget_ahead(row_group.index)
 
@@ -234,7 +234,7 @@ class ParquetFileReader:
         self._source.close()
 
     def _check_of(self, row_group: RowGroup) -> Callable[[Sequence[int]], None] | None:
-        """What compares pages with the footer, on an object store, where that waits until they are fetched."""
+        """The comparison of pages with the footer that, on an object store, has to wait until they are fetched."""
         if self._remote is None or (limits := self._limits) is None:
             return None
         return lambda leaves: self._sizes.check(row_group, leaves, limits)
@@ -242,7 +242,7 @@ class ParquetFileReader:
     def _read_on(
         self, row_group: RowGroup, column_indices: Sequence[int], selection: RowSelection, window: range
     ) -> dict[int, pa.Array]:
-        """Those of the columns of which to go on where the last window ended: most rows are wanted, or no page is."""
+        """The columns that continue where the last window ended: most rows are selected, or there are no pages."""
         within, num_selected = slice_selection(selection, window.start, len(window)), selected_count(selection)
         if selected_count(within) < num_selected:  # a diagnosis looks at all rows
             return {}
