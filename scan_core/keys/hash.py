@@ -4,8 +4,9 @@ Seeded hashes make crafted collisions impossible; XXH64 is what Bloom filters of
 
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,11 @@ import pyarrow.types as pt
 
 from scan_core.keys.columns import LOOP_WORDS, BytesColumn, Codes, DictionaryColumn, FixedColumn, KeyColumn, Words
 from scan_core.model.arrays import Mask, Rows
+from scan_core.native import kernels as compiled
 from scan_core.native.machine_code import Kernels
 
 BLOCK_ROWS = 16_384
 """Rows hashed at a time: their words and the intermediate results stay in the L2 cache."""
-_GOLDEN = 0x9E3779B97F4A7C15
 _WORD_MASK = 0xFFFFFFFFFFFFFFFF
 _TAIL_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
 _MASKS_BY_LENGTH = tuple(np.concatenate([np.zeros(8 * p, np.uint64), _TAIL_MASKS]) for p in range(LOOP_WORDS))
@@ -199,10 +200,10 @@ def _mix_each(words: Words, column: int, positions: Rows, seed: HashSeed) -> Wor
     """`_mix` for words at many positions."""
     root = np.uint64((seed.root + column * _COLUMN_STRIDE) & _WORD_MASK)
     numbers = positions.view(np.uint64) + root
-    mixed: Words = words ^ _splitmix_words(numbers)
+    mixed: Words = words ^ _splitmix(numbers)
     mixed *= np.uint64(seed.first)
     mixed ^= mixed >> np.uint64(32)
-    mixed *= _splitmix_words(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
+    mixed *= _splitmix(numbers + np.uint64(_MULTIPLIERS)) | np.uint64(1)
     return mixed
 
 
@@ -212,19 +213,14 @@ def _finish(block: Words, seed: HashSeed) -> None:
     block ^= block >> np.uint64(32)
 
 
+_splitmix: Callable[[Words], Words] = compiled.splitmix.function
+"""Of arrays, as the compiled kernels compute it of single numbers."""
+
+
+@lru_cache(maxsize=4_096)
 def splitmix(number: int) -> int:
     """A well-mixed number of 64 bits. Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014)."""
-    mixed = (number + _GOLDEN) & _WORD_MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD_MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD_MASK
-    return mixed ^ (mixed >> 31)
-
-
-def _splitmix_words(numbers: npt.NDArray[np.uint64]) -> Words:
-    mixed = numbers + np.uint64(_GOLDEN)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    return int(_splitmix(np.array([number & _WORD_MASK], np.uint64))[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from scan_core.files.parquet.footer import (
 from scan_core.files.parquet.pages import READABLE_CODECS, Raw, read_dictionary_page
 from scan_core.files.parquet.thrift import ThriftError, read_struct
 from scan_core.io.remote import ByteSource
+from scan_core.keys.hash import xxhash64_column
 
 MAX_BITSET_BYTES = 128 * 1024**2
 """The specification's own limit."""
@@ -37,14 +39,6 @@ _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 1, 2, 4, 5, 6, 7
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], dtype=np.uint32
 )
-_P1, _P2, _P3, _P4, _P5 = (
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-)
-_ALL = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,42 +206,10 @@ def _encoded_decimal(value: Decimal, file_type: pa.DataType, physical_type: int)
     return None  # byte arrays: writers differ in their length
 
 
+@lru_cache(maxsize=4_096)
 def xxhash64(data: bytes) -> int:
-    """xxHash64 with seed 0. Source: Yann Collet's specification of xxHash, version 0.1.1."""
-    length, position = len(data), 0
-    if length >= 32:
-        lanes = [(_P1 + _P2) & _ALL, _P2, 0, (-_P1) & _ALL]
-        while position + 32 <= length:
-            words = struct.unpack_from("<4Q", data, position)
-            lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
-            position += 32
-        value = sum(_rotated(lane, turn) for lane, turn in zip(lanes, (1, 7, 12, 18), strict=True)) & _ALL
-        for lane in lanes:
-            value = ((value ^ _round(0, lane)) * _P1 + _P4) & _ALL
-    else:
-        value = _P5
-    value = (value + length) & _ALL
-    while position + 8 <= length:
-        (word,) = struct.unpack_from("<Q", data, position)
-        value = (_rotated(value ^ _round(0, word), 27) * _P1 + _P4) & _ALL
-        position += 8
-    if position + 4 <= length:
-        (word,) = struct.unpack_from("<I", data, position)
-        value = (_rotated(value ^ ((word * _P1) & _ALL), 23) * _P2 + _P3) & _ALL
-        position += 4
-    for byte in data[position:]:
-        value = (_rotated(value ^ ((byte * _P5) & _ALL), 11) * _P1) & _ALL
-    value = ((value ^ (value >> 33)) * _P2) & _ALL
-    value = ((value ^ (value >> 29)) * _P3) & _ALL
-    return value ^ (value >> 32)
-
-
-def _round(lane: int, word: int) -> int:
-    return (_rotated((lane + word * _P2) & _ALL, 31) * _P1) & _ALL
-
-
-def _rotated(value: int, turn: int) -> int:
-    return ((value << turn) | (value >> (64 - turn))) & _ALL
+    """XXH64 with seed 0. One value is looked up in the filters of many row groups."""
+    return int(xxhash64_column(pa.array([data], pa.binary()))[0])
 
 
 MOST_DICTIONARY_BYTES = 1024**2

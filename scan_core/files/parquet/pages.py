@@ -130,7 +130,9 @@ def _unusual_page_facts(data: Raw, position: int) -> PageFacts | None:
     details = header.get({DATA_PAGE: 5, DATA_PAGE_V2: 8}.get(kind, 7), {})
     if not isinstance(details, dict):
         return None
-    rows, plain, stored, count = details.get(3), header.get(2), header.get(3), details.get(1, 0)
+    rows, count = details.get(3), details.get(1, 0)
+    plain: Any = header.get(2)
+    stored: Any = header.get(3)
     if not all(isinstance(number, int) and number >= 0 for number in (kind, plain, stored, count)):
         return None
     encoding = details.get(4 if kind == DATA_PAGE_V2 else 2)
