@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.incremental_publish import ROWS_PER_DAY, Shop, orders, shop_config
 from benchmarks.race import Answer, Goal, race, report
 from checks.published_equality import ProjectAuditor
-from pipelines.ingest.feed_run import settle
+from pipelines.ingest.feed_run import freeze_imports
 from pipelines.publish.refresh_report import PublishReport
 
 ROUNDS = 5
@@ -73,5 +73,5 @@ def measure(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    settle()
+    freeze_imports()
     measure(parser.parse_args().rounds)

@@ -19,7 +19,7 @@ from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import TableConfig, change_log_name, parse
 from pipelines.decode.batches import ChangeBatch, change_schema
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import settle
+from pipelines.ingest.feed_run import freeze_imports
 from pipelines.mirrors.mirror import Mirror
 from scan_core import open_table
 
@@ -77,7 +77,7 @@ def main(commits: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         catalog = open_catalog(parse("tables: {}", Path(folder) / "nevermore.yaml"))
         measure(catalog, "shop.warm_up", 3)
-        settle()  # as `nevermore ingest` and `nevermore run` do
+        freeze_imports()  # as `nevermore ingest` and `nevermore run` do
         logged, applied, mirror = measure(catalog, "shop.t", commits)
         print(f"{commits} commits of {ROWS} changes")
         show("change log", logged)

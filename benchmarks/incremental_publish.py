@@ -24,7 +24,7 @@ from benchmarks.race import Answer, Goal, race, report
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import Config, change_log_name, parse
 from pipelines.iceberg.catalog import find_table, open_catalog
-from pipelines.ingest.feed_run import settle
+from pipelines.ingest.feed_run import freeze_imports
 from pipelines.mirrors.mirror import Mirror
 from pipelines.publish.refresh import publish
 from pipelines.publish.refresh_report import PublishReport
@@ -146,5 +146,5 @@ def measure(rounds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    settle()
+    freeze_imports()
     measure(parser.parse_args().rounds)

@@ -22,7 +22,7 @@ from pipelines.config.project import change_log_name, load, parse
 from pipelines.decode.feed import FeedConfig, TableFeed
 from pipelines.formats.registry import decode
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import run_once, settle
+from pipelines.ingest.feed_run import freeze_imports, run_once
 from pipelines.mirrors.mirror import Mirror
 from pipelines.sources.file_options import FileOptions
 from pipelines.sources.files import discover
@@ -133,7 +133,7 @@ def one_thread_and_two(columns: int) -> None:
 def main(parts: list[str]) -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    settle()
+    freeze_imports()
     for part in parts or ["narrow", "wide", "threads"]:
         if part == "threads":
             one_thread_and_two(5)

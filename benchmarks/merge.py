@@ -25,7 +25,7 @@ from benchmarks.race import Answer, Goal, race, report
 from pipelines.changes.change_log import ChangeLog
 from pipelines.config.project import change_log_name, parse
 from pipelines.iceberg.catalog import open_catalog
-from pipelines.ingest.feed_run import settle
+from pipelines.ingest.feed_run import freeze_imports
 from pipelines.mirrors.mirror import Mirror
 from scan_core import open_table
 
@@ -111,5 +111,5 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--engines", default="spark,dlt")
     arguments = parser.parse_args()
-    settle()
+    freeze_imports()
     measure(arguments.rows, arguments.changes, arguments.rounds, arguments.engines.split(","))

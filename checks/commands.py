@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.cli.arguments import (
-    CONFIG,
     DEFAULT_CONFIG,
-    MASTER,
-    PROJECT_CONFIG,
-    RELOCATE,
-    REMOTE,
     TABLE_HELP,
+    Master,
+    OptionalConfig,
+    ProjectConfig,
+    Relocate,
+    Remote,
     catalog_state,
+    log_progress,
     open_named_table,
-    tell_progress,
 )
 from pipelines.cli.terminal import byte_progress, counted, print_json
 
@@ -34,7 +34,7 @@ def check(
             show_default=False,
         ),
     ] = None,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    config: ProjectConfig = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per check.")] = False,
 ) -> None:
     """Check mirrors against their change logs and files, and published tables against DuckDB and their files.
@@ -111,9 +111,9 @@ def publish(
         bool,
         typer.Option("--unchecked", help="Check neither the mirrors nor the new rows; the snapshot records this."),
     ] = False,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    master: Annotated[str | None, MASTER] = None,
-    remote: Annotated[str | None, REMOTE] = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    master: Master = None,
+    remote: Remote = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
     """Bring published tables up to date, each in one snapshot. Incremental tables rebuild only the partitions that changed.
@@ -146,7 +146,7 @@ def publish(
         requested_partitions(settings, name, partition or (), is_full=full)
     check_catalog(settings)
     if not as_json:
-        tell_progress()
+        log_progress()
     for name in chosen:
         report = make(
             settings,
@@ -212,8 +212,8 @@ def verify(
     all_snapshots: Annotated[
         bool, typer.Option("--all-snapshots", help="Verify the files of all snapshots, not only of the current one.")
     ] = False,
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    config: Annotated[Path | None, CONFIG] = None,
+    relocate: Relocate = None,
+    config: OptionalConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
     """Read every byte of every file of tables, and report damaged files.

@@ -97,7 +97,7 @@ def test_every_option_of_a_command_is_read() -> None:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
     }
-    assert unread == {"ingest(once)"}  # it names the default, beside `nevermore run`
+    assert unread == set()
 
 
 def test_every_command_that_is_installed_exists() -> None:

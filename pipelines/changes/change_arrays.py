@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.changes.keys import check_key_types, encode_keys, same_rows
+from pipelines.changes.keys import check_key_types, encode_keys, same_rows, single_chunk
 from scan_core import Mask, Rows
 
 
@@ -28,13 +28,17 @@ class ChangeArrays:
 
     def __init__(self, batch: pa.Table, key: Sequence[str]) -> None:
         self.key = tuple(key)
-        self.after = _single(batch.column("after"))
+        self.after = single_chunk(batch.column("after"))
         self.is_create = np.asarray(pc.equal(batch.column("op"), "c"), np.bool_)
         self.puts: Mask = np.asarray(self.after.is_valid(), np.bool_)
         members = dict(zip([f.name for f in batch.schema.field("after").type], self.after.flatten(), strict=True))
         self.columns: dict[str, pa.Array] = members
         old_members = dict(
-            zip([f.name for f in batch.schema.field("key").type], _single(batch.column("key")).flatten(), strict=True)
+            zip(
+                [f.name for f in batch.schema.field("key").type],
+                single_chunk(batch.column("key")).flatten(),
+                strict=True,
+            )
         )
         self.old_key = [old_members[name] for name in self.key]
         self.new_key = [members[name] for name in self.key]
@@ -56,7 +60,7 @@ class ChangeArrays:
 
 def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
     """Per column that some change did not send, the changes that did not."""
-    lists = _single(unchanged)
+    lists = single_chunk(unchanged)
     names = lists.flatten()
     if len(names) == 0:
         return {}
@@ -69,12 +73,6 @@ def _unsent(unchanged: pa.ChunkedArray) -> dict[str, Mask]:
         mask[rows[codes == code]] = True
         result[name] = mask
     return result
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 NOT_FOUND_REASON = "column {} was not sent and the table has no row with this key to take it from"

@@ -34,11 +34,11 @@ from scan_core import Constantish, Expr, Schema, StructType, Table, arrow_type, 
 
 ORDINAL = "ordinal"
 FIRST_ROWS = 10_000
-"""Read first, while it is not known how wide they are."""
+"""Number of rows of the first read, before their width is known."""
 
 
 def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> Iterator[pa.Table]:
-    """Changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
+    """Read the changes with ordinals in (after, end], in order, in tables of about `limit_bytes`."""
     if table is None:
         return
     step = FIRST_ROWS
@@ -47,16 +47,15 @@ def read_changes(table: Any | None, after: int, end: int, limit_bytes: int) -> I
         scan = open_current(table).scan().where(f"{ORDINAL} > {after} and {ORDINAL} <= {last}")
         rows = without_extensions(scan.to_table().sort_by(ORDINAL))
         yield rows
-        # What has been read tells how many of such changes memory takes next time.
+        # The width of these rows determines how many of them fit into memory next time.
         step = max(1, limit_bytes * rows.num_rows // max(rows.nbytes, 1)) if rows.num_rows else step
         after = last
 
 
 def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa.Table, str]]:
-    """Changes whose place is after another one, in order of their places, in tables of about `limit_bytes`.
+    """Read the changes whose place is greater than another, in order of places, in tables of about `limit_bytes`.
 
-    Each comes with the place up to which all are read: those of one place are in one table. Of all of them at once only the
-    places are held.
+    Each table comes with its last place; changes of one place are in one table. Only the places are held all at once.
     """
     scan = open_current(table).scan()
     places = scan.select(ORDER).where(col(ORDER) > after).to_table().column(ORDER)
@@ -71,7 +70,7 @@ def read_by_place(table: Any, after: str, limit_bytes: int) -> Iterator[tuple[pa
 
 
 def last_truncate(table: Any | None) -> int:
-    """The ordinal of the last truncate, 0 if there is none: what came before it leads to nothing."""
+    """The ordinal of the last truncate, 0 if there is none: changes before it have no effect."""
     if table is None:
         return 0
     found = open_current(table).scan().select(ORDINAL).where("op = 't'").to_table()
@@ -79,7 +78,7 @@ def last_truncate(table: Any | None) -> int:
 
 
 def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
-    """The highest offset logged of each of these source files; files without any are left out."""
+    """The highest logged offset of each of these source files that has any."""
     if table is None or not files:
         return {}
     scan = open_current(table).scan().select("source_file", "source_offset")
@@ -89,16 +88,16 @@ def last_offsets(table: Any | None, files: Sequence[str]) -> dict[str, int]:
 
 
 def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
-    """First and last ordinal of what was appended atomically after an ordinal, as far as snapshots tell, in order."""
+    """(first, last ordinal) of each atomic append after an ordinal, as far as snapshots state it, in order."""
     found: list[tuple[int, int]] = []
     newer: tuple[int, bool] | None = None
     for snapshot in () if table is None else positions.ancestors(table):
-        told = snapshot.summary.additional_properties if snapshot.summary else {}
-        if (ordinal := told.get(positions.LAST_ORDINAL)) is None:
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if (ordinal := properties.get(positions.LAST_ORDINAL)) is None:
             continue
         if newer is not None and newer[1] and newer[0] > int(ordinal):
             found.append((int(ordinal) + 1, newer[0]))
-        newer = int(ordinal), positions.ATOMIC in told
+        newer = int(ordinal), positions.ATOMIC in properties
         if newer[0] <= after:
             return found[::-1]
     if newer is not None and newer[1]:
@@ -107,8 +106,9 @@ def atomic_runs(table: Any | None, after: int) -> list[tuple[int, int]]:
 
 
 def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows of a log as changes: their columns in order, named and typed as those of a batch."""
-    schema = change_schema(_plain(logged.schema.field("after").type), key, is_ordered=True)
+    """Rows of a log as changes: with the columns, names and types of a batch."""
+    row_type = pa.struct([pa.field(f.name, f.type) for f in logged.schema.field("after").type])  # without field ids
+    schema = change_schema(row_type, key, is_ordered=True)
     columns = [
         logged.column(f.name).cast(f.type) if logged.schema.field(f.name).type != f.type else logged.column(f.name)
         for f in schema
@@ -116,12 +116,8 @@ def in_change_schema(logged: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _plain(struct: pa.StructType) -> pa.StructType:
-    return pa.struct([pa.field(f.name, f.type) for f in struct])
-
-
 FIXED_COLUMNS = pa.schema([pa.field(ORDINAL, pa.int64()), pa.field("op", pa.string()), *PROVENANCE])
-"""What every log has from the start; key, before and after come with the first changes."""
+"""Columns that every log has from the start; key, before and after are added with the first changes."""
 
 
 def truncate(like: ChangeBatch) -> pa.Table:
@@ -137,22 +133,11 @@ def truncate(like: ChangeBatch) -> pa.Table:
 
 
 def placed(changes: pa.Table, place: str) -> pa.Table:
-    """The changes, all of them at one place in the order that config asks for."""
+    """The changes, all of them at one place in the order of `order_by`."""
     column = pa.repeat(place, changes.num_rows)
     if ORDER in changes.column_names:
         return changes.set_column(changes.schema.get_field_index(ORDER), ORDER, column)
     return changes.append_column(ORDER, column)
-
-
-def numbered_from(changes: pa.Table, first: int) -> pa.Table:
-    """The changes with ordinals from `first` on."""
-    ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
-    return changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
-
-
-def highest_place(changes: pa.Table) -> str | None:
-    """The highest place in the order that config asks for, if it asks for one."""
-    return pc.max(changes.column(ORDER)).as_py() if ORDER in changes.column_names else None
 
 
 def key_of(changes: Changes) -> tuple[str, ...]:
@@ -162,12 +147,12 @@ def key_of(changes: Changes) -> tuple[str, ...]:
 
 
 LOADED = "nevermore.loaded"
-"""Table property of a log into which a full load went: what the load holds may come once more from the feed, as inserts."""
+"""Table property of a log that contains a full load: the feed may deliver the same rows again, as inserts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Changes that are now in the log; the first of them has the ordinal `first`."""
+    """Changes that were appended to the log; the first of them has the ordinal `first`."""
 
     changes: Changes | None
     first: int
@@ -175,7 +160,7 @@ class Appended:
 
 
 class ChangeLog:
-    """One change log. Mutable only in that it follows its table's commits."""
+    """One change log. Mutable: its state is that of the last commit it knows."""
 
     def __init__(self, catalog: Any, name: str, options: WriterOptions | None = None) -> None:
         self.name = name
@@ -199,8 +184,8 @@ class ChangeLog:
         ordinal = positions.newest_property(self.table, positions.LAST_ORDINAL)
         if (self.position is None or ordinal is None) and _has_rows(self.table):
             raise PositionLostError(
-                f"{self.name} holds changes but no snapshot of it carries a source position: reading from the start "
-                "would apply everything twice. Restore the snapshots that carried it, or drop the table and its mirror"
+                f"{self.name} contains changes, but none of its snapshots has a source position: reading from the start "
+                "would apply everything twice. Restore the snapshots that had it, or drop the table and its mirror"
             )
         self.last_ordinal = int(ordinal or 0)
         if ORDER in current_schema(self.table).names:
@@ -235,7 +220,7 @@ class ChangeLog:
         return {m.name: arrow_type(m.type) for m in struct.fields} if isinstance(struct, StructType) else {}
 
     def create(self, properties: Mapping[str, str] | None = None) -> None:
-        """Make the table, with these properties, unless it is there."""
+        """Create the table with these properties, unless it exists."""
         if self.table is None:
             fields, hours = iceberg_fields(FIXED_COLUMNS), [("hour", "ingested_at")]
             self.table = create_table(self._catalog, self.name, fields, partition_by=hours, properties=properties)
@@ -254,14 +239,14 @@ class ChangeLog:
         is_atomic: bool = False,
         order_by: str | None = None,
     ) -> Appended:
-        """Commit changes together with the position that they reach; without changes only the position.
+        """Commit changes together with the position after them; without changes, only the position.
 
         Args:
             changes: in application order, with rows of one type.
             position: of the source, after them.
-            key_may_grow: for tables whose whole row is their key: a new column becomes part of it.
-            order_by: what orders them, where that is not their place in the source.
-            is_atomic: they end where a transaction of the source ends, so the mirror is not to show a part of them.
+            key_may_grow: for tables whose whole row is the key: a new column becomes part of it.
+            is_atomic: they end where a transaction of the source ends, so the mirror must never show a part of them.
+            order_by: the columns that order them, if not the position in the source.
 
         Raises:
             SchemaConflictError: a column's type clashes with what is logged.
@@ -273,7 +258,7 @@ class ChangeLog:
                 f"{self.name}: the key was ({', '.join(self.key)}) and is now ({', '.join(key)}); "
                 "a changed key needs a new table (`nevermore resync`)"
             )
-        # As this run has read on from; another process may make the table meanwhile, and fill it.
+        # The position that this run started from: another process may create and fill the table meanwhile.
         before = self.position
         self.create()
         more = {positions.ATOMIC: "true"} if is_atomic else {}
@@ -290,7 +275,8 @@ class ChangeLog:
             for part in () if changes is None else changes.tables():
                 files += self._written(part, last + 1, delta)
                 last += part.num_rows
-                order = max(filter(None, (order, highest_place(part))), default=None)
+                place = pc.max(part.column(ORDER)).as_py() if ORDER in part.column_names else None
+                order = max(filter(None, (order, place)), default=None)
             if order is not None:
                 more = {**more, positions.ORDER_REACHED: order}
             committed = delta.commit(files, {**self._properties(position, last, delta), **more}, operation="append")
@@ -303,14 +289,15 @@ class ChangeLog:
 
     def _written(self, changes: pa.Table, first: int, delta: RowDelta) -> list[WrittenFile]:
         """Files of changes, numbered from `first` on, in a schema that takes them."""
-        numbered = numbered_from(changes, first)
+        ordinals = pa.array(np.arange(first, first + changes.num_rows, dtype=np.int64))
+        numbered = changes.add_column(0, pa.field(ORDINAL, pa.int64()), ordinals)
         self._evolve(delta, numbered.schema)
         return write_rows(numbered, delta.target, delta.default_spec)
 
     def replace_all(self, batches: Iterable[ChangeBatch]) -> int:
-        """Commit a truncate and the rows of a whole new state after it, at the position there is; their number.
+        """Commit a truncate followed by the rows of a full load, at the current position; returns their number.
 
-        All in one commit: a log that ends in the midst of a new state would lead to a mirror that lacks the rest.
+        All in one commit: from a log that ends within a load, a mirror without the other rows would be built.
 
         Raises:
             PositionLostError: nothing is logged yet, so there is no position.
@@ -351,7 +338,7 @@ class ChangeLog:
             delta.evolve(evolution.schema)
 
     def _moved_table(self, before: str | None) -> Any:
-        """The table as it is now, if nobody else has appended since we read its position."""
+        """The refreshed table, if nobody else has appended since its position was read."""
         table = self.table
         if table is None:
             raise PositionLostError(f"{self.name} has vanished")
@@ -361,13 +348,13 @@ class ChangeLog:
             self._read_state()
         if self.position != before:
             raise CommitConflictError(
-                f"another ingester has appended to {self.name} meanwhile; this run stops, its changes are not lost",
+                f"another ingester has appended to {self.name} meanwhile; this run stops, and the next run reads its changes again",
                 may_retry=False,
             )
         return table
 
     def end_of_batch(self, after: int, most_rows: int) -> int:
-        """The ordinal where the next batch of a mirror ends: at most so many changes, but no part of what is atomic."""
+        """The last ordinal of the next batch of a mirror: at most `most_rows` changes, but no part of an atomic append."""
         end = min(after + most_rows, self.last_ordinal)
         for first, last in atomic_runs(self.table, after):
             if first <= end < last:
@@ -380,13 +367,13 @@ def _has_rows(table: Any) -> bool:
     return snapshot is not None and (snapshot.summary is None or snapshot.summary["total-records"] != "0")
 
 
-MOST_CHANGES = 20
+MAX_CHANGES = 20
 _COLUMNS = ("ordinal", "op", "source_file", "source_offset", "source_ts")
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedChange:
-    """A change as the log has it; `op` is that of Debezium: r, c, u or d."""
+    """A change in the log; `op` is that of Debezium: r, c, u or d."""
 
     ordinal: int
     op: str
@@ -397,7 +384,7 @@ class LoggedChange:
 
 @dataclass(frozen=True, slots=True)
 class KeyLog:
-    """The newest changes of a key, oldest first, and how many there are in all."""
+    """The newest changes of a key, oldest first, and the total number of its changes."""
 
     name: str
     num_changes: int
@@ -405,7 +392,7 @@ class KeyLog:
 
     @property
     def ends_deleted(self) -> bool:
-        """The last change removed the row."""
+        """Whether the last change removed the row."""
         return bool(self.newest) and self.newest[-1].op == "d"
 
 
@@ -415,7 +402,7 @@ def key_log(name: str, log: Table, key: Mapping[str, Constantish]) -> KeyLog | N
     Args:
         name: of the log, for messages.
         log: the change log's table.
-        key: columns and values; None if the log does not know one of the columns, or has no snapshot.
+        key: columns and values; None if the log lacks one of the columns, or has no snapshot.
     """
     members = {column: _place(log, column) for column in key}
     if not members or any(place is None for place in members.values()):
@@ -424,11 +411,11 @@ def key_log(name: str, log: Table, key: Mapping[str, Constantish]) -> KeyLog | N
     for column, place in members.items():
         scan = scan.where(_is(col(str(place)).member(column), key[column]))
     rows: list[dict[str, Any]] = scan.select(*_COLUMNS).to_table().sort_by("ordinal").to_pylist()
-    return KeyLog(name, len(rows), tuple(LoggedChange(**row) for row in rows[-MOST_CHANGES:]))
+    return KeyLog(name, len(rows), tuple(LoggedChange(**row) for row in rows[-MAX_CHANGES:]))
 
 
 def _place(log: Table, column: str) -> str | None:
-    """The struct of the log that holds a column: the key, or the row after the change."""
+    """The struct of the log that contains a column: `key`, or `after`, the row after the change."""
     for place in ("key", "after"):
         if place in log.schema.names:
             kind = log.schema.find(place).type

@@ -6,7 +6,6 @@ NULL equals NULL in all of them.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ Codes = NDArray[np.int64]
 
 
 def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, int]:
-    """(code per row, upper limit of the codes) of rows of key columns.
+    """Encode rows of key columns as integers: (code per row, upper limit of the codes).
 
     Raises:
         SchemaConflictError: a column of a type that no key may have (float, double, struct, list, map).
@@ -31,10 +30,10 @@ def encode_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Codes, i
         if codes is None:
             codes, limit = own, own_limit
             continue
-        if limit * own_limit >= 2**62:
+        if limit * own_limit >= 2**62:  # the product must fit into 64 bits
             codes, limit = _dense(codes)
         codes, limit = codes * own_limit + own, limit * own_limit
-        if limit > max(4 * len(codes), 1_000_000):
+        if limit > max(4 * len(codes), 1_000_000):  # callers allocate arrays of this size
             codes, limit = _dense(codes)
     if codes is None:
         raise SchemaConflictError("a key needs at least one column")
@@ -59,15 +58,12 @@ def _encode_column(column: pa.ChunkedArray | pa.Array) -> tuple[Codes, int]:
     if pa.types.is_integer(arrow) and column.null_count == 0 and len(column):
         values = np.asarray(column)
         low, high = int(values.min()), int(values.max())
-        # Dense integers are their own codes: no hashing.
+        # Dense integers are their own codes: that saves the hash table of a dictionary.
         if high - low < max(4 * len(values), 1024):
             return (values - low).astype(np.int64), high - low + 1
     if pa.types.is_temporal(arrow):
         column = column.cast(pa.int32() if arrow.bit_width == 32 else pa.int64())
-    encoded = column.dictionary_encode(null_encoding="encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks() if encoded.num_chunks else pa.array([], encoded.type)
-        encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    encoded = single_chunk(column.dictionary_encode(null_encoding="encode"))
     return np.asarray(encoded.indices).astype(np.int64), max(len(encoded.dictionary), 1)
 
 
@@ -77,7 +73,7 @@ def _dense(codes: Codes) -> tuple[Codes, int]:
 
 
 def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> NDArray[np.bool_]:
-    """Where two sequences of columns agree in every column, NULL equal to NULL."""
+    """Rows in which two sequences of columns are equal in every column; NULL equals NULL."""
     same = np.ones(len(left[0]), np.bool_)
     for a, b in zip(left, right, strict=True):
         if pa.types.is_null(a.type):
@@ -90,14 +86,14 @@ def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> NDArray[np
     return same
 
 
-Positions = npt.NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 
 class KeySet:
-    """The rows of some key columns; `find` tells which of them each row of a batch equals."""
+    """The rows of some key columns; `find` looks up equal ones."""
 
     def __init__(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> None:
-        """`columns` have one length; of equal rows one is found."""
+        """`columns` have one length; of equal rows, the first is found."""
         self._values: list[pa.Array] = []
         codes: Positions = np.zeros(len(columns[0]) if columns else 0, np.int64)
         self._ranks: list[Positions] = []
@@ -116,7 +112,7 @@ class KeySet:
         """For each row of these columns, the first equal row of the set, or -1."""
         count = len(columns[0])
         codes: Positions = np.zeros(count, np.int64)
-        alive: npt.NDArray[np.bool_] = np.full(count, len(self._rows) > 0)
+        alive: NDArray[np.bool_] = np.full(count, len(self._rows) > 0)
         for column, values, ranks in zip(columns, self._values, self._ranks, strict=True):
             own = _codes(_plain(column), values)
             alive &= own >= 0
@@ -129,17 +125,24 @@ class KeySet:
         return found
 
 
+def single_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column as one array; without a copy if it is one already."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    array = single_chunk(column)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _codes(column: pa.Array, values: pa.Array) -> Positions:
-    """Index of each value among `values`, NULL being a value like any other; -1 where it is not."""
+    """Index of each value among `values`, -1 if missing; NULL is a value like any other."""
     if not column.type.equals(values.type):
         column = column.cast(values.type)
     found = pc.fill_null(pc.index_in(column, value_set=values), -1)
@@ -147,7 +150,7 @@ def _codes(column: pa.Array, values: pa.Array) -> Positions:
 
 
 def keys_touched(changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key before each change, then the key after each; a deleted row keeps its key."""
+    """The keys before each change, then the keys after each, which for a delete is the same."""
     before = [member(changes.column("key"), n) for n in key]
     gone = pc.is_null(changes.column("after"))
     after = [pc.if_else(gone, b, member(changes.column("after"), n)) for n, b in zip(key, before, strict=True)]

@@ -21,15 +21,15 @@ from pipelines.decode.feed import POSITION
 from pipelines.errors import ConfigError, SchemaConflictError
 from pipelines.iceberg.loaded_table import open_current
 from pipelines.iceberg.row_shape import member, without_extensions
-from scan_core import col
+from scan_core import Scan, col
 
 
 def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The changes with the columns that they did not send, as far as the log or earlier ones of them did.
+    """The changes with the columns that they did not send, as far as the log or earlier ones of them contain the values.
 
     Args:
-        log: holds everything before the first of them.
-        changes: in the order that config asks for, without truncates, with rows of a type that takes the logged ones.
+        log: contains everything before the first of them.
+        changes: in the order of `order_by`, without truncates, with rows of a type to which the logged ones can be cast.
         key: columns that identify a row.
     """
     if not changes.num_rows or not pc.any(pc.greater(pc.list_value_length(changes.column("unchanged")), 0)).as_py():
@@ -46,28 +46,38 @@ def with_earlier_values(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -
 
 
 def _earlier(log: ChangeLog, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-    """What the log has before some changes: of their keys, and of keys that their rows had before; in order."""
+    """What the log has of the keys of some changes before them, since the last truncate; in order."""
     first = changes.column(ORDER)[0].as_py()
     scan = open_current(log.table).scan().where((col(ORDER) <= first) | col(ORDER).is_null())
+    logged = _history(scan, changes, key, with_truncates=True)
+    if logged is None:
+        return changes.slice(0, 0)
+    order = [(ORDER, "ascending", "at_start"), (ORDINAL, "ascending", "at_start")]
+    earlier = _like(changes, logged, key)
+    earlier = earlier.take(pc.sort_indices(earlier, order)).drop_columns([ORDINAL])
+    truncates = np.flatnonzero(np.asarray(pc.equal(earlier.column("op"), "t")))
+    return earlier.slice(int(truncates[-1]) + 1 if len(truncates) else 0)
+
+
+def _history(scan: Scan, changes: pa.Table, key: Sequence[str], *, with_truncates: bool = False) -> pa.Table | None:
+    """Logged changes of the keys of some changes, and of the keys that their rows had before or got afterwards."""
     wanted = keys_touched(changes, key)
-    while True:
-        keys, kept = KeySet(wanted.columns), [changes.slice(0, 0)]
+    while True:  # each key change may lead to further keys
+        keys, kept = KeySet(wanted.columns), []
         for part in scan.to_batches():
             rows = without_extensions(pa.Table.from_batches([part]))
             found = keys.find(keys_touched(rows, key).columns).reshape(2, -1).max(axis=0) >= 0
-            chosen = rows.filter(pc.or_(pa.array(found), pc.equal(rows.column("op"), "t")))
-            kept.append(_like(changes, chosen, key))
-        earlier = pa.concat_tables(kept, promote_options="permissive")
-        touched = keys_touched(earlier.filter(pc.not_equal(earlier.column("op"), "t")), key)
+            if with_truncates:
+                found |= np.asarray(pc.equal(rows.column("op"), "t"))
+            kept.append(rows.filter(pa.array(found)))
+        logged = pa.concat_tables(kept) if kept else None
+        if logged is None or logged.num_rows == 0:
+            return None
+        touched = keys_touched(logged.filter(pc.not_equal(logged.column("op"), "t")), key)
         new = touched.filter(pa.array(keys.find(touched.columns) < 0))
         if new.num_rows == 0:
-            break
+            return logged
         wanted = pa.concat_tables([wanted, new], promote_options="permissive")
-    order = [(ORDER, "ascending", "at_start"), (ORDINAL, "ascending", "at_start")]
-    if ORDINAL in earlier.column_names:
-        earlier = earlier.take(pc.sort_indices(earlier, order)).drop_columns([ORDINAL])
-    truncates = np.flatnonzero(np.asarray(pc.equal(earlier.column("op"), "t")))
-    return earlier.slice(int(truncates[-1]) + 1 if len(truncates) else 0)
 
 
 def _like(changes: pa.Table, logged: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -77,17 +87,18 @@ def _like(changes: pa.Table, logged: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.append_column(ORDINAL, logged.column(ORDINAL))
 
 
-def followed(
-    log: ChangeLog, changes: Changes, key: Sequence[str], limit_bytes: int, superseded: Callable[[int], None]
+def with_later_changes(
+    log: ChangeLog, changes: Changes, key: Sequence[str], limit_bytes: int, on_superseded: Callable[[int], None]
 ) -> Iterator[pa.Table]:
-    """The changes, late ones followed by what the log has of their keys and belongs after them.
+    """The changes, late ones together with the logged changes of their keys that belong after them.
 
     Args:
-        log: the change log, as it is before them.
-        changes: in their order, with rows of one type.
+        log: the change log before these changes.
+        changes: in order, with rows of one type.
         key: columns that identify a row.
-        limit_bytes: what may be held of the log behind a late truncate, after which all of it is logged again.
-        superseded: told how many are older than a truncate that was applied: they lead to nothing and are left out.
+        limit_bytes: memory for the log after a late truncate, since all of it is logged again.
+        on_superseded: called with the number of changes older than a truncate already applied: they have no effect and
+            are dropped.
 
     Raises:
         SchemaConflictError: a column's type clashes with what is logged.
@@ -103,31 +114,31 @@ def followed(
         late, rest = batch.slice(0, num_late), batch.slice(num_late)
         if num_late:
             valid = _after_truncates(late, log)
-            superseded(num_late - valid.num_rows)
+            on_superseded(num_late - valid.num_rows)
             if pc.any(pc.equal(valid.column("op"), "t")).as_py():
                 yield from _among_all(valid, log, key, limit_bytes)
             else:
-                yield with_earlier_values(log, _merged(valid, _later(valid, log, key), key), key)
+                yield with_earlier_values(log, _with_later(valid, log, key), key)
         if rest.num_rows:
             yield rest
 
 
 def order_text(config: TableConfig) -> str | None:
-    """`order_by` as change logs remember it; None where the place in the source orders the changes."""
+    """`order_by` as stored in change logs; None if the position in the source orders the changes."""
     return None if config.order_by == POSITION else ", ".join(config.order_by)
 
 
 def check_order(name: str, config: TableConfig, log: ChangeLog) -> None:
-    """Refuse a config that orders changes by other columns than those logged so far.
+    """Refuse a config whose `order_by` differs from that of the changes logged so far.
 
     Raises:
-        ConfigError: what to do about it.
+        ConfigError: it does; says what to do.
     """
     wanted = order_text(config)
     if wanted is not None and log.order_by is not None and wanted != log.order_by:
         raise ConfigError(
             f"{name}: order_by was [{log.order_by}] and is now [{wanted}]; changes cannot be compared with those in "
-            f"{log.name}: put the old one back, or drop {log.name} and {name} and ingest anew"
+            f"{log.name}: restore the previous order_by, or drop {log.name} and {name} and ingest again"
         )
 
 
@@ -141,33 +152,19 @@ def _with_logged(row_type: pa.StructType, log: ChangeLog) -> pa.StructType:
 
 
 def _after_truncates(late: pa.Table, log: ChangeLog) -> pa.Table:
-    """Those of the changes that do not belong before a truncate of the log."""
+    """Changes that do not belong before a truncate of the log."""
     first = late.column(ORDER)[0].as_py()
     truncates = open_current(log.table).scan().select(ORDER).where((col("op") == "t") & (col(ORDER) > first)).to_table()
     newest = pc.max(truncates.column(ORDER)).as_py()
     return late if newest is None else late.filter(pc.greater_equal(late.column(ORDER), newest))
 
 
-def _later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table | None:
-    """What the log has after the first of some changes: of their keys, and of keys that these rows go on to have."""
+def _with_later(late: pa.Table, log: ChangeLog, key: Sequence[str]) -> pa.Table:
+    """Late changes among what the log has of their keys after the first of them, in order."""
     if late.num_rows == 0:
-        return None
-    scan = open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py())
-    wanted = keys_touched(late, key)
-    while True:
-        keys, kept = KeySet(wanted.columns), []
-        for part in scan.to_batches():
-            rows = without_extensions(pa.Table.from_batches([part]))
-            found = keys.find(keys_touched(rows, key).columns).reshape(2, -1).max(axis=0) >= 0
-            kept.append(rows.filter(pa.array(found)))
-        later = pa.concat_tables(kept) if kept else None
-        if later is None or later.num_rows == 0:
-            return later
-        touched = keys_touched(later, key)
-        new = touched.filter(pa.array(keys.find(touched.columns) < 0))
-        if new.num_rows == 0:
-            return later
-        wanted = pa.concat_tables([wanted, new], promote_options="permissive")
+        return late
+    later = _history(open_current(log.table).scan().where(col(ORDER) > late.column(ORDER)[0].as_py()), late, key)
+    return late if later is None else _merged(late, later, key)
 
 
 def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: int) -> Iterator[pa.Table]:
@@ -181,10 +178,8 @@ def _among_all(late: pa.Table, log: ChangeLog, key: Sequence[str], limit_bytes: 
         yield late.slice(at)
 
 
-def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Table:
+def _merged(late: pa.Table, later: pa.Table, key: Sequence[str]) -> pa.Table:
     """Late changes among those of the log, each once, in order."""
-    if later is None or later.num_rows == 0:
-        return late
     row_type = late.schema.field("after").type
     logged = later.sort_by(ORDINAL).drop_columns([ORDINAL])
     own = ChangeBatch(in_change_schema(logged, key), logged.schema.field("after").type, tuple(key))
@@ -193,7 +188,7 @@ def _merged(late: pa.Table, later: pa.Table | None, key: Sequence[str]) -> pa.Ta
 
 
 def _each_once(logged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Changes that were logged again before are there several times."""
+    """Without the repetitions of changes that were logged again before."""
     places = [logged.column(name) for name in ("source_file", "source_offset", ORDER, "op")]
     codes, _ = encode_keys([*places, *(member(logged.column("key"), name) for name in key)])
     return logged.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))

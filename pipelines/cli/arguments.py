@@ -1,4 +1,4 @@
-"""The arguments that several commands share: the table, the options for rows and Spark, and the scan request.
+"""The arguments and options that several commands share, and the scan that they request.
 
 Importing this module stays cheap, because commands import what they need when they run.
 """
@@ -10,14 +10,21 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table as CatalogTable
+
     from scan_core import Scan, Table
+
+DEFAULT_CONFIG = Path("nevermore.yaml")
+CONFIG_VARIABLE = "NEVERMORE_CONFIG"
+"""Names the config where `--config` does not."""
+LOGGERS_OF_PROGRESS = ("scan_core.spark.session", "pipelines.publish")
 
 
 class OutputFormat(StrEnum):
@@ -30,43 +37,91 @@ class OutputFormat(StrEnum):
     ARROW = "arrow"
 
 
-LIMIT = typer.Option("--limit", help="At most this many rows.", show_default=False)
-FORMAT = typer.Option("--format", help="How to write rows; by the output's suffix, else table.", show_default=False)
-OUTPUT = typer.Option("--output", "-o", help="Write here; `-` is standard output, the default.", show_default=False)
-METRICS = typer.Option("--metrics", help="Print what was read and skipped, on standard error.")
+TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help=TABLE_HELP, show_default=False)]
+MirrorName = Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)]
+MirrorNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; default: all.", show_default=False),
+]
+Relocate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--relocate",
+        metavar="OLD=NEW",
+        help="Read paths that start with OLD from NEW instead. Repeatable.",
+        show_default=False,
+    ),
+]
+OptionalConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", envvar=CONFIG_VARIABLE, help="Config whose catalog contains the table.", show_default=False
+    ),
+]
+ProjectConfig = Annotated[Path, typer.Option("--config", envvar=CONFIG_VARIABLE, help="Config file of the project.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+SnapshotId = Annotated[
+    int | None, typer.Option("--snapshot", metavar="ID", help="Read this snapshot.", show_default=False)
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Read the table as of this time: ISO 8601 (UTC unless it has an offset) or epoch milliseconds.",
+        show_default=False,
+    ),
+]
+Ref = Annotated[str | None, typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", show_default=False)]
+Columns = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B", help="Columns to return, in this order.", show_default=False)
+]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Return only rows that match.", show_default=False)
+]
+Limit = Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.", show_default=False)]
+Format = Annotated[
+    OutputFormat | None,
+    typer.Option(
+        "--format", help="Output format; default: by the file name of --output, else table.", show_default=False
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Output file; default: `-`, standard output.", show_default=False),
+]
+Metrics = Annotated[bool, typer.Option("--metrics", help="Print what was read and skipped to standard error.")]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        help="Spark master, as for spark-submit; default: that of the config, else local[*].",
+        show_default=False,
+    ),
+]
+Remote = Annotated[
+    str | None,
+    typer.Option("--remote", help="Spark Connect server to use instead: sc://host:15002.", show_default=False),
+]
 
 
-MASTER = typer.Option(
-    "--master",
-    help="Where Spark runs, as for spark-submit; default: as the config says, or local[*].",
-    show_default=False,
-)
-PROGRESS = ("scan_core.spark.session", "pipelines.publish")
-"""Loggers that say what goes on."""
-REMOTE = typer.Option("--remote", help="A Spark Connect server instead, sc://host:15002.", show_default=False)
-
-
-def tell_progress() -> None:
-    """Show on a terminal that Spark starts and what is made: seconds pass in which nothing else is said."""
+def log_progress() -> None:
+    """Print the progress of Spark and of publishing if standard error is a terminal: nothing else is printed for seconds."""
     if not sys.stderr.isatty():
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
-    for name in PROGRESS:
+    for name in LOGGERS_OF_PROGRESS:
         logger = logging.getLogger(name)
         logger.setLevel(logging.INFO)
         logger.addHandler(handler)
 
 
-DEFAULT_CONFIG = Path("nevermore.yaml")
-CONFIG_VARIABLE = "NEVERMORE_CONFIG"
-"""Names the config where `--config` does not."""
-
-
 def open_named_table(name: str, relocate: list[str] | None, config: Path | None) -> "Table":
-    """The table called `name`.
+    """Open a table for reading.
 
-    A path or URI is opened as it stands. A name without slash is looked up in the catalog of `config`, else of
+    A path or URI is opened as it is. A name without slash is looked up in the catalog of `config`, else of
     `nevermore.yaml` in the working directory, else in PyIceberg's own configuration as `catalog.namespace.table`.
 
     Raises:
@@ -77,20 +132,20 @@ def open_named_table(name: str, relocate: list[str] | None, config: Path | None)
 
     moves = parse_relocations(relocate)
     if is_identifier(name) and (config is not None or DEFAULT_CONFIG.exists()):
-        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG, changes=False), relocate=moves)
+        return scan_core.open_table(_catalog_table(name, config or DEFAULT_CONFIG, for_writing=False), relocate=moves)
     try:
         return scan_core.open_table(name, relocate=moves)
     except scan_core.TableNotFoundError as error:
         if "." not in name or "/" in name or "\\" in name:
             raise
         raise scan_core.TableNotFoundError(
-            f"{error}; there is no {DEFAULT_CONFIG} here that could know the name: run this in the project's folder, "
-            "or name its config with --config"
+            f"{error}; there is no {DEFAULT_CONFIG} in this folder to look the name up in: run this in the project's "
+            "folder, or pass its config with --config"
         ) from error
 
 
-def changeable_table(name: str, config: Path | None) -> Any:
-    """The table called `name` as whoever changes it needs it: a PyIceberg table, or the path of one without catalog.
+def open_for_change(name: str, config: Path | None) -> "CatalogTable | str":
+    """Open a table for a command that changes it: a PyIceberg table, or the path of one without catalog.
 
     Raises:
         ConfigError: the config does not exist.
@@ -99,23 +154,23 @@ def changeable_table(name: str, config: Path | None) -> Any:
     if not is_identifier(name):
         return name
     if config is not None or DEFAULT_CONFIG.exists():
-        return _catalog_table(name, config or DEFAULT_CONFIG, changes=True)
+        table: CatalogTable = _catalog_table(name, config or DEFAULT_CONFIG, for_writing=True)
+        return table
     from scan_core.io import load_table
 
-    return load_table(name, {})
+    loaded: CatalogTable = load_table(name, {})
+    return loaded
 
 
 def catalog_state(name: str, config: Path | None) -> tuple[str, int] | None:
-    """The uuid and the time of the last change that a catalog states of a table; None for a table named by its path.
+    """(uuid, time of the last change) of a table as its catalog states them; None for a table given by its path.
 
     Raises:
         ConfigError: the config does not exist.
         ScanError: there is no such table.
     """
-    if not is_identifier(name):
-        return None
-    metadata = changeable_table(name, config).metadata
-    return str(metadata.table_uuid), int(metadata.last_updated_ms)
+    table = open_for_change(name, config)
+    return None if isinstance(table, str) else (str(table.metadata.table_uuid), int(table.metadata.last_updated_ms))
 
 
 def is_identifier(name: str) -> bool:
@@ -123,14 +178,14 @@ def is_identifier(name: str) -> bool:
     return "/" not in name and "\\" not in name and not Path(name).exists() and not name.endswith(".json")
 
 
-def _catalog_table(name: str, config: Path, *, changes: bool) -> Any:
+def _catalog_table(name: str, config: Path, *, for_writing: bool) -> Any:
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import find_table, has_catalog, open_catalog, open_to_look
     from scan_core import TableNotFoundError
 
     settings = load(config)
-    opened = open_to_look(settings) if not changes else open_catalog(settings) if has_catalog(settings) else None
-    found = None if opened is None else find_table(opened, name)
+    catalog = open_to_look(settings) if not for_writing else open_catalog(settings) if has_catalog(settings) else None
+    found = None if catalog is None else find_table(catalog, name)
     if found is None:
         near = get_close_matches(name, [*settings.tables, *settings.published], n=3)
         if name in settings.tables or name in settings.published:
@@ -152,59 +207,35 @@ def parse_relocations(relocate: list[str] | None) -> dict[str, str]:
         old, separator, new = text.partition("=")
         if not separator or not old:
             raise ConfigError(
-                f"--relocate {text!r}: write OLD=NEW, the prefix in the table's metadata and the real one"
+                f"--relocate {text!r}: write OLD=NEW, the prefix in the table's metadata and the actual prefix"
             )
         moves[old] = new
     return moves
 
 
-TABLE_HELP = "Metadata file, table folder, `catalog.namespace.table`, or `namespace.table` of the config."
-TABLE = typer.Argument(metavar="TABLE", help=TABLE_HELP, show_default=False)
-RELOCATE = typer.Option(
-    "--relocate",
-    metavar="OLD=NEW",
-    help="Read paths that start with OLD from NEW instead. Repeatable.",
-    show_default=False,
-)
-CONFIG = typer.Option(
-    "--config", envvar=CONFIG_VARIABLE, help="A nevermore.yaml whose catalog has the table.", show_default=False
-)
-PROJECT_CONFIG = typer.Option("--config", envvar=CONFIG_VARIABLE, help="The project's config.")
-SNAPSHOT = typer.Option("--snapshot", metavar="ID", help="Read this snapshot.", show_default=False)
-AS_OF = typer.Option(
-    "--as-of",
-    metavar="TIME",
-    help="Read the table as it was: ISO time (UTC unless it has an offset) or epoch milliseconds.",
-    show_default=False,
-)
-REF = typer.Option("--ref", metavar="NAME", help="Read this branch or tag.", show_default=False)
-COLUMNS = typer.Option("--columns", metavar="A,B", help="Only these columns, in this order.", show_default=False)
-WHERE = typer.Option("--where", metavar="SQL", help="Only rows for which this is true.", show_default=False)
-
-
 def build_scan(
     table: "Table",
     *,
-    columns: str | None,
-    where: str | None,
-    snapshot: int | None,
-    as_of: str | None,
-    ref: str | None,
+    columns: str | None = None,
+    where: str | None = None,
+    snapshot: int | None = None,
+    as_of: str | None = None,
+    ref: str | None = None,
     limit: int | None = None,
     sample: float | None = None,
     seed: int = 0,
 ) -> "Scan":
-    """The scan that these options ask for.
+    """The scan that these options request.
 
     Raises:
-        ConfigError: more than one of snapshot, as_of and ref; a time or limit that is none.
+        ConfigError: more than one of snapshot, as_of and ref; an invalid time or limit.
         ScanError: unknown column, snapshot or reference, wrong predicate.
     """
     chosen = [
         name for name, value in (("--snapshot", snapshot), ("--as-of", as_of), ("--ref", ref)) if value is not None
     ]
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)} exclude each other; give one")
+        raise ConfigError(f"{' and '.join(chosen)} are mutually exclusive; give one of them")
     if limit is not None and limit < 0:
         raise ConfigError(f"--limit must not be negative, not {limit}")
     scan = table.scan()
@@ -226,12 +257,12 @@ def build_scan(
 
 
 def split_names(text: str) -> list[str]:
-    """Comma-separated names; one that holds a comma is written in double quotes."""
+    """Comma-separated names; one that contains a comma is written in double quotes."""
     try:
         return [name for name in next(csv.reader([text], skipinitialspace=True), []) if name]
     except csv.Error as error:
         raise ConfigError(
-            f"{text!r} is no list of names: {error}; write a name with odd characters in double quotes"
+            f"{text!r} is not a list of names: {error}; write names with special characters in double quotes"
         ) from error
 
 
@@ -247,6 +278,6 @@ def parse_time(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError) as error:
         raise ConfigError(
-            f"--as-of {text!r} is no time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
+            f"--as-of {text!r} is not a time: write 2026-01-31, 2026-01-31T12:00:00+01:00 or epoch milliseconds"
         ) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -11,49 +11,46 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from pipelines.cli.arguments import DEFAULT_CONFIG, PROJECT_CONFIG
-from pipelines.cli.terminal import ShowProgress, counted, progress
+from pipelines.cli.arguments import DEFAULT_CONFIG, AsJson, MirrorNames, ProjectConfig
+from pipelines.cli.terminal import ShowProgress, counted, print_json, print_result, progress
 
 if TYPE_CHECKING:
+    from pipelines.config.project import Config
     from pipelines.ingest.report import IngestReport, TableReport
 
 
 def init(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the new project.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace a nevermore.yaml that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The path as an object.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing nevermore.yaml.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a commented nevermore.yaml to start from, and a workspace.yaml so that `dagster dev` opens the project."""
+    """Write a commented nevermore.yaml to start from, and a workspace.yaml with which `dagster dev` opens the project."""
     from pipelines.config.document import WORKSPACE, config_template
     from pipelines.errors import ConfigError
 
     path = directory / "nevermore.yaml"
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists already; --force replaces it")
+        raise ConfigError(f"{path} already exists; --force replaces it")
     directory.mkdir(parents=True, exist_ok=True)
     path.write_text(config_template(), encoding="utf-8")
     workspace = directory / "workspace.yaml"
-    if not workspace.exists():  # one that is there may load other code, too
+    if not workspace.exists():  # an existing one may load other code, too
         workspace.write_text(WORKSPACE, encoding="utf-8")
-    if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps({"path": str(path)}))
-    else:
-        typer.echo(f"Wrote {path}. Edit it, then run: nevermore ingest --config {path} --once")
+    lines = [f"Wrote {path}. Edit it, then run: nevermore ingest --config {path}"]
+    print_result({"path": str(path)}, lines, as_json=as_json)
 
 
 def simulate(
     directory: Annotated[Path, typer.Option("--dir", help="Landing folder; gets one folder per table.")] = Path(
         "landing"
     ),
-    rows: Annotated[int, typer.Option("--rows", help="Change events in all, roughly.")] = 100_000,
-    batches: Annotated[int, typer.Option("--batches", help="Files per table.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed writes the same events.")] = 42,
+    rows: Annotated[int, typer.Option("--rows", help="Approximate number of change events in total.")] = 100_000,
+    batches: Annotated[int, typer.Option("--batches", help="Number of files per table.")] = 4,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed: the same seed writes the same events.")] = 42,
     first_day: Annotated[
-        datetime, typer.Option("--first-day", formats=["%Y-%m-%d"], help="The day of the first batch.")
+        datetime, typer.Option("--first-day", formats=["%Y-%m-%d"], help="Day of the first batch.")
     ] = datetime(2026, 1, 1),  # noqa: DTZ001 - a day
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per file.")] = False,
 ) -> None:
     """Write the change feed of a small shop as Debezium JSON: customers, orders and order lines, in batches."""
     from pipelines.errors import ConfigError
@@ -61,59 +58,45 @@ def simulate(
 
     feed = write_feed(directory, seed=seed, rows=rows, batches=batches, first_day=first_day.date())
     try:
-        for landed in chain.from_iterable(feed):
-            if as_json:
-                import orjson
-
-                typer.echo(orjson.dumps({"table": landed.table, "path": str(landed.path), "events": landed.events}))
-            else:
-                kinds = ", ".join(f"{number} {kind}" for kind, number in landed.events.items())
-                typer.echo(f"{landed.path}: {kinds}")
+        for file in chain.from_iterable(feed):
+            document = {"table": file.table, "path": str(file.path), "events": file.events}
+            kinds = ", ".join(f"{number} {kind}" for kind, number in file.events.items())
+            print_result(document, [f"{file.path}: {kinds}"], as_json=as_json)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def ingest(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TABLE]...", help="Mirrors of the config; all of them if none is named.", show_default=False
-        ),
-    ] = None,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    once: Annotated[
-        bool, typer.Option("--once", help="Apply what is there now, then stop: the default. `nevermore run` goes on.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as an object.")] = False,
+    tables: MirrorNames = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    once: Annotated[bool, typer.Option("--once", hidden=True)] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Apply new change events to their mirrors, each batch in one snapshot.
+    """Apply the change events that are new, then stop; `nevermore run` keeps running.
 
-    Exit code 0: all applied; 3: applied, something quarantined; 1: a table failed, nothing of its failing batch was
-    applied; 2: usage or config.
+    Exit code 0: everything was applied; 3: some events went to quarantine; 1: a table failed, and nothing of the batch in
+    which it failed was applied; 2: wrong usage or config.
     """
     from pipelines.config.project import load
-    from pipelines.ingest.feed_run import check_tables, found_nothing_new, run_once, settle
+    from pipelines.errors import ConfigError
+    from pipelines.ingest.feed_run import check_tables, freeze_imports, ingest_once
 
+    if once:
+        raise ConfigError(
+            "--once was removed: nevermore ingest always applies what is new and stops, so leave the option out; "
+            "nevermore run keeps running"
+        )
     settings = load(config)
     check_tables(settings)
-    settle()
+    freeze_imports()
     for name in tables or ():
         settings.table(name)
-    with progress("Reading what is new; the first run compiles its decoders", hidden=as_json) as show:
-        report = found_nothing_new(settings, tables or None) or run_once(
-            settings, progress=lambda table: show(_progress_text(table)), tables=tables or None
-        )
+    with progress("Reading new events; the first run compiles decoders", hidden=as_json) as show:
+        report = ingest_once(settings, lambda table: show(_progress_text(table)), tables or None)
     if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps(report.as_dict()))
+        print_json(report.as_dict())
     else:
-        _print(report)
-        for pattern in report.unmatched_patterns:
-            told = settings.patterns[pattern]
-            chosen = [f"{n}: {', '.join(v)}" for n in ("include_tables", "exclude_tables") if (v := getattr(told, n))]
-            narrowed = f" ({'; '.join(chosen)})" if chosen else ""
-            typer.echo(f"{pattern}: no table of its feed was found{narrowed}", err=True)
+        _print(report, settings)
     raise typer.Exit(report.exit_code)
 
 
@@ -121,72 +104,105 @@ def _progress_text(table: "TableReport") -> str:
     return f"{table.table}: {counted(sum(table.events.values()), 'event')}, {counted(table.mirror_commits, 'commit')}"
 
 
-def _print(report: "IngestReport") -> None:
-    for table in report.tables:
-        if table.error is not None:
-            typer.echo(f"{table.table}: failed: {table.error.removeprefix(f'{table.table}: ')}", err=True)
-            continue
-        if table.status == "nothing new":
-            typer.echo(f"{table.table}: nothing new")
-            continue
-        events = ", ".join(counted(number, _KINDS.get(op, op)) for op, number in sorted(table.events.items()))
-        written = f"{counted(table.data_rows, 'row')} and {counted(table.delete_rows, 'delete')}"
-        commits = f"{counted(table.mirror_commits, 'commit')}, snapshot {table.snapshot_id}"
-        typer.echo(
-            f"{table.table}: {events or 'no events'}; "
-            + (f"{written} in {commits}" if table.mirror_commits else "nothing to commit")
-        )
-        if table.superseded:
-            typer.echo(
-                f"{table.table}: {counted(table.superseded, 'event')} left out, older than a truncate that was applied"
-            )
-        if table.missed_removals:
-            typer.echo(f"{table.table}: {table.missed_removals:,} rows to be removed were not in the mirror", err=True)
-        for column in table.unmet_columns:
-            typer.echo(f"{table.table}: {column}")
-        if table.quarantined:
-            typer.echo(f"{table.table}: {counted(table.quarantined, 'event')} went to quarantine", err=True)
-    for reason, number in report.skipped.items():
-        if reason == "other table":
-            names = ", ".join(name or "(no name)" for name in report.untaken_tables)
-            typer.echo(f"left out: {counted(number, 'event')} of other tables: {names}")
-        else:
-            typer.echo(f"left out: {number:,} {reason}")
-
-
 _KINDS = {"c": "create", "u": "update", "d": "delete", "r": "snapshot read", "t": "truncate"}
 
 
+def _print(report: "IngestReport", settings: "Config") -> None:
+    for table in report.tables:
+        for line in _result_lines(table):
+            typer.echo(line)
+        for line in _warning_lines(table):
+            typer.echo(line, err=True)
+    for reason, number in report.skipped.items():
+        if reason == "other table":
+            names = ", ".join(name or "(no name)" for name in report.untaken_tables)
+            typer.echo(f"skipped: {counted(number, 'event')} of other tables: {names}")
+        else:
+            typer.echo(f"skipped: {counted_reason(number, reason)}")
+    for name in report.unmatched_patterns:
+        pattern = settings.patterns[name]
+        options = {"include_tables": pattern.include_tables, "exclude_tables": pattern.exclude_tables}
+        filters = "; ".join(f"{option}: {', '.join(tables)}" for option, tables in options.items() if tables)
+        typer.echo(f"{name}: matches no table of its feed{f' ({filters})' if filters else ''}", err=True)
+
+
+def _result_lines(table: "TableReport") -> Iterator[str]:
+    if table.status == "nothing new":
+        yield f"{table.table}: nothing new"
+    elif table.error is None:
+        events = ", ".join(counted(number, _KINDS.get(op, op)) for op, number in sorted(table.events.items()))
+        written = f"{counted(table.data_rows, 'row')} and {counted(table.delete_rows, 'delete')}"
+        commits = f"{counted(table.mirror_commits, 'commit')}, snapshot {table.snapshot_id}"
+        result = f"{written} in {commits}" if table.mirror_commits else "nothing to commit"
+        yield f"{table.table}: {events or 'no events'}; {result}"
+        if table.superseded:
+            yield f"{table.table}: skipped {counted(table.superseded, 'event')} older than a truncate already applied"
+        yield from (f"{table.table}: {column}" for column in table.unmet_columns)
+
+
+def _warning_lines(table: "TableReport") -> Iterator[str]:
+    if table.error is not None:
+        yield f"{table.table}: failed: {table.error.removeprefix(f'{table.table}: ')}"
+        return
+    if table.missed_removals:
+        yield f"{table.table}: {counted(table.missed_removals, 'row')} to be removed not found in the mirror"
+    if table.quarantined:
+        yield f"{table.table}: {counted(table.quarantined, 'event')} went to quarantine"
+
+
+_EVENTS_WAITING = "waiting for "
+_OTHER_FORMS = {
+    "psql output": ("line of psql output", "lines of psql output"),
+    "DDL": ("DDL statement", "DDL statements"),
+    "row before an update": ("row before an update", "rows before updates"),
+    "left out by ops": ("row excluded by ops", "rows excluded by ops"),
+    "truncate of a table without rows": ("truncate of a table without rows", "truncates of tables without rows"),
+}
+"""Singular and plural of reasons that are not nouns with a plural in s."""
+
+
+def counted_reason(number: int, reason: str) -> str:
+    """`2 re-delivered files`, `2 lines of psql output`, `1 event waiting for the commit of their transaction`."""
+    if reason.startswith(_EVENTS_WAITING):
+        return f"{counted(number, 'event')} {reason}"
+    if reason in _OTHER_FORMS:
+        return f"{number:,} {_OTHER_FORMS[reason][number != 1]}"
+    return counted(number, reason)
+
+
 DEFAULT_HEARTBEAT_SECONDS = 30.0
-"""Half of what process supervisors commonly allow for a sign of life."""
+"""Half of what process supervisors commonly allow between signs of life."""
 
 
 def run(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Mirrors of the config; all if none is named.", show_default=False),
-    ] = None,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    tables: MirrorNames = None,
+    config: ProjectConfig = DEFAULT_CONFIG,
     interval: Annotated[
         float | None,
         typer.Option(
-            "--interval", min=0.01, help="Seconds between rounds, instead of `commit_interval`.", show_default=False
+            "--interval",
+            min=0.01,
+            help="Seconds between rounds; default: `commit_interval` of the tables.",
+            show_default=False,
         ),
     ] = None,
     heartbeat: Annotated[
-        float, typer.Option("--heartbeat", min=0.01, help="With --json: seconds without a line before a sign of life.")
+        float,
+        typer.Option(
+            "--heartbeat", min=0.01, help="With --json: print a heartbeat after this many seconds of silence."
+        ),
     ] = DEFAULT_HEARTBEAT_SECONDS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A line with an object per round that did something, and heartbeats.")
+        bool, typer.Option("--json", help="Print a JSON line per round that applied something, and heartbeats.")
     ] = False,
 ) -> None:
-    """Apply change events as they arrive. SIGINT or SIGTERM ends it after the commit at hand, with exit code 0."""
+    """Apply change events as they arrive. SIGINT or SIGTERM stops it after the current commit, with exit code 0."""
     from pipelines.config.project import load
-    from pipelines.ingest.feed_run import check_tables, run_continuously, settle
+    from pipelines.ingest.feed_run import check_tables, freeze_imports, run_continuously
 
     settings = load(config)
     check_tables(settings)
-    settle()
+    freeze_imports()
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -194,7 +210,7 @@ def run(
             with _JsonLines(heartbeat) as lines:
                 run_continuously(settings, stop, lines.report_round, tables or None, interval)
         else:
-            with progress("Reading what is new; the first run compiles its decoders") as show:
+            with progress("Reading new events; the first run compiles decoders") as show:
                 run_continuously(settings, stop, _report_text(show), tables or None, interval)
     finally:
         for number, handler in before.items():
@@ -202,7 +218,7 @@ def run(
 
 
 class _JsonLines:
-    """A line per round that did something; after `heartbeat_seconds` without one, a line that says how many rounds ended."""
+    """Prints a line per round that applied something; after `heartbeat_seconds` without one, the number of rounds so far."""
 
     def __init__(self, heartbeat_seconds: float) -> None:
         self._heartbeat_seconds = heartbeat_seconds
@@ -236,15 +252,13 @@ class _JsonLines:
                 self._write({"heartbeat": True, "at": now, "rounds": self._rounds})
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        import orjson
-
         with self._writing:
-            typer.echo(orjson.dumps(document))
+            print_json(document)
             sys.stdout.flush()
 
 
 def _report_text(show: ShowProgress) -> "Callable[[IngestReport], None]":
-    """A line that is rewritten on a terminal, else a line per round that did something."""
+    """Rewrites one line on a terminal; elsewhere prints a line per round that applied something."""
     total = 0
 
     def report_round(report: "IngestReport") -> None:

@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.cli.arguments import (
-    AS_OF,
-    COLUMNS,
-    CONFIG,
     DEFAULT_CONFIG,
-    FORMAT,
-    LIMIT,
-    METRICS,
-    OUTPUT,
-    REF,
-    RELOCATE,
-    SNAPSHOT,
-    TABLE,
-    WHERE,
+    AsJson,
+    AsOf,
+    Columns,
+    Format,
+    Limit,
+    Metrics,
+    OptionalConfig,
+    Output,
     OutputFormat,
+    Ref,
+    Relocate,
+    SnapshotId,
+    TableName,
+    Where,
+    build_scan,
     is_identifier,
     open_named_table,
+    split_names,
 )
+from pipelines.cli.terminal import counted, print_result
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,32 +37,37 @@ if TYPE_CHECKING:
 
 
 def scan(
-    table: Annotated[str, TABLE],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    snapshot: Annotated[int | None, SNAPSHOT] = None,
-    as_of: Annotated[str | None, AS_OF] = None,
-    ref: Annotated[str | None, REF] = None,
-    columns: Annotated[str | None, COLUMNS] = None,
-    where: Annotated[str | None, WHERE] = None,
-    limit: Annotated[int | None, LIMIT] = None,
+    table: TableName,
+    relocate: Relocate = None,
+    snapshot: SnapshotId = None,
+    as_of: AsOf = None,
+    ref: Ref = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
     sample: Annotated[
         float | None,
-        typer.Option("--sample", metavar="FRACTION", help="A random part, such as 0.01.", show_default=False),
+        typer.Option(
+            "--sample",
+            metavar="FRACTION",
+            help="Return a random fraction of the rows, such as 0.01.",
+            show_default=False,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sample: the same seed takes the same rows.")] = 0,
-    output_format: Annotated[OutputFormat | None, FORMAT] = None,
-    output: Annotated[Path | None, OUTPUT] = None,
-    count: Annotated[bool, typer.Option("--count", help="Print the number of rows only.")] = False,
-    metrics: Annotated[bool, METRICS] = False,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines; a count as an object.")] = False,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Random seed of --sample: the same seed returns the same rows.")
+    ] = 0,
+    output_format: Format = None,
+    output: Output = None,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of rows.")] = False,
+    metrics: Metrics = False,
+    config: OptionalConfig = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, a count as an object.")] = False,
 ) -> None:
-    """Read the rows of a table that no delete removes.
+    """Print the rows of a table, without deleted rows.
 
     Example: `nevermore scan warehouse/shop/orders --where "amount > 100" --columns id,amount --format jsonl`
     """
-    from pipelines.cli.arguments import build_scan
-
     request = build_scan(
         open_named_table(table, relocate, config),
         columns=columns,
@@ -71,58 +80,60 @@ def scan(
         seed=seed,
     )
     if count and (output is not None or output_format is not None):
-        raise ConfigError("--count prints one number; leave out --output and --format")
+        raise ConfigError("--count prints a single number and cannot be combined with --output or --format")
     if count:
         number = request.count()
-        typer.echo(f'{{"count":{number}}}' if as_json else str(number))
+        print_result({"count": number}, [str(number)], as_json=as_json)
     else:
-        _print_rows(request, OutputFormat.JSONL if as_json else output_format, output)
+        _print_rows(request, output_format, output, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
 
 
 def changes(
-    table: Annotated[str, TABLE],
+    table: TableName,
     start: Annotated[
         int | None,
-        typer.Option("--from", metavar="ID", help="The earlier snapshot; else before the first.", show_default=False),
+        typer.Option(
+            "--from", metavar="ID", help="Start after this snapshot; default: before the first one.", show_default=False
+        ),
     ] = None,
     end: Annotated[
         int | None,
-        typer.Option("--to", metavar="ID", help="The later snapshot; else the current one.", show_default=False),
+        typer.Option(
+            "--to", metavar="ID", help="End with this snapshot; default: the current one.", show_default=False
+        ),
     ] = None,
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    ref: Annotated[str | None, REF] = None,
-    columns: Annotated[str | None, COLUMNS] = None,
-    where: Annotated[str | None, WHERE] = None,
-    limit: Annotated[int | None, LIMIT] = None,
+    relocate: Relocate = None,
+    ref: Ref = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
     trust_rewrites: Annotated[
         bool,
-        typer.Option("--trust-rewrites", help="Believe that compactions changed nothing, rather than compare."),
+        typer.Option("--trust-rewrites", help="Assume that compactions changed no rows, instead of comparing them."),
     ] = False,
-    output_format: Annotated[OutputFormat | None, FORMAT] = None,
-    output: Annotated[Path | None, OUTPUT] = None,
-    count: Annotated[bool, typer.Option("--count", help="Print how many rows were deleted and inserted.")] = False,
-    metrics: Annotated[bool, METRICS] = False,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON lines; counts as an object.")] = False,
+    output_format: Format = None,
+    output: Output = None,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of deleted and inserted rows.")] = False,
+    metrics: Metrics = False,
+    config: OptionalConfig = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON lines, counts as an object.")] = False,
 ) -> None:
-    """Show what changed between two snapshots; an update is a delete and an insert.
+    """Print the rows that changed between two snapshots; an update is a delete and an insert.
 
-    Each row has a column `_change_type`. Rows that compactions moved are not changes, and a row that came and went is not shown.
+    Each row has a column `_change_type`. Rows that a compaction moved, or that were inserted and deleted in between, are not
+    printed.
 
     Example: `nevermore changes warehouse/shop/orders --from 4012 --to 4377 --format jsonl`
     """
-    from pipelines.cli.arguments import build_scan
-
     if end is not None and ref is not None:
-        raise ConfigError("--to and --ref exclude each other; give one")
+        raise ConfigError("--to and --ref are mutually exclusive; give one of them")
     scan = build_scan(
         open_named_table(table, relocate, config),
         columns=columns,
         where=where,
         snapshot=end,
-        as_of=None,
         ref=ref,
         limit=limit,
     )
@@ -132,18 +143,17 @@ def changes(
         for batch in request.to_batches():
             counts.update({str(c["values"]): c["counts"] for c in batch.column(0).value_counts().to_pylist()})
         deletes, inserts = counts["delete"], counts["insert"]
-        text = f'{{"deletes": {deletes}, "inserts": {inserts}}}' if as_json else f"-{deletes} +{inserts}"
-        typer.echo(text)
+        print_result({"deletes": deletes, "inserts": inserts}, [f"-{deletes} +{inserts}"], as_json=as_json)
     else:
-        _print_rows(request, OutputFormat.JSONL if as_json else output_format, output)
+        _print_rows(request, output_format, output, as_json=as_json)
     if metrics:
         _print_metrics(request.metrics)
 
 
-def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None) -> None:
+def _print_rows(rows: "RowSource", output_format: OutputFormat | None, output: Path | None, *, as_json: bool) -> None:
     from pipelines.cli.row_output import write_rows
 
-    write_rows(rows, output_format.value if output_format else None, output)
+    write_rows(rows, OutputFormat.JSONL if as_json else output_format, output)
 
 
 def _print_metrics(metrics: "ScanMetrics") -> None:
@@ -153,68 +163,53 @@ def _print_metrics(metrics: "ScanMetrics") -> None:
 
 
 def explain(
-    table: Annotated[str, TABLE],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    snapshot: Annotated[int | None, SNAPSHOT] = None,
-    as_of: Annotated[str | None, AS_OF] = None,
-    ref: Annotated[str | None, REF] = None,
-    columns: Annotated[str | None, COLUMNS] = None,
-    where: Annotated[str | None, WHERE] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The text and the counters as an object.")] = False,
+    table: TableName,
+    relocate: Relocate = None,
+    snapshot: SnapshotId = None,
+    as_of: AsOf = None,
+    ref: Ref = None,
+    columns: Columns = None,
+    where: Where = None,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the plan of a scan: files and partitions pruned, deletes that apply and how they are matched."""
-    from pipelines.cli.arguments import build_scan
-
+    """Print the plan of a scan: pruned files and partitions, applicable deletes and how they are matched."""
     request = build_scan(
         open_named_table(table, relocate, config), columns=columns, where=where, snapshot=snapshot, as_of=as_of, ref=ref
     )
     text = request.explain()
-    if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps({"explain": text, "metrics": request.plan().metrics.as_dict()}))
-    else:
-        typer.echo(text)
+    print_result({"explain": text, "metrics": request.plan().metrics.as_dict()}, [text], as_json=as_json)
 
 
 def why(
-    table: Annotated[str, TABLE],
+    table: TableName,
     key: Annotated[
         list[str],
         typer.Option(
             "--key",
             metavar="COLUMN=VALUE[,...]",
-            help="The key; `null` is NULL, `'null'` the word. A part with a comma is written in double quotes. Repeatable.",
+            help="Key to look up; `null` is NULL, `'null'` is text. Put parts with commas in double quotes. Repeatable.",
             show_default=False,
         ),
     ],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    snapshot: Annotated[int | None, SNAPSHOT] = None,
-    as_of: Annotated[str | None, AS_OF] = None,
-    ref: Annotated[str | None, REF] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as an object.")] = False,
+    relocate: Relocate = None,
+    snapshot: SnapshotId = None,
+    as_of: AsOf = None,
+    ref: Ref = None,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Tell why the rows of a key are alive or gone, and which delete file removed each.
+    """Explain which rows of a key are alive or deleted, and which delete file removed each.
 
     Example: `nevermore why warehouse/shop/orders --key id=5`
     """
-    from pipelines.cli.arguments import build_scan
     from scan_core import key_report
 
     values = parse_key(",".join(key))
-    scan = build_scan(
-        open_named_table(table, relocate, config), columns=None, where=None, snapshot=snapshot, as_of=as_of, ref=ref
-    )
+    scan = build_scan(open_named_table(table, relocate, config), snapshot=snapshot, as_of=as_of, ref=ref)
     report = key_report(scan, values)
     log = _key_log(table, config, values) if report.seen_in is None else None
-    if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps(_document(report, values, log)))
-    else:
-        typer.echo("\n".join([*_lines(report), *_log_lines(log)]))
+    print_result(_document(report, values, log), [*_lines(report), *_log_lines(log)], as_json=as_json)
 
 
 def parse_key(text: str) -> dict[str, str | None]:
@@ -223,8 +218,6 @@ def parse_key(text: str) -> dict[str, str | None]:
     Raises:
         ConfigError: a part without `=`, or a column named twice.
     """
-    from pipelines.cli.arguments import split_names
-
     values: dict[str, str | None] = {}
     for part in split_names(text):
         name, separator, value = part.partition("=")
@@ -238,7 +231,7 @@ def parse_key(text: str) -> dict[str, str | None]:
 
 
 def _key_log(name: str, config: Path | None, key: dict[str, str | None]) -> "KeyLog | None":
-    """What the change log of a mirror of the config at hand says of the key; None for other tables."""
+    """What the change log contains about the key; None for tables that are no mirrors of the config."""
     import scan_core
 
     path = config or DEFAULT_CONFIG
@@ -258,15 +251,12 @@ def _log_lines(log: "KeyLog | None") -> list[str]:
     if log is None:
         return []
     if not log.newest:
-        return [f"  {log.name} has no change of it either"]
-    lines = [f"  {log.name} has {log.num_changes} changes of it:"]
+        return [f"  {log.name} has no changes of this key either"]
+    lines = [f"  {log.name} has {counted(log.num_changes, 'change')} of this key:"]
     lines += [f"    {c.ordinal}: {c.op}  {c.source_file or ''} at {c.source_offset}" for c in log.newest]
     if log.ends_deleted:
-        return [*lines, "  the row came and went within one batch, of which only the outcome is written"]
-    return [
-        *lines,
-        "  they are not applied (yet), or were refused: look with nevermore status and nevermore quarantine",
-    ]
+        return [*lines, "  the row was inserted and deleted within one batch, of which only the result was written"]
+    return [*lines, "  not applied yet, or rejected: see nevermore status and nevermore quarantine"]
 
 
 def _verdict(report: "KeyReport", log: "KeyLog | None" = None) -> str:

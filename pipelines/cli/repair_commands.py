@@ -1,31 +1,48 @@
 """The commands for operators: `nevermore adopt`, `index`, `quarantine`, `recover`, `replay` and `resync`."""
 
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipelines.cli.arguments import CONFIG, DEFAULT_CONFIG, PROJECT_CONFIG, TABLE, changeable_table
-from pipelines.cli.terminal import counted, print_json
+from pipelines.cli.arguments import (
+    DEFAULT_CONFIG,
+    AsJson,
+    MirrorName,
+    OptionalConfig,
+    ProjectConfig,
+    TableName,
+    open_for_change,
+    split_names,
+)
+from pipelines.cli.terminal import counted, print_json, print_result
 from pipelines.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from pipelines.config.project import Config
     from pipelines.maintain.bitmap_indexes import IndexReport
+
+_MAX_LISTED = 20
+DEFAULT_MAX_VALUES = 10_000
 
 
 def adopt(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
+    table: MirrorName,
+    config: ProjectConfig = DEFAULT_CONFIG,
     skip_log: Annotated[
-        bool, typer.Option("--skip-log", help="The rows hold all that the change log has by now.")
+        bool, typer.Option("--skip-log", help="The table already contains all changes that are in the change log now.")
     ] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Bring a table of format version 1 to version 2.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Upgrade a table of format version 1 to version 2.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a table that Spark, Flink or PyIceberg wrote a mirror; its rows stay, its change log is applied to them.
+    """Turn a table written by Spark, Flink or PyIceberg into a mirror. Its rows stay, and its change log is applied to them.
 
-    Refused, with nothing changed: a key that is not unique, another partitioning than the config's, format version 3.
+    Refused without any change: a key that is not unique, a partitioning that differs from the config, format version 3.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.recovery import open_existing
@@ -34,110 +51,91 @@ def adopt(
     settings = load(config)
     settings.table(table)
     done = make_mirror(open_existing(settings), settings, table, skip_log=skip_log, upgrade_format=upgrade)
-    if as_json:
-        from dataclasses import asdict
-
-        import orjson
-
-        typer.echo(orjson.dumps(asdict(done)))
-        return
     key = f"key ({', '.join(done.key)})" if done.key else "no key"
-    typer.echo(
-        f"{table}: {done.num_rows:,} rows, {key}, changes after {done.applied_ordinal:,} will be applied; "
+    line = (
+        f"{table}: {counted(done.num_rows, 'row')}, {key}, changes after {done.applied_ordinal:,} will be applied; "
         f"snapshot {done.snapshot_id}"
     )
-
-
-_MOST_LISTED = 20
-DEFAULT_MOST_VALUES = 10_000
+    print_result(done, [line], as_json=as_json)
 
 
 def index(
-    table: Annotated[str, TABLE],
+    table: TableName,
     columns: Annotated[
-        str, typer.Option("--columns", metavar="A,B", help="Columns to index; `struct.member` names a member.")
+        str,
+        typer.Option("--columns", metavar="A,B", help="Columns to index; `struct.member` for a member of a struct."),
     ],
     snapshot: Annotated[
         int | None, typer.Option("--snapshot", metavar="ID", help="Index this snapshot.", show_default=False)
     ] = None,
     most_values: Annotated[
-        int, typer.Option("--most-values", min=1, help="Leave out files with more distinct values of a column.")
-    ] = DEFAULT_MOST_VALUES,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as an object.")] = False,
+        int,
+        typer.Option("--most-values", min=1, help="Skip files in which a column has more distinct values than this."),
+    ] = DEFAULT_MAX_VALUES,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write bitmap indexes: filters on these columns then find rows without reading the columns.
+    """Write bitmap indexes, so that filters on these columns find rows without reading the columns.
 
-    Files that have an index keep it, so run it again after new data. Other engines ignore indexes.
+    Files that are already indexed are skipped, so run it again after new data. Other engines ignore the indexes.
 
     Example: `nevermore index shop.orders --columns status,country`
     """
-    from pipelines.cli.arguments import split_names
     from pipelines.maintain.bitmap_indexes import build_indexes, statistics_target
 
-    target = statistics_target(changeable_table(table, config))
+    target = statistics_target(open_for_change(table, config))
     report = build_indexes(target, split_names(columns), snapshot_id=snapshot, most_values=most_values)
-    if as_json:
-        from dataclasses import asdict
-
-        import orjson
-
-        typer.echo(orjson.dumps(asdict(report)))
-    else:
-        typer.echo("\n".join(_lines(report)))
+    print_result(report, _index_lines(report), as_json=as_json)
 
 
-def _lines(report: "IndexReport") -> list[str]:
-    head = f"snapshot {report.snapshot_id}: {report.data_files} data files, columns {', '.join(report.columns)}"
-    counts = f"  {report.built} indexes built, {report.kept} kept, {len(report.skipped)} left out"
+def _index_lines(report: "IndexReport") -> Iterator[str]:
+    files = counted(report.data_files, "data file")
+    yield f"snapshot {report.snapshot_id}: {files}, columns {', '.join(report.columns)}"
     where = "nothing to register" if report.path is None else f"{report.size_bytes:,} bytes in {report.path}"
-    lines = [head, f"{counts}; {where}"]
-    lines += [f"  left out: {s.column} of {s.data_file}: {s.reason}" for s in report.skipped[:_MOST_LISTED]]
-    if len(report.skipped) > _MOST_LISTED:
-        lines.append(f"  and {len(report.skipped) - _MOST_LISTED} more; --json lists all")
-    return lines
+    yield f"  {counted(report.built, 'index')} built, {report.kept} kept, {len(report.skipped)} skipped; {where}"
+    for skipped in report.skipped[:_MAX_LISTED]:
+        yield f"  skipped: {skipped.column} of {skipped.data_file}: {skipped.reason}"
+    if len(report.skipped) > _MAX_LISTED:
+        yield f"  and {len(report.skipped) - _MAX_LISTED} more; --json lists all"
 
 
 def quarantine(
     verb: Annotated[Literal["list", "show", "replay"], typer.Argument(help="What to do.", show_default=False)],
     table: Annotated[
         str | None,
-        typer.Argument(metavar="[TABLE]", help="A mirror of the config; `list` takes all.", show_default=False),
+        typer.Argument(metavar="[TABLE]", help="A mirror of the config; optional for `list`.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most events to show.")] = 20,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of events to show.")] = 20,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
-    """List quarantines with their reasons, show the events of one, or try them again.
+    """List the quarantined events of each mirror by reason, show those of one mirror, or try to apply them again.
 
-    `replay` applies what can be decoded now, takes it out of quarantine, and ends with 3 if something stays.
+    `replay` removes the events that it can apply now from the quarantine; its exit code is 3 if some remain.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import has_catalog
     from pipelines.iceberg.recovery import open_existing
     from pipelines.ingest.table_patterns import expanded
 
-    given = load(config)
-    if table is not None:
-        given.table(table)
-    if verb == "list" and not has_catalog(given):
-        _list(None, [table] if table is not None else list(given.tables), as_json=as_json)
-        return
-    catalog = open_existing(given)
-    settings = expanded(given, catalog)
+    settings = load(config)
     if table is not None:
         settings.table(table)
-    elif verb != "list":
-        raise ConfigError(f"nevermore quarantine {verb} needs a table: {', '.join(settings.tables)}")
-    if verb == "list":
+    catalog = None if verb == "list" and not has_catalog(settings) else open_existing(settings)
+    settings = settings if catalog is None else expanded(settings, catalog)
+    if table is not None:
+        settings.table(table)
+    if catalog is None or verb == "list":
         _list(catalog, [table] if table is not None else list(settings.tables), as_json=as_json)
+    elif table is None:
+        raise ConfigError(f"nevermore quarantine {verb} needs a table: {', '.join(settings.tables)}")
     elif verb == "show":
-        _show(catalog, str(table), limit, as_json=as_json)
+        _show(catalog, table, limit, as_json=as_json)
     else:
-        _replay(catalog, settings, str(table), as_json=as_json)
+        _replay(catalog, settings, table, as_json=as_json)
 
 
-def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
+def _list(catalog: "Catalog | None", tables: list[str], *, as_json: bool) -> None:
     from pipelines.changes.quarantine import reasons
 
     found = [(name, {} if catalog is None else reasons(catalog, name)) for name in tables]
@@ -150,92 +148,91 @@ def _list(catalog: Any, tables: list[str], *, as_json: bool) -> None:
             typer.echo(f"  {count:,} x {reason}")
 
 
-def _show(catalog: Any, table: str, limit: int, *, as_json: bool) -> None:
+def _show(catalog: "Catalog", table: str, limit: int, *, as_json: bool) -> None:
     from pipelines.changes.quarantine import held_events
     from pipelines.decode.events import shown
 
-    events = held_events(catalog, table, limit)
-    if as_json:
-        print_json([e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in events])
-        return
-    for event in events:
-        typer.echo(f"{event['source_file']}:{event['source_offset']} {event['reason']}")
-        typer.echo(f"  {shown(event['raw']).decode(errors='replace').rstrip()}")
+    events = [e | {"raw": shown(e["raw"]).decode(errors="replace")} for e in held_events(catalog, table, limit)]
+    lines = (f"{e['source_file']}:{e['source_offset']} {e['reason']}\n  {e['raw'].rstrip()}" for e in events)
+    print_result(events, lines, as_json=as_json)
 
 
-def _replay(catalog: Any, settings: Any, table: str, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
+def _replay(catalog: "Catalog", settings: "Config", table: str, *, as_json: bool) -> None:
     from pipelines.ingest.quarantine_replay import replay_quarantine
 
     done = replay_quarantine(catalog, settings, table)
-    if as_json:
-        print_json(asdict(done))
-    else:
-        typer.echo(
-            f"{table}: {done.applied:,} applied, {done.known:,} were applied before, {done.superseded:,} stay because "
-            f"their key has changed since, {done.rejected:,} stay rejected"
-        )
+    line = (
+        f"{table}: {done.applied:,} applied, {done.known:,} had been applied before, {done.superseded:,} remain because "
+        f"their key has changed since, {done.rejected:,} remain rejected"
+    )
+    print_result(done, [line], as_json=as_json)
     raise typer.Exit(3 if done.superseded or done.rejected else 0)
 
 
 def recover(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Tables of the warehouse; all if none is named.", show_default=False),
+        typer.Argument(metavar="[TABLE]...", help="Tables of the warehouse; default: all.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, without changing anything.")
+    ] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
-    """Make the catalog name the newest whole metadata of each table in the warehouse, after a loss, a move or a copy.
+    """Repair the catalog after a loss, move or copy: it then names the newest complete metadata of each table.
 
-    Mirrors, change logs, quarantines and published tables are found by their folders. Tables of a project that was moved
-    or copied get metadata with the paths of the new place. Run it while nothing else writes.
+    Finds mirrors, change logs, quarantines and published tables by their folders in the warehouse. Tables of a project
+    that was moved or copied get metadata with the new paths. Run it while nothing else writes.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import open_catalog
-    from pipelines.iceberg.recovery import recover as bring_back
+    from pipelines.iceberg.recovery import recover as repair
 
     settings = load(config)
-    done = bring_back(settings, open_catalog(settings), tables or (), is_dry=dry_run)
+    done = repair(settings, open_catalog(settings), tables or (), is_dry=dry_run)
     if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps([asdict(table) for table in done]))
+        print_json(done)
         return
     if not done:
-        typer.echo(f"the warehouse {settings.catalog.warehouse} has no table")
+        typer.echo(f"the warehouse {settings.catalog.warehouse} has no tables")
     for table in done:
         would = "would be " if dry_run and table.action != "unchanged" else ""
         state = "empty" if table.snapshot_id is None else f"snapshot {table.snapshot_id}"
         typer.echo(f"{table.table}: {would}{table.action}, {state}, {Path(table.metadata).name}")
         for reason in table.passed_over:
-            typer.echo(f"{table.table}: passed over {reason}", err=True)
+            typer.echo(f"{table.table}: skipped {reason}", err=True)
 
 
 def replay(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    table: MirrorName,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="ORDINAL|TIME", help="First change, or when it arrived.", show_default=False),
+        typer.Option(
+            "--from",
+            metavar="ORDINAL|TIME",
+            help="First change: its ordinal, or its time of ingestion.",
+            show_default=False,
+        ),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="ORDINAL|TIME", help="Last change, or when it arrived.", show_default=False),
+        typer.Option(
+            "--to",
+            metavar="ORDINAL|TIME",
+            help="Last change: its ordinal, or its time of ingestion.",
+            show_default=False,
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All changes, instead of a range.")] = False,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Replay the whole change log instead of a range.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
-    """Apply a range of the change log once more: its keys end as the log says, with all that came later.
+    """Apply a range of the change log again. The rows of its keys end up as the whole log describes them.
 
     Example: `nevermore replay shop.products --from 1200 --to 1300`
     """
     from pipelines.config.project import load
-    from pipelines.errors import ConfigError
-    from pipelines.iceberg.recovery import open_existing
-    from pipelines.ingest.table_patterns import expanded
     from pipelines.maintain.replay import replay as apply_again
 
     settings = load(config)
@@ -246,71 +243,71 @@ def replay(
             if everything
             else f"nevermore replay {table} needs a range: --from and --to, one of them, or --all for the whole change log"
         )
-    catalog = open_existing(settings)
-    done = apply_again(catalog, expanded(settings, catalog), table, start, end)
-    if as_json:
-        from dataclasses import asdict
-
-        import orjson
-
-        typer.echo(orjson.dumps(asdict(done)))
-    else:
-        typer.echo(
-            f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in {done.commits} "
-            f"commit{'' if done.commits == 1 else 's'}, snapshot {done.snapshot_id}"
-        )
-        if done.quarantined:
-            typer.echo(f"{table}: {counted(done.quarantined, 'event')} went to quarantine", err=True)
-    raise typer.Exit(3 if done.quarantined else 0)
+    catalog, settings = _open(settings)
+    done = apply_again(catalog, settings, table, start, end)
+    line = (
+        f"{table}: changes {done.first:,} to {done.last:,}, {done.num_changes:,} applied in "
+        f"{counted(done.commits, 'commit')}, snapshot {done.snapshot_id}"
+    )
+    print_result(done, [line], as_json=as_json)
+    _exit_with_quarantined(table, done.quarantined, as_json=as_json)
 
 
 def resync(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A mirror of the config.", show_default=False)],
+    table: MirrorName,
     snapshot_source: Annotated[
         list[str] | None,
         typer.Option(
-            "--snapshot-source", metavar="PATH", help="Files of a full load, or a pattern.", show_default=False
+            "--snapshot-source",
+            metavar="PATH",
+            help="File or pattern of a full load of the source table. Repeatable.",
+            show_default=False,
         ),
     ] = None,
     snapshot_format: Annotated[
         str | None,
         typer.Option(
-            "--snapshot-format", metavar="FORMAT", help="Theirs, if not that of the feed.", show_default=False
+            "--snapshot-format",
+            metavar="FORMAT",
+            help="Format of the full load; default: that of the feed.",
+            show_default=False,
         ),
     ] = None,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="What was done, as an object.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a mirror anew from its change log; readers see the old rows or the new ones, nothing between.
+    """Rebuild a mirror from its change log in one commit: readers see either the old rows or the new ones.
 
-    With `--snapshot-source` the rows of a full load go into the log first: they take the place of all rows, and keys that
-    the load lacks are gone. A table that was adopted is made anew only so: its log does not have the rows that it began with.
+    With `--snapshot-source`, the rows of a full load are added to the log first. They replace all rows: keys that are not in
+    the load are removed. An adopted table can only be rebuilt this way, since its log lacks the rows that it started with.
     """
     from pipelines.config.project import load
-    from pipelines.iceberg.recovery import open_existing
-    from pipelines.ingest.table_patterns import expanded
-    from pipelines.maintain.replay import resync as make_anew
+    from pipelines.maintain.replay import resync as rebuild
     from pipelines.maintain.replay import resync_from
 
     settings = load(config)
     settings.table(table)
-    catalog = open_existing(settings)
-    current = expanded(settings, catalog)
+    catalog, settings = _open(settings)
     if snapshot_source:
         paths = tuple(p if "://" in p else str(Path(p).absolute()) for p in snapshot_source)
-        done = resync_from(catalog, current, table, paths, snapshot_format)
+        done = resync_from(catalog, settings, table, paths, snapshot_format)
     else:
-        done = make_anew(catalog, current, table)
-    if as_json:
-        from dataclasses import asdict
+        done = rebuild(catalog, settings, table)
+    counts = f"{counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}"
+    print_result(done, [f"{table}: {counts}, snapshot {done.snapshot_id}"], as_json=as_json)
+    _exit_with_quarantined(table, done.quarantined, as_json=as_json)
 
-        import orjson
 
-        typer.echo(orjson.dumps(asdict(done)))
-    else:
-        typer.echo(
-            f"{table}: {counted(done.num_rows, 'row')} from {counted(done.num_changes, 'change')}, snapshot {done.snapshot_id}"
-        )
-        if done.quarantined:
-            typer.echo(f"{table}: {counted(done.quarantined, 'event')} went to quarantine", err=True)
-    raise typer.Exit(3 if done.quarantined else 0)
+def _open(settings: "Config") -> "tuple[Catalog, Config]":
+    """(catalog, config with the tables found by patterns) for a command that changes existing tables."""
+    from pipelines.iceberg.recovery import open_existing
+    from pipelines.ingest.table_patterns import expanded
+
+    catalog = open_existing(settings)
+    return catalog, expanded(settings, catalog)
+
+
+def _exit_with_quarantined(table: str, quarantined: int, *, as_json: bool) -> None:
+    if quarantined and not as_json:
+        typer.echo(f"{table}: {counted(quarantined, 'event')} went to quarantine", err=True)
+    raise typer.Exit(3 if quarantined else 0)

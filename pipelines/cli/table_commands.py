@@ -4,40 +4,42 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipelines.cli.arguments import (
-    AS_OF,
-    CONFIG,
     DEFAULT_CONFIG,
-    PROJECT_CONFIG,
-    REF,
-    RELOCATE,
-    SNAPSHOT,
-    TABLE,
-    WHERE,
+    AsJson,
+    AsOf,
+    OptionalConfig,
+    ProjectConfig,
+    Ref,
+    Relocate,
+    SnapshotId,
+    TableName,
+    Where,
+    build_scan,
     open_named_table,
 )
 from pipelines.cli.terminal import counted, print_grid, print_json
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from pyiceberg.catalog import Catalog
 
     from pipelines.config.project import Config
+    from pipelines.iceberg.catalog import LightCatalog
     from pipelines.maintain.status import CommitFacts, PublishedStatus, TableStatus
     from scan_core import ContentFile, DeleteFile, FileScanTask, Scan, Snapshot, Table, TableMetadata
 
 
 def tables(
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
     """List the tables of a project's catalog: mirrors, change logs, quarantines, published tables, others.
 
-    Rows are those in data files; `nevermore scan TABLE --count` counts without the deleted ones.
+    The number of rows includes deleted rows; `nevermore scan TABLE --count` counts without them.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import open_to_look
@@ -47,17 +49,15 @@ def tables(
     catalog = open_to_look(settings)
     found = list(_tables(settings if catalog is None else expanded(settings, catalog), catalog))
     if as_json:
-        import orjson
-
-        typer.echo(orjson.dumps(found))
+        print_json(found)
         return
     print_grid(
-        ("table", "is a", "rows in files", "data files", "delete files", "last commit", "location"),
+        ("table", "role", "rows in files", "data files", "delete files", "last commit", "location"),
         [
             (
                 t["table"],
                 t["role"],
-                *(("not made yet", "", "", "", "") if t["location"] is None else _cells(t)),
+                *(("not created yet", "", "", "", "") if t["location"] is None else _cells(t)),
             )
             for t in found
         ],
@@ -69,7 +69,7 @@ def _cells(table: dict[str, Any]) -> tuple[object, ...]:
     return (*counts, table["last_commit"] or "never", table["location"])
 
 
-def _tables(settings: "Config", catalog: Any | None) -> Iterator[dict[str, Any]]:
+def _tables(settings: "Config", catalog: "Catalog | LightCatalog | None") -> Iterator[dict[str, Any]]:
     """The tables of the config in its order, each mirror with its log and quarantine; then the catalog's others."""
     from pipelines.config.project import change_log_name, quarantine_name
     from pipelines.iceberg.catalog import all_table_names
@@ -86,9 +86,7 @@ def _tables(settings: "Config", catalog: Any | None) -> Iterator[dict[str, Any]]
         yield _facts(name, role, catalog if name in there else None)
 
 
-def _facts(name: str, role: str, catalog: Any | None) -> dict[str, Any]:
-    from datetime import UTC, datetime
-
+def _facts(name: str, role: str, catalog: "Catalog | LightCatalog | None") -> dict[str, Any]:
     from pipelines.iceberg.catalog import find_table
     from pipelines.iceberg.positions import current_snapshot
 
@@ -109,15 +107,15 @@ def _facts(name: str, role: str, catalog: Any | None) -> dict[str, Any]:
     }
 
 
-DEFAULT_MOST_SHOWN = 50
+DEFAULT_MAX_SHOWN = 50
 _COUNTS = ("added-records", "deleted-records", "added-equality-deletes", "added-position-deletes", "added-data-files")
 
 
 def describe(
-    table: Annotated[str, TABLE],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer as an object.")] = False,
+    table: TableName,
+    relocate: Relocate = None,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a table's columns, key, partitioning, properties, size and location.
 
@@ -152,20 +150,20 @@ def describe(
             )
             for c in found["columns"]
         ],
-        numbers=1,
+        num_ids=1,
     )
 
 
 def snapshots(
-    table: Annotated[str, TABLE],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most snapshots to show; --json lists all.")] = (
-        DEFAULT_MOST_SHOWN
-    ),
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All snapshots as a list, newest first.")] = False,
+    table: TableName,
+    relocate: Relocate = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Maximum number of snapshots to show; --json lists all.")
+    ] = (DEFAULT_MAX_SHOWN),
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List a table's snapshots, newest first: when each was committed, by which operation, what it added.
+    """List a table's snapshots, newest first, with their time, operation and number of changes.
 
     Example: `nevermore snapshots shop.orders`
     """
@@ -193,29 +191,27 @@ def snapshots(
 
 
 def files(
-    table: Annotated[str, TABLE],
-    relocate: Annotated[list[str] | None, RELOCATE] = None,
-    snapshot: Annotated[int | None, SNAPSHOT] = None,
-    as_of: Annotated[str | None, AS_OF] = None,
-    ref: Annotated[str | None, REF] = None,
-    where: Annotated[str | None, WHERE] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most files to show; --json lists all.")] = (
-        DEFAULT_MOST_SHOWN
+    table: TableName,
+    relocate: Relocate = None,
+    snapshot: SnapshotId = None,
+    as_of: AsOf = None,
+    ref: Ref = None,
+    where: Where = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of files to show; --json lists all.")] = (
+        DEFAULT_MAX_SHOWN
     ),
-    config: Annotated[Path | None, CONFIG] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All files as an object of two lists.")] = False,
+    config: OptionalConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the data files of a snapshot with the deletes that may touch each, and the delete files with their reach.
+    """List the data files of a snapshot with the number of delete files that may apply to each, and the delete files.
 
-    With `--where` only the data files that may hold such rows. A delete file that reaches no listed data file is shown
-    with 0 data files.
+    With `--where`, only the data files that may contain matching rows. A delete file that applies to none of the listed
+    data files is shown with 0 data files.
 
     Example: `nevermore files shop.orders --where "id < 100"`
     """
-    from pipelines.cli.arguments import build_scan
-
     opened = open_named_table(table, relocate, config)
-    scan = build_scan(opened, columns=None, where=where, snapshot=snapshot, as_of=as_of, ref=ref)
+    scan = build_scan(opened, where=where, snapshot=snapshot, as_of=as_of, ref=ref)
     document = _files(scan)
     if as_json:
         print_json(document)
@@ -384,14 +380,14 @@ def _note_more(number: int, noun: str) -> None:
 def status(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="Tables of the config; all if none is named.", show_default=False),
+        typer.Argument(metavar="[TABLE]...", help="Tables of the config; default: all.", show_default=False),
     ] = None,
-    config: Annotated[Path, PROJECT_CONFIG] = DEFAULT_CONFIG,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False,
+    config: ProjectConfig = DEFAULT_CONFIG,
+    as_json: AsJson = False,
 ) -> None:
-    """Show how far each table is: changes logged and applied, deletes carried, quarantine, last commits.
+    """Show the state of each mirror: changes logged and applied, position in the source, deletes, quarantine, last commits.
 
-    Of published tables: when they were made, and which of their mirrors have changed since.
+    For published tables: when they were published, and which of their mirrors have changed since.
     """
     from pipelines.config.project import load
     from pipelines.iceberg.catalog import open_to_look
@@ -406,13 +402,10 @@ def status(
     found = [] if tables and not mirrors else status_of(catalog, known, mirrors or None)
     published = published_status(catalog, known, tables or None)
     if as_json:
-        import orjson
-
-        documents = [*map(_mirror_document, found), *({"kind": "published", **asdict(table)} for table in published)]
-        typer.echo(orjson.dumps(documents))
+        print_json([*map(_mirror_document, found), *({"kind": "published", **asdict(table)} for table in published)])
         return
     if not found and not published:
-        typer.echo(f"no table of {config} was found in its feeds yet; nevermore ingest looks")
+        typer.echo(f"the feeds of {config} have not been read yet: run nevermore ingest")
     for mirror in found:
         typer.echo("\n".join(_lines(mirror)))
     for table in published:
@@ -420,7 +413,7 @@ def status(
 
 
 def _mirror_document(table: "TableStatus") -> dict[str, Any]:
-    """Positions are JSON themselves: as an object, not as text inside of the document."""
+    """The status with the position, which is JSON itself, as an object."""
     import orjson
 
     return {
@@ -440,7 +433,7 @@ def _published_lines(table: "PublishedStatus") -> list[str]:
     if table.error is not None:
         state = table.error
     elif table.behind is None:
-        state = "its snapshots do not say what it was made from"
+        state = "its snapshots do not state which mirror snapshots it was built from"
     elif table.behind:
         state = f"behind {', '.join(table.behind)}"
     else:
@@ -452,7 +445,7 @@ def _published_lines(table: "PublishedStatus") -> list[str]:
 def _lines(table: "TableStatus") -> list[str]:
     if table.position is None:
         return [f"{table.table}: nothing ingested yet"]
-    applied = "unknown: no snapshot of the mirror tells it" if table.applied is None else f"{table.applied:,}"
+    applied = "unknown: no snapshot of the mirror states it" if table.applied is None else f"{table.applied:,}"
     behind = f", {table.waiting:,} waiting" if table.waiting else ""
     if table.waiting and table.lag_seconds is not None:
         behind += f", {table.lag_seconds:,.0f} s behind the log"

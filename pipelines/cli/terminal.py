@@ -1,27 +1,19 @@
-"""Output for people: progress on a terminal, and counts in words."""
+"""What commands print: progress on a terminal, counts in words, tables, and JSON."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
-
-class ShowProgress(Protocol):
-    """Replaces the text beside the spinner."""
-
-    def __call__(self, text: str) -> None:
-        """Show `text` from now on."""
-        ...
+ShowProgress = Callable[[str], None]
+"""Replaces the text next to the spinner."""
 
 
 @contextmanager
 def progress(text: str, *, hidden: bool = False) -> Iterator[ShowProgress]:
-    """A spinner with a text and the seconds that passed, on standard error, if that is a terminal; else nothing.
-
-    The line is removed at the end, so that whatever is printed next begins on a line of its own.
-    """
+    """A spinner with a text and the elapsed seconds on standard error, if that is a terminal; removed at the end."""
     if hidden or not sys.stderr.isatty():
-        yield _show_nothing
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -34,7 +26,7 @@ def progress(text: str, *, hidden: bool = False) -> Iterator[ShowProgress]:
 
 @contextmanager
 def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error, if that is a terminal, given bytes that are done, bytes in all, and the file at hand."""
+    """A progress bar on standard error, if that is a terminal; takes bytes done, bytes in total, and the current file."""
     if not sys.stderr.isatty():
         yield lambda _done, _total, _file: None
         return
@@ -56,17 +48,14 @@ def byte_progress(text: str) -> Iterator[Callable[[int, int, str], None]]:
         yield show
 
 
-def _show_nothing(text: str) -> None:
-    """Progress where nobody watches."""
-
-
 def counted(number: int, noun: str) -> str:
-    """`1 event`, `2,000 events`, `3 deletes`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """`1 event`, `2,000 events`, `3 deletes`, `2 indexes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
-def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> None:
-    """A table on standard output: numbers to the right, with thousands separated except in the first `numbers` columns."""
+def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_ids: int = 0) -> None:
+    """Print a table: numbers aligned right, with thousands separators except in the first `num_ids` columns."""
     from rich.console import Console
     from rich.table import Table
 
@@ -76,14 +65,25 @@ def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], number
         grid.add_column(heading, justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         cells = enumerate(row)
-        grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= numbers else str(cell) for i, cell in cells))
+        grid.add_row(*(f"{cell:,}" if isinstance(cell, int) and i >= num_ids else str(cell) for i, cell in cells))
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 200)
     console.print(grid)
 
 
 def print_json(document: Any) -> None:
-    """A document as JSON on one line of standard output."""
+    """Print a document or dataclass as JSON on one line."""
     import orjson
     import typer
 
     typer.echo(orjson.dumps(document))
+
+
+def print_result(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: a document or dataclass as JSON, else these lines."""
+    import typer
+
+    if as_json:
+        print_json(document)
+        return
+    for line in lines:
+        typer.echo(line)

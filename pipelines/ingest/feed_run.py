@@ -22,7 +22,7 @@ from pipelines.decode.feed import Decided, FeedConfig
 from pipelines.errors import ConfigError, PipelineError, QuarantineLimitError
 from pipelines.formats.registry import ScannedFeed, other_format, scan
 from pipelines.iceberg.recovery import open_for_comparing, open_for_writing
-from pipelines.ingest.feeds import Feed, decided_in, feeds_of
+from pipelines.ingest.feeds import Feed, Listings, decided_in, feeds_of
 from pipelines.ingest.report import FAILED, IngestReport, TableReport
 from pipelines.ingest.table_ingest import Progress, TableIngest
 from pipelines.ingest.table_patterns import expanded
@@ -31,21 +31,16 @@ from scan_core import ScanError
 from scan_core.io import remove_leftovers
 
 RARELY = 1_000
-"""Collections of the middle generation before a full one comes by itself: some millions of new objects."""
+"""Collections of the middle generation per full one: some millions of new objects."""
 
 
-def settle() -> None:
-    """Leave what is there now out of all collections to come; for the owner of a process, after its imports."""
+def freeze_imports() -> None:
+    """Exclude all objects that exist now from garbage collection; for the owner of a process, after its imports."""
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # extension modules look for leaks when the interpreter ends
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, RARELY)
-
-
-def collect() -> None:
-    """Collect everything now, when nobody waits."""
-    gc.collect()
 
 
 _log = logging.getLogger(__name__)
@@ -98,9 +93,7 @@ class FeedRun:
                 tables.append(table)
                 self.reports[name] = table.report
         groups = _by_position(tables)
-        return bool(groups) and not any(
-            position is None or feed.may_have_news(position, together) for position, together in groups.items()
-        )
+        return bool(groups) and not any(position is None or feed.may_have_news(position) for position in groups)
 
     def _started(self, name: str, config: TableConfig, source_table: str | None = None) -> list[TableIngest]:
         table, self.reports[name] = start_table(
@@ -120,7 +113,7 @@ class FeedRun:
         reading = _Reading(feed, position, list(tables), decided_in(position))
         stopped: Exception | None = None
         try:
-            for batch in feed.batches(position, tables, self._left_out, reading.saw_transactions):
+            for batch in feed.batches(position, tables, self._count_skipped):
                 self._take(reading, batch)
                 if (not reading.running and not feed.patterns) or self.stopping():
                     break
@@ -150,12 +143,11 @@ class FeedRun:
 
         def add(table: TableIngest) -> None:
             rejected = reading.feed.rejected_of(table.name, decoded.rejected)
-            if not batch.goes_on:
-                table.forget_open()
-            changes, is_atomic = decoded.tables[table.name], reading.is_transactional
+            if not batch.continues:
+                table.drop_unfinished()
             if rejected.num_rows:
                 table.looks_like = other_format(batch.raw, reading.feed.source.format)
-            table.add(changes, rejected, reached, is_atomic=is_atomic, is_open=batch.is_open)
+            table.add(decoded.tables[table.name], rejected, reached, batch.end)
 
         alive = self._survivors(reading.running, add)
         reading.running = _within(alive, reading.feed.memory_limit_bytes // BATCH_SHARE)
@@ -163,7 +155,7 @@ class FeedRun:
     def _finish(self, feed: Feed, running: Sequence[TableIngest], stopped: Exception | None) -> None:
         """Commit what is gathered, and tell every table why its feed stopped."""
         for table in self._survivors(running, TableIngest.flush):
-            table.tell_unmet_columns()
+            table.report_unmet_columns()
             if stopped is not None:
                 _fail(table.report, stopped)
         if stopped is not None and not running:
@@ -177,7 +169,7 @@ class FeedRun:
             alive = pool.map(lambda table: _survives(table, step, table), tables)
             return [table for table, is_alive in zip(tables, alive, strict=True) if is_alive]
 
-    def _left_out(self, reason: str, count: int) -> None:
+    def _count_skipped(self, reason: str, count: int) -> None:
         self.skipped[reason] += count
 
     def _fail_patterns(self, feed: Feed, error: Exception) -> None:
@@ -207,7 +199,6 @@ class _Reading:
     running: list[TableIngest]
     decided: Decided
     late: list[TableIngest] = field(default_factory=list)
-    is_transactional: bool = False
 
     @property
     def config(self) -> FeedConfig:
@@ -222,10 +213,6 @@ class _Reading:
         """Let tables take part that a pattern stands for and the feed has shown: from its start on."""
         self.feed = self.feed.with_tables(found)
         (self.running if self.position is None else self.late).extend(tables)
-
-    def saw_transactions(self) -> None:
-        """The feed marks its transactions, and every batch ends with one."""
-        self.is_transactional = True
 
 
 def start_table(
@@ -296,6 +283,7 @@ def run_once(
     *,
     log_only: bool = False,
     stopping: Callable[[], bool] = bool,
+    listings: Listings | None = None,
 ) -> IngestReport:
     """Apply everything that is new, once.
 
@@ -304,7 +292,8 @@ def run_once(
         progress: told after each table's commit.
         tables: only these; None for all.
         log_only: fill change logs and leave the mirrors to `apply_logs`.
-        stopping: asked between batches; once it is true what was read is committed and the rest left to the next run.
+        stopping: called between batches; once it is true, what was read is committed and the rest left to the next run.
+        listings: what `found_nothing_new` has listed just before.
 
     Raises:
         ConfigError: an unknown table, format or option, before anything is read.
@@ -319,20 +308,28 @@ def run_once(
     current = expanded(config, catalog)
     chosen = _chosen(current, tables)
     run = FeedRun(catalog, progress, log_only=log_only, stopping=stopping, parallel_tables=_threads(config))
-    for feed in feeds_of(current, chosen):
+    for feed in feeds_of(current, chosen, listings):
         run.read(feed)
     return _report(run, current, chosen, began)
 
 
-def found_nothing_new(config: Config, tables: Collection[str] | None = None) -> IngestReport | None:
-    """The report of a run that has nothing to do; None if there may be something to do or to report: then `run_once` does it.
+def ingest_once(
+    config: Config, progress: Progress | None = None, tables: Collection[str] | None = None
+) -> IngestReport:
+    """`run_once` for a new process: PyIceberg, whose import takes longer than such a run, is not loaded if nothing is new."""
+    listings: Listings = {}
+    return found_nothing_new(config, tables, listings) or run_once(config, progress, tables, listings=listings)
 
-    Makes every check of such a run, without PyIceberg, whose import takes longer than the run: for a process that has not
-    loaded it.
+
+def found_nothing_new(
+    config: Config, tables: Collection[str] | None = None, listings: Listings | None = None
+) -> IngestReport | None:
+    """The report of a run that has nothing to do, after every check of such a run; None if `run_once` is needed.
 
     Args:
         config: which tables, from where.
         tables: only these; None for all.
+        listings: gets the files that were listed.
     """
     began = time.monotonic()
     try:
@@ -344,9 +341,9 @@ def found_nothing_new(config: Config, tables: Collection[str] | None = None) -> 
         current = expanded(config, catalog)
         chosen = _chosen(current, tables)
         run = FeedRun(catalog, None, log_only=False, stopping=bool)
-        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen)):
+        if not all(run.is_at_rest(feed) for feed in feeds_of(current, chosen, listings)):
             return None
-    except Exception:  # noqa: BLE001 - `run_once` meets it again, and reports it in its place
+    except Exception:  # noqa: BLE001 - `run_once` raises it again, and reports it in its place
         return None
     remove_leftovers()
     return _report(run, current, chosen, began)
@@ -470,6 +467,6 @@ def run_continuously(
         entries = {**config.tables, **config.patterns}
         interval = interval_seconds or min(entries[name].commit_interval for name in groups[turn])
         due[turn] = began + interval
-        collect()
+        gc.collect()  # now, while nobody waits
         rounds += 1
     return rounds

@@ -3,7 +3,7 @@
 Also reads a full load of a source table, which replaces the rows of a mirror.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.config.project import ALL_TABLES, Config, FilesSource, TableConfig, quarantine_name
-from pipelines.decode.batches import ChangeBatch, Complete, Rejected
+from pipelines.decode.batches import ChangeBatch, Rejected
 from pipelines.decode.feed import POSITION, Decided, FeedConfig, TableFeed
 from pipelines.errors import ConfigError, SourceError
 from pipelines.formats.registry import complete_events_of, decode, lookup, parse_options
@@ -21,7 +21,7 @@ from pipelines.ingest.table_patterns import discovered, found_source
 from pipelines.sources.file_listing import RemoteFiles
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import RE_DELIVERED, FileBatch, LeftOut, discover, may_have_news
+from pipelines.sources.files import RE_DELIVERED, FileBatch, Listing, OnSkipped, discover, may_have_news
 
 PATH_OPTIONS = ("schemas", "registry_ca")
 """Options of formats that name files."""
@@ -32,6 +32,10 @@ ORDER_SHARE = 8
 MAX_ORDERED_ROWS = 50_000_000
 
 
+Listings = dict[tuple[str, ...], Listing]
+"""By the patterns of their source."""
+
+
 @dataclass(frozen=True, slots=True)
 class Feed:
     """A source, all tables that the config fills from it, and those that this run is to bring up to date.
@@ -40,16 +44,16 @@ class Feed:
         source: where the events are.
         tables: by name, those that patterns stand for included as far as they are known.
         wanted: names of tables, and of patterns whose tables this run is to find.
+        listing: the files of the source.
         patterns: entries `namespace.*` of the config for this source.
-        properties: of the catalog's FileIO, by which remote files are reached.
-        found_for: by table that a pattern stands for, the table of the feed that it was found for.
+        found_for: table of the feed by the name of the table that a pattern made of it.
     """
 
     source: FilesSource
     tables: Mapping[str, TableConfig]
     wanted: tuple[str, ...]
+    listing: Listing
     patterns: Mapping[str, TableConfig] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
     found_for: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -151,53 +155,38 @@ class Feed:
         return replace(self, found_for={name: source for name, source in found.items() if source is not None})
 
     def batches(
-        self,
-        position: str | None,
-        tables: Sequence[TableIngest],
-        left_out: LeftOut,
-        saw_transactions: Callable[[], None] = lambda: None,
+        self, position: str | None, tables: Sequence[TableIngest], on_skipped: OnSkipped
     ) -> Iterator[FileBatch]:
-        """What is new since a position that all of these tables have reached.
+        """Read what is new since a position that all of these tables have reached.
 
         Args:
-            position: to read on from.
+            position: to continue from.
             tables: whose change logs know how far files were read.
-            left_out: told what is not read, and how much.
-            saw_transactions: told before the first batch of a feed that marks its transactions.
+            on_skipped: called with the reason and number of what is not read.
         """
 
-        def complete(events: pa.BinaryArray | pa.Table) -> Complete | None:
-            found = None if whole is None else whole(events)
-            if found is not None and found.of_transactions:
-                saw_transactions()
-            return found
+        def applied_lines(files: Sequence[str]) -> dict[str, int]:
+            logged = [table.lines_logged(files) for table in tables]
+            return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
 
         start = None if position is None else FilePosition.from_json(position)
         known_format = "" if start is None else start.format
-        whole = complete_events_of(self.source.format or known_format, self.format_options)
         return discover(
-            self.source.path,
+            self.listing,
             start,
             self.file_options,
-            applied_lines=_lines_in_logs(tables),
-            complete=None if whole is None else complete,
-            left_out=left_out,
-            filesystem=RemoteFiles(self.properties) if self.properties else None,
+            applied_lines=applied_lines,
+            complete=complete_events_of(self.source.format or known_format, self.format_options),
+            on_skipped=on_skipped,
         )
 
-    def may_have_news(self, position: str, tables: Sequence[TableIngest]) -> bool:
-        """Whether there might be something new since a position that all of these tables have reached.
+    def may_have_news(self, position: str) -> bool:
+        """Whether there might be something new since a position.
 
         Raises:
             SourceError: the source is not there.
         """
-        return may_have_news(
-            self.source.path,
-            FilePosition.from_json(position),
-            self.file_options,
-            applied_lines=_lines_in_logs(tables),
-            filesystem=RemoteFiles(self.properties) if self.properties else None,
-        )
+        return may_have_news(self.listing, FilePosition.from_json(position), self.file_options)
 
     def rejected_of(self, table: str, rejected: Rejected) -> Rejected:
         """The rejected events of a table; those of no known table belong to it if it is the only one."""
@@ -212,16 +201,6 @@ class Feed:
         return Rejected(rejected.table.filter(pc.invert(known)))
 
 
-def _lines_in_logs(tables: Sequence[TableIngest]) -> Callable[[Sequence[str]], dict[str, int]]:
-    """How far files were read, as the change logs of these tables know it."""
-
-    def applied_lines(files: Sequence[str]) -> dict[str, int]:
-        logged = [table.lines_logged(files) for table in tables]
-        return {file: max(lines.get(file, 0) for lines in logged) for file in set().union(*logged)}
-
-    return applied_lines
-
-
 def decided_in(position: str | None) -> Decided:
     """What was decided up to a position."""
     if position is None:
@@ -230,20 +209,24 @@ def decided_in(position: str | None) -> Decided:
     return Decided(known.claims, known.encodings, known.format)
 
 
-def feeds_of(config: Config, chosen: Sequence[str]) -> list[Feed]:
-    """The sources of these tables and patterns."""
+def feeds_of(config: Config, chosen: Sequence[str], listings: Listings | None = None) -> list[Feed]:
+    """The sources of these tables and patterns; `listings` are those of an earlier call, and are added to."""
     entries = {**config.tables, **config.patterns}
     sources: list[FilesSource] = []
     for name in chosen:
         if entries[name].source not in sources:
             sources.append(entries[name].source)
+    # Properties of FileIO have a dot in their names: s3.endpoint, s3.access-key-id ...
+    properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
+    filesystem = RemoteFiles(properties) if properties else None
+    known = {} if listings is None else listings
     feeds = []
     for source in sources:
         sharing = {name: table for name, table in config.tables.items() if table.source == source}
         patterns = {name: table for name, table in config.patterns.items() if table.source == source}
         wanted = tuple(name for name in (*sharing, *patterns) if name in chosen)
-        properties = {name: value for name, value in config.catalog.properties.items() if "." in name}
-        feeds.append(Feed(_located(source, config.folder), sharing, wanted, patterns, properties))
+        listing = known.setdefault(source.path, Listing(source.path, filesystem))
+        feeds.append(Feed(_located(source, config.folder), sharing, wanted, listing, patterns))
     return feeds
 
 
@@ -303,7 +286,7 @@ def snapshot_batches(
         options.setdefault("no_op", "r")
     own = config.model_copy(update={"order_by": "position", "source_table": config.source_table or table.source_table})
     source = source.model_copy(update={"path": paths, "options": options})
-    feed = Feed(source, {table.name: own}, (table.name,))
+    feed = Feed(source, {table.name: own}, (table.name,), Listing(paths))
     feed.check()
     decided = Decided()
     types = table.known_types

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipelines.changes.change_log import ChangeLog
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
 from pipelines.changes.keys import KeySet, keys_touched
-from pipelines.changes.late_changes import followed, order_text
+from pipelines.changes.late_changes import order_text, with_later_changes
 from pipelines.changes.quarantine import QUARANTINED_AT
 from pipelines.config.project import Config, TableConfig, change_log_name, quarantine_name
 from pipelines.decode.batches import REJECTED_SCHEMA, TIMESTAMP, ChangeBatch, RawEvents
@@ -200,7 +200,9 @@ def _replayed(
     chosen = replace(batch, table=batch.table.filter(pa.array(~known & ~old)))
     if chosen.num_rows and log.position is not None:
         limit = settings.memory_limit_bytes // BATCH_SHARE
-        tables = followed(log, chosen, chosen.key, limit, report.add_superseded) if ordered else chosen.tables()
+        tables = (
+            with_later_changes(log, chosen, chosen.key, limit, report.add_superseded) if ordered else chosen.tables()
+        )
         with closing(ChangeRun.of(tables, limit)) as changes:
             log.append(changes, log.position, key_may_grow=settings.identity == "full", order_by=order_text(settings))
     return _outcome(event_of, known, old, tried.num_rows)

@@ -5,14 +5,14 @@ Changes are collected until a commit is due; rejected ones go to quarantine. Fee
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.changes.change_log import Appended, ChangeLog, last_offsets
 from pipelines.changes.change_run import BATCH_SHARE, ChangeRun
-from pipelines.changes.late_changes import check_order, followed, order_text
+from pipelines.changes.late_changes import check_order, order_text, with_later_changes
 from pipelines.changes.quarantine import check_ratio, quarantine
 from pipelines.config.project import TableConfig, change_log_name, partition_field, quarantine_name
 from pipelines.decode.batches import ORDER, ChangeBatch, Rejected
@@ -27,104 +27,74 @@ from pipelines.ingest.table_patterns import SOURCE_TABLE
 from pipelines.mirrors.fold import DELETED
 from pipelines.mirrors.mirror import Mirror, makes_rows
 from pipelines.mirrors.table_shape import ADOPTED, KEY, check_shape, check_unchanged
+from pipelines.sources.files import BatchEnd
 from scan_core import arrow_type
 
 
 class PendingChanges:
-    """Mutable: grows batch by batch until it is committed and cleared."""
+    """Changes that are collected until they are committed.
+
+    Attributes:
+        run: the changes, with rows of different types until `uniform` is called.
+        row_type: columns of the rows; None without changes.
+        key: key columns; none without changes.
+        counts: number of changes per operation.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes` is what a part of it may hold in memory."""
+        """`limit_bytes` is the memory for a part of it."""
         self._limit_bytes = limit_bytes
-        self._run = ChangeRun(limit_bytes)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.run = ChangeRun(self._limit_bytes)
+        self.row_type: pa.StructType | None = None
+        self.key: tuple[str, ...] = ()
+        self.counts: Counter[str] = Counter()
         self._is_uniform = True
-        self._row_type: pa.StructType | None = None
-        self._key: tuple[str, ...] = ()
-        self._counts: Counter[str] = Counter()
         self._order_reached: str | None = None
 
-    @property
-    def num_rows(self) -> int:
-        """Number of changes."""
-        return self._run.num_rows
-
-    @property
-    def held_bytes(self) -> int:
-        """What it holds in memory."""
-        return self._run.held_bytes
-
-    @property
-    def nbytes(self) -> int:
-        """Of all changes, those on the disk included."""
-        return self._run.nbytes
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of changes per operation."""
-        return self._counts
-
-    @property
-    def row_type(self) -> pa.StructType | None:
-        """Columns of the rows, None without changes."""
-        return self._row_type
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key columns; none without changes."""
-        return self._key
-
-    def takes(self, batch: ChangeBatch) -> bool:
-        """Whether a batch may be committed together with what there is: of one key, with rows of one type, in order."""
-        if self._row_type is None or batch.num_rows == 0:
+    def can_add(self, batch: ChangeBatch) -> bool:
+        """Whether a batch can be committed together with these: same key, compatible row types, later in order."""
+        if self.row_type is None or batch.num_rows == 0:
             return True
         if self._order_reached is not None and batch.table.column(ORDER)[0].as_py() < self._order_reached:
             return False
-        return batch.key == self._key and _united(self._row_type, batch.row_type) is not None
+        return batch.key == self.key and _united(self.row_type, batch.row_type) is not None
 
     def add(self, batch: ChangeBatch) -> None:
-        """Take a batch, of which `takes` was true."""
+        """Add a batch for which `can_add` is true."""
         if batch.num_rows == 0:
             return
-        known = batch.row_type if self._row_type is None else _united(self._row_type, batch.row_type)
-        self._is_uniform &= self._row_type is None or known == self._row_type == batch.row_type
-        self._row_type, self._key = known, batch.key
+        row_type = batch.row_type if self.row_type is None else _united(self.row_type, batch.row_type)
+        self._is_uniform &= self.row_type is None or row_type == self.row_type == batch.row_type
+        self.row_type, self.key = row_type, batch.key
         if ORDER in batch.table.column_names:
             self._order_reached = batch.table.column(ORDER)[-1].as_py()
-        self._counts.update(batch.counts)
-        self._run.append(batch.table)
+        self.counts.update(batch.counts)
+        self.run.append(batch.table)
 
-    def spill(self) -> None:
-        """Write what is in memory to the disk.
+    def uniform(self) -> ChangeRun:
+        """All changes in order, with rows of one type.
 
         Raises:
-            PipelineError: it has no room.
+            PipelineError: the disk is full.
         """
-        self._run.spill()
-
-    def run(self) -> ChangeRun:
-        """All changes in order, with rows of one type."""
-        if self._is_uniform:
-            return self._run
-        tables = (self._conformed(table) for table in self._run.tables())
-        uniform = ChangeRun.of(tables, self._limit_bytes)
-        self._run.close()
-        self._run, self._is_uniform = uniform, True
-        return uniform
-
-    def _conformed(self, table: pa.Table) -> pa.Table:
-        own = table.schema.field("after").type
-        return ChangeBatch(table, own, self._key).in_row_type(self._row_type).table
+        if not self._is_uniform:
+            batches = (ChangeBatch(t, t.schema.field("after").type, self.key) for t in self.run.tables())
+            uniform = ChangeRun.of((batch.in_row_type(self.row_type).table for batch in batches), self._limit_bytes)
+            self.run.close()
+            self.run, self._is_uniform = uniform, True
+        return self.run
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._run.close()
-        self._run = ChangeRun(self._limit_bytes)
-        self._is_uniform, self._row_type, self._key, self._counts = True, None, (), Counter()
-        self._order_reached = None
+        """Drop all changes."""
+        self.run.close()
+        self._reset()
 
 
 def _united(first: pa.StructType, second: pa.StructType) -> pa.StructType | None:
-    """Columns of both, in types that hold the values of both; None if there is no such type."""
+    """The columns of both, in types that can represent the values of both; None if there is none."""
     if first == second:
         return first
     united = widened(first, second)
@@ -147,7 +117,7 @@ class TableIngest:
         *,
         log_only: bool = False,
     ) -> None:
-        """`log_only` leaves the mirror to a later run."""
+        """With `log_only`, only the change log is written, and the mirror is left to a later run."""
         self.name = name
         self.config = config
         self.report = report
@@ -159,42 +129,42 @@ class TableIngest:
         self._ordered: ChangeRun | None = None
         self._rejected: list[Rejected] = []
         self._reached: str | None = None
-        self._is_atomic = self._is_open = False
+        self._end = BatchEnd.ANYWHERE
         self._adopted_types: dict[str, pa.DataType] = {}
         self._adopted_key: tuple[str, ...] = ()
         self._sent: set[str] = set()
         self.looks_like: str | None = None
-        """Another format than the config's, which the last batch with rejected events looks like."""
+        """Format that the last batch with rejected events looks like, if it is not that of the config."""
 
     @property
     def position(self) -> str | None:
-        """How far the change log holds the source."""
+        """The position in the source up to which the change log contains it."""
         return self._log.position
 
     @property
     def source_table(self) -> str | None:
-        """The table of the feed that it takes, where a pattern of the config found it."""
+        """The table of the feed for which a pattern of the config created this one."""
         return self._log.property(SOURCE_TABLE)
 
     @property
     def held_bytes(self) -> int:
-        """Memory that changes not yet committed take."""
-        return self._pending.held_bytes
+        """Bytes of uncommitted changes in memory."""
+        return self._pending.run.held_bytes
 
     @property
     def known_types(self) -> dict[str, pa.DataType]:
-        """Arrow type of every column so far, those of changes not yet committed included."""
+        """Arrow type of every column so far, including those of uncommitted changes."""
         types = self._adopted_types | self._log.row_types
         return types | {f.name: f.type for f in self._pending.row_type or () if not pa.types.is_null(f.type)}
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Key columns, where config or the adopted table tells them."""
+        """Key columns, if the config or the adopted table states them."""
         return self.config.key or self._adopted_key
 
     @property
     def known_key(self) -> tuple[str, ...]:
-        """Key columns of what is logged or gathered so far."""
+        """Key columns of the changes so far."""
         return self._log.key or self._pending.key
 
     @property
@@ -204,25 +174,25 @@ class TableIngest:
         return 0 if schema is None else schema.schema_id
 
     def lines_logged(self, files: Sequence[str]) -> dict[str, int]:
-        """How many lines of these source files are in the change log."""
+        """The number of lines of these source files in the change log."""
         return last_offsets(self._log.table, files)
 
     def is_applied(self) -> bool:
-        """Whether all that is logged is in the mirror, so that `start` changes nothing.
+        """Whether the mirror contains all logged changes, so that `start` changes nothing.
 
         Raises:
-            PositionLostError: the mirror does not tell.
+            PositionLostError: the mirror does not state what it contains.
         """
         mirror = Mirror(self._catalog, self.name, self.config, self.key or self._log.key)
         return self.position is not None and mirror.applied_ordinal == self._log.last_ordinal
 
     def start(self, source_table: str | None = None) -> None:
-        """Apply what an earlier run logged and did not get into the mirror.
+        """Apply to the mirror what an earlier run has only logged.
 
-        `source_table` is the table of the feed, where a pattern has just found it: the change log remembers it.
+        `source_table` is the table of the feed for which a pattern creates this one; it is stored with the change log.
 
         Raises:
-            ConfigError: config has another key or partitioning than what is there.
+            ConfigError: key or partitioning of the config differ from those of the existing tables.
         """
         if source_table is not None:
             self._log.create({SOURCE_TABLE: source_table})
@@ -237,80 +207,82 @@ class TableIngest:
         self.report.log_snapshot_id = self._log.snapshot_id
         self.report.position = self.position
 
-    def add(
-        self, batch: ChangeBatch, rejected: Rejected, position: str, *, is_atomic: bool = False, is_open: bool = False
-    ) -> None:
-        """Take changes that lead to `position`; commit when enough are gathered, spill when memory takes no more.
+    def add(self, batch: ChangeBatch, rejected: Rejected, position: str, end: BatchEnd = BatchEnd.ANYWHERE) -> None:
+        """Add changes that lead to `position`; commits when there are enough, spills when memory is full.
 
-        They are committed together, and with `is_atomic` applied together as well: they end with a transaction. With
-        `is_open` they do not end it: they are committed with what follows, and never without.
+        Changes that end within a transaction are committed only together with the rest of it.
 
         Raises:
             PipelineError: a transaction that cannot be committed as one.
         """
         self._sent |= batch.sent
-        takes = self._pending.takes(batch)
-        if self._is_open and not takes:
+        can_add, is_within = self._pending.can_add(batch), end is BatchEnd.WITHIN_TRANSACTION
+        if self._is_within_transaction and not can_add:
             raise PipelineError(
                 f"{self.name}: the key or the types of its columns change within a transaction that is larger than a "
                 "batch; let batches be larger (batch_bytes among the options of the source, memory_limit_bytes)"
             )
-        if not takes or (is_open and not self._is_open):
+        if not can_add or (is_within and not self._is_within_transaction):
             self.flush()
         self._pending.add(batch)
         if rejected.num_rows:
             self._rejected.append(rejected)
-        self._reached, self._is_atomic, self._is_open = position, is_atomic, is_open
-        if self._pending.num_rows >= self.config.commit_rows and not is_open:
+        self._reached, self._end = position, end
+        if self._pending.run.num_rows >= self.config.commit_rows and not is_within:
             self.flush()
-        elif self._pending.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
+        elif self.held_bytes >= self.config.memory_limit_bytes // BATCH_SHARE:
             self.spill()
 
+    @property
+    def _is_within_transaction(self) -> bool:
+        return self._end is BatchEnd.WITHIN_TRANSACTION
+
     def spill(self) -> None:
-        """Write what was gathered to the disk, to be committed later.
+        """Write uncommitted changes to disk.
 
         Raises:
-            PipelineError: it has no room.
+            PipelineError: the disk is full.
         """
-        self._pending.spill()
+        self._pending.run.spill()
 
-    def forget_open(self) -> None:
-        """Forget the begin of a transaction whose end did not come: it will be read again."""
-        if self._is_open:
+    def drop_unfinished(self) -> None:
+        """Drop the beginning of a transaction whose end has not come: it will be read again."""
+        if self._is_within_transaction:
             self._pending.clear()
-            self._rejected, self._reached, self._is_open = [], None, False
+            self._rejected, self._reached, self._end = [], None, BatchEnd.ANYWHERE
 
-    def tell_unmet_columns(self) -> None:
-        """Report columns that config names and nothing has, where whole rows came that would show them."""
+    def report_unmet_columns(self) -> None:
+        """Report columns of the config that do not exist, if whole rows came, which would have them."""
         if self.report.events["c"] or self.report.events["r"]:
             declared = (partition_field(text)[1] for text in self.config.partition_by)
             self.report.unmet_columns = tuple(unmet_columns(self.config, self._sent, {*self.known_types, *declared}))
 
     def close(self) -> None:
-        """Forget what was gathered and not committed."""
+        """Drop uncommitted changes."""
         self._pending.clear()
         if self._ordered is not None:
             self._ordered.close()
 
     def flush(self) -> None:
-        """Commit what was gathered: quarantine, then change log with the position, then mirror.
+        """Commit the changes: rejected ones to the quarantine, then the change log with the position, then the mirror.
 
-        The begin of a transaction whose end has not come is forgotten.
+        A crash in between loses nothing: what is only logged is applied by the next `start`, and quarantined events are
+        recognised when they are read again. The beginning of an unfinished transaction is dropped.
 
         Raises:
             QuarantineLimitError: too much was rejected; nothing of it is committed.
-            ConfigError: the mirror cannot be made as config asks; nothing is committed either.
-            SchemaConflictError: so is a key that cannot identify a row.
+            ConfigError: the mirror cannot be created as the config says; nothing is committed either.
+            SchemaConflictError: the same for a key that cannot identify a row.
         """
-        self.forget_open()
+        self.drop_unfinished()
         if self._reached is None or self._reached == self.position:
             return
         rejected, position = Rejected.concat(self._rejected), self._reached
         named = self.config.source.format
-        hint = f"the files look like {self.looks_like}, and the config says {named}" if self.looks_like else ""
-        num_events = rejected.num_rows + self._pending.num_rows
-        check_ratio(self.name, num_events, rejected, self.config.max_quarantine_ratio, hint=hint)
-        changes = self._in_order(self._pending.run()) if self._pending.num_rows else None
+        hint = f"the files look like {self.looks_like}, but the config says {named}" if self.looks_like else ""
+        num_changes = self._pending.run.num_rows
+        check_ratio(self.name, rejected.num_rows + num_changes, rejected, self.config.max_quarantine_ratio, hint=hint)
+        changes = self._in_order(self._pending.uniform()) if num_changes else None
         if changes is not None and makes_rows(changes, self.config):
             check_shape(self.name, self.config, self.key or self._pending.key, self.known_types)
         self._keep(rejected)
@@ -318,7 +290,7 @@ class TableIngest:
             changes,
             position,
             key_may_grow=self.config.identity == "full",
-            is_atomic=self._is_atomic,
+            is_atomic=self._end is BatchEnd.TRANSACTION,
             order_by=order_text(self.config),
         )
         self._rejected, self._reached = [], None
@@ -326,7 +298,6 @@ class TableIngest:
         self.report.position = position
         if changes is not None:
             self._catch_up(appended)
-        if changes is not None:
             changes.close()
         self._pending.clear()
         storage.reached("before-acknowledgement")
@@ -334,12 +305,12 @@ class TableIngest:
             self._progress(self.report)
 
     def _in_order(self, changes: ChangeRun) -> ChangeRun:
-        """The changes, late ones followed by what belongs after them."""
-        # Rows without a key are counted: what comes first makes no difference, what comes twice does.
+        """The changes, late ones together with what belongs after them."""
+        # Rows without a key are counted: their order makes no difference, but repeating a change does.
         if self.config.order_by == "position" or self.config.identity == "full" or self._log.order_reached is None:
             return changes
         limit = self.config.memory_limit_bytes // BATCH_SHARE
-        tables = followed(self._log, changes, self._pending.key, limit, self.report.add_superseded)
+        tables = with_later_changes(self._log, changes, self._pending.key, limit, self.report.add_superseded)
         self._ordered = ChangeRun.of(tables, limit)
         return self._ordered
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs
@@ -21,6 +21,18 @@ import pyarrow.fs
 from pipelines.errors import SourceError
 from scan_core import MissingFileError
 from scan_core.io import filesystem, parse_location
+
+
+class FileSystem(Protocol):
+    """What is needed of a file system: `RemoteFiles`, or one of pyarrow."""
+
+    def get_file_info(self, selector: pa.fs.FileSelector, /) -> Sequence[Any]:
+        """List the files in a folder: `path`, `size`, `mtime_ns`, `is_file` of each."""
+        ...
+
+    def open_input_file(self, path: str, /) -> pa.NativeFile:
+        """Open a file for reading."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +55,8 @@ class RemoteFiles:
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def get_file_info(self, selector: Any) -> list[RemoteFile]:
-        """The files in a folder."""
+    def get_file_info(self, selector: pa.fs.FileSelector) -> list[RemoteFile]:
+        """List the files in a folder."""
         folder, inner = self._at(selector.base_dir)
         prefix = selector.base_dir[: len(selector.base_dir) - len(inner)]
         found = folder.get_file_info(pa.fs.FileSelector(inner, recursive=selector.recursive))
@@ -55,12 +67,12 @@ class RemoteFiles:
         folder, inner = self._at(path)
         return bool(folder.get_file_info(inner).type == pa.fs.FileType.Directory)
 
-    def open_input_file(self, path: str) -> Any:
-        """A file for reading."""
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a file for reading."""
         folder, inner = self._at(path)
         return folder.open_input_file(inner)
 
-    def _at(self, path: str) -> tuple[Any, str]:
+    def _at(self, path: str) -> tuple[pa.fs.FileSystem, str]:
         try:
             return filesystem(parse_location(path), self.properties)
         except MissingFileError as error:
@@ -109,7 +121,7 @@ def place(name: str) -> str:
     return f"{folder}{slash}\0{base}" if _FULL_LOAD.match(base) else name
 
 
-def list_files(patterns: Sequence[str], filesystem: Any = None) -> list[ListedFile]:
+def list_files(patterns: Sequence[str], filesystem: FileSystem | None = None) -> list[ListedFile]:
     """The files that match any of the patterns (`*`, `?`, `[...]`, `**` over folders), in the order of `place`.
 
     Raises:
@@ -124,7 +136,7 @@ def list_files(patterns: Sequence[str], filesystem: Any = None) -> list[ListedFi
     return sorted(found.values(), key=lambda f: place(f.name))
 
 
-def open_file(file: ListedFile, filesystem: Any = None) -> pa.NativeFile:
+def open_file(file: ListedFile, filesystem: FileSystem | None = None) -> pa.NativeFile:
     """The file for reading.
 
     Raises:
@@ -252,7 +264,7 @@ def _kind(mode: int) -> str:
     return next((name for test, name in kinds if test(mode)), "no plain file")
 
 
-def _list_remote(pattern: str, base: str, filesystem: Any) -> list[ListedFile]:
+def _list_remote(pattern: str, base: str, filesystem: FileSystem | None) -> list[ListedFile]:
     chosen = filesystem or environment_files()
     if not _WILDCARD.search(pattern) and isinstance(chosen, RemoteFiles) and chosen.is_folder(pattern):
         base, pattern = pattern.rstrip("/"), f"{pattern.rstrip('/')}/*"

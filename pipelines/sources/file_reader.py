@@ -34,7 +34,7 @@ from pipelines.sources.file_documents import (
     split_keys,
     split_lines,
 )
-from pipelines.sources.file_listing import ListedFile, open_file
+from pipelines.sources.file_listing import FileSystem, ListedFile, open_file
 from pipelines.sources.file_options import (
     EVENT_SHARE,
     SNIFFED_BYTES,
@@ -379,7 +379,9 @@ _MAGIC_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh":
 _MAGIC_SUFFIXES = {b"PAR1": ".parquet", b"Obj\x01": ".avro"}
 
 
-def read_file(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any = None) -> Iterator[FilePiece]:
+def read_file(
+    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None = None
+) -> Iterator[FilePiece]:
     """The events of a file after those that are read already.
 
     Raises:
@@ -452,7 +454,7 @@ def _suffixes(name: str) -> tuple[str, str | None]:
     return "." + lower.rsplit(".", 1)[-1] if "." in lower else "", compression
 
 
-def _open(file: ListedFile, compression: str | None, filesystem: Any) -> Any:
+def _open(file: ListedFile, compression: str | None, filesystem: FileSystem | None) -> Any:
     local = "://" not in file.path
     if compression is None and local and file.size > MAPPED_BYTES and is_quiet(file):
         return pa.memory_map(file.path)

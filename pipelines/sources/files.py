@@ -4,9 +4,12 @@ Each batch carries the position after it. A file that was renamed or delivered a
 bytes. One file is read in `file_reader.py`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -18,7 +21,7 @@ from pipelines.decode.batches import CompleteEvents, RawEvents, Rejected
 from pipelines.errors import SourceError
 from pipelines.sources.byte_hash import ByteHash
 from pipelines.sources.file_documents import FilePiece
-from pipelines.sources.file_listing import ListedFile, list_files, open_file, place
+from pipelines.sources.file_listing import FileSystem, ListedFile, list_files, open_file, place
 from pipelines.sources.file_options import STOP, FileOptions
 from pipelines.sources.file_position import FINGERPRINT_BYTES, XXH64, Digest, FilePosition, ReadFile, digest
 from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
@@ -26,25 +29,25 @@ from pipelines.sources.file_reader import is_quiet, read_file, unreadable_rest
 _END_BYTES = 4096
 _BLOCK_BYTES = 4 * 1024**2
 _MOVING_END = b"], \t\r\n"
-"""What stands behind the last event of an array and moves when the array grows."""
+"""Bytes after the last event of an array, which move when the array grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """A file as known by its bytes, nothing of it read yet, and the fingerprints of some of its beginnings."""
+    """A file that is known by its bytes and not read yet, and the fingerprints of some of its prefixes."""
 
     whole: ReadFile
-    beginnings: Mapping[int, str]
+    prefixes: Mapping[int, str]
 
     def continue_from(self, known: ReadFile) -> bool:
-        """Whether the file begins with what `known` was: it is the same one, grown."""
-        return self.beginnings.get(known.kept_bytes) == known.fingerprint
+        """Whether the file begins with the content of `known`: it is the same file, grown."""
+        return self.prefixes.get(known.kept_bytes) == known.fingerprint
 
 
 def fingerprints_of(
-    file: ListedFile, lengths: Iterable[int], filesystem: Any = None, algorithm: str = XXH64
+    file: ListedFile, lengths: Iterable[int], filesystem: FileSystem | None = None, algorithm: str = XXH64
 ) -> Fingerprints:
-    """The fingerprints of a file and of its beginnings of these lengths, as far as it is so long; in one pass."""
+    """Compute the fingerprints of a file and of its prefixes of these lengths, in one pass."""
     with open_file(file, filesystem) as stream:
         tail = _read(stream, max(file.size - _END_BYTES, 0), file.size)
         kept = file.size - len(tail) + len(tail.rstrip(_MOVING_END))
@@ -55,7 +58,7 @@ def fingerprints_of(
             while at < border:
                 block = _read(stream, at, min(border, at + _BLOCK_BYTES))
                 if not block:
-                    break  # cut off while we read: it is listed anew next time
+                    break  # truncated meanwhile: the next run lists it with its new size
                 hashed.update(block)
                 at += len(block)
             found[border] = hashed.hexdigest()
@@ -79,10 +82,10 @@ def _read(stream: Any, start: int, end: int) -> bytes:
 
 OPEN_TRANSACTION = "waiting for the commit of their transaction"
 OPEN_PAIR = "waiting for the new row of their update"
-"""Why events at the end of what there is are not applied: they are read again with what follows."""
+"""Why events at the end of the input are not applied: they are read again together with what follows."""
 
 PIECE_BYTES = 3 * 1024
-"""What a piece takes in memory beside its events; a small file makes two, its events and its end."""
+"""Memory of a piece in addition to its events; a small file makes two pieces, its events and its end."""
 
 
 @dataclass
@@ -101,34 +104,42 @@ class _Pending:
         self.size += PIECE_BYTES + int(piece.piece.documents.nbytes if piece.rows is None else piece.rows.nbytes)
 
 
+class BatchEnd(Enum):
+    """Where a batch ends with regard to the transactions of its source."""
+
+    ANYWHERE = "the source does not mark transactions"
+    TRANSACTION = "at the end of a transaction"
+    WITHIN_TRANSACTION = "within a transaction that is larger than a batch, and continues in the next one"
+
+
 @dataclass(frozen=True)
 class Gathered:
     """A batch.
 
     Attributes:
         raw: its events; None if there are none.
-        ends: files as far as they are read after it.
-        is_open: it ends within a transaction, of which the next batch holds more; if there is none, nothing of it counts.
-        goes_on: it goes on with the transaction of the batch before.
-        waiting: number of events that wait for the rest of their group, by what that is.
+        files: how far files are read after it.
+        end: where it ends.
+        continues: whether it continues the transaction of the batch before.
+        waiting: number of events that wait for the rest of their group, by the reason.
     """
 
     raw: RawEvents | None
-    ends: list[ReadFile]
-    is_open: bool = False
-    goes_on: bool = False
+    files: list[ReadFile]
+    end: BatchEnd = BatchEnd.ANYWHERE
+    continues: bool = False
     waiting: Mapping[str, int] = field(default_factory=dict)
 
 
 def gather(
     pieces: Iterator[FilePiece], batch_rows: int, batch_bytes: int, complete: CompleteEvents | None = None
 ) -> Iterator[Gathered]:
-    """The events of pieces in order, in batches.
+    """Gather the events of pieces into batches, in order.
 
-    A batch ends where the next piece would take it over a limit, or has other columns. Readers keep pieces below the
-    limits, as far as lines and documents allow; only `complete` cuts pieces: what it leaves goes into the next batch.
-    A transaction that is larger than a batch makes several, all but the last of them open. Files of which something is
-    left in the end come last, without events.
+    A batch ends where the next piece would exceed a limit, or has other columns. Readers keep pieces below the limits as
+    far as lines and documents allow; only `complete` cuts pieces, and the rest goes into the next batch. A transaction
+    larger than a batch becomes several, all but the last of which end within it. Files with events that still wait for the
+    rest of their group come last, without events.
     """
     pending = _Pending()
     cutting = _Cutting(complete)
@@ -138,36 +149,37 @@ def gather(
             piece = next(reading, None)
         except SourceError:
             # What comes before a file that cannot be read is applied first.
-            goes_on = cutting.is_open
+            continues = cutting.is_within_transaction
             done, _ = cutting.cut(pending)
             if done.has_events:
-                yield _batch(done, goes_on=goes_on)
+                yield _batch(done, cutting.end, continues=continues)
             raise
         if piece is None:
             break
         count = len(piece.piece.offsets)
         full = pending.rows + count > batch_rows or pending.size >= batch_bytes
         if count and pending.rows and (full or not _joins(pending.pieces, piece)):
-            goes_on = cutting.is_open
+            continues = cutting.is_within_transaction
             done, pending = cutting.cut(pending)
             if done.pieces:
-                yield _batch(done, goes_on=goes_on)
+                yield _batch(done, cutting.end, continues=continues)
+            # What is left has no end yet. Kept for the next batch, it would grow beyond the limits, or mix columns.
             is_large = pending.rows >= batch_rows or pending.size >= batch_bytes
             if pending.rows and ((is_large and cutting.of_transactions) or not _joins(pending.pieces, piece)):
-                goes_on = cutting.is_open
-                yield _batch(pending, is_open=cutting.opened(pending), goes_on=goes_on)
+                continues = cutting.is_within_transaction
+                yield _batch(pending, cutting.end_within(pending), continues=continues)
                 pending = _Pending()
         pending.add(piece)
-    goes_on = cutting.is_open
+    continues = cutting.is_within_transaction
     done, left = cutting.cut(pending)
     if done.pieces:
-        yield _batch(done, goes_on=goes_on)
+        yield _batch(done, cutting.end, continues=continues)
     if files := cutting.unfinished(left):
         yield Gathered(None, files, waiting=cutting.waiting(left))
 
 
 class _Cutting:
-    """Where batches may end. Mutable: knows the files of a transaction whose begin was handed on already."""
+    """Where batches may end. Mutable: remembers the files of a transaction whose beginning was yielded already."""
 
     def __init__(self, complete: CompleteEvents | None) -> None:
         self._complete = complete
@@ -176,12 +188,17 @@ class _Cutting:
         self.of_transactions = False
 
     @property
-    def is_open(self) -> bool:
-        """Whether what was handed on last ends within a transaction."""
+    def is_within_transaction(self) -> bool:
+        """Whether the last batch ended within a transaction."""
         return bool(self._open)
 
+    @property
+    def end(self) -> BatchEnd:
+        """Where a batch ends after `cut`."""
+        return BatchEnd.TRANSACTION if self.of_transactions else BatchEnd.ANYWHERE
+
     def cut(self, pending: _Pending) -> tuple[_Pending, _Pending]:
-        """What may be applied, and what waits for the rest of its group."""
+        """(what may be applied, what waits for the rest of its group)."""
         usable = self._usable(pending)
         if usable:
             self._open, self._num_open = {}, 0
@@ -205,42 +222,43 @@ class _Cutting:
             return pending.rows
         full = [p for p in pending.pieces if len(p.piece.offsets)]
         before = pending.rows
-        # Of rows, pieces are looked at from the last one back, up to one that does not wait as a whole.
+        # Documents are examined all at once; rows piece by piece from the last one, until one does not wait as a whole.
         for part in [full] if full[-1].rows is None else [[piece] for piece in reversed(full)]:
             rows = part[-1].rows
             complete = self._complete(_documents(part) if rows is None else rows)
             if complete is None:
                 return 0 if self._open else pending.rows
-            self.of_transactions = complete.of_transactions
+            self.of_transactions |= complete.of_transactions
             before -= sum(len(piece.piece.offsets) for piece in part)
             if complete.num_events:
                 return before + complete.num_events
         return 0
 
-    def opened(self, pending: _Pending) -> bool:
-        """Whether events that are handed on begin, or go on with, a transaction: its files are remembered then."""
-        if self.of_transactions:
-            self._open = _first_seen(self._open, pending)
-            self._num_open += pending.rows
-        return self.of_transactions
+    def end_within(self, pending: _Pending) -> BatchEnd:
+        """Where a batch ends that was not cut; remembers its files if that is within a transaction."""
+        if not self.of_transactions:
+            return BatchEnd.ANYWHERE
+        self._open = _first_seen(self._open, pending)
+        self._num_open += pending.rows
+        return BatchEnd.WITHIN_TRANSACTION
 
     def waiting(self, left: _Pending) -> dict[str, int]:
-        """Number of events that are not complete in the end, by what they wait for."""
+        """Number of events that are incomplete at the end of the input, by what they wait for."""
         count = left.rows + self._num_open
         return {OPEN_TRANSACTION if self.of_transactions else OPEN_PAIR: count} if count else {}
 
     def unfinished(self, left: _Pending) -> list[ReadFile]:
-        """The files of what is not complete in the end, as far as they were read before it."""
+        """The files of what is incomplete at the end of the input, with how far they were read before it."""
         return [replace(file, finished=False) for file in _first_seen(self._open, left).values()]
 
 
 def _first_seen(known: dict[str, ReadFile], pending: _Pending) -> dict[str, ReadFile]:
-    """Files as they were before all of this."""
+    """The files as they were before all of this."""
     return {**{p.after.name: p.before for p in reversed(pending.pieces)}, **known}
 
 
 def _halves(piece: FilePiece, count: int) -> tuple[FilePiece, FilePiece]:
-    """The first `count` events of a piece, and the others. Where in the file the cut is, only its line tells."""
+    """The first `count` events of a piece, and the others. The byte position of the cut is unknown, only its line."""
     part, rows = piece.piece, piece.rows
     line = int(part.offsets[count - 1]) if count else piece.before.lines
     layout = "" if rows is not None else piece.before.layout  # CSV counts its records anew without one
@@ -267,17 +285,16 @@ def _joins(pieces: list[FilePiece], piece: FilePiece) -> bool:
     return piece.rows is None or last.rows is None or piece.rows.schema.equals(last.rows.schema, check_metadata=True)
 
 
-def _batch(pending: _Pending, *, is_open: bool = False, goes_on: bool = False) -> Gathered:
+def _batch(pending: _Pending, end: BatchEnd, *, continues: bool) -> Gathered:
     full = [p for p in pending.pieces if len(p.piece.offsets)]
     counts = [len(p.piece.offsets) for p in full]
     places = {name: place for place, name in enumerate(dict.fromkeys(p.after.name for p in full))}
     names = list(places)
     codes = np.repeat(np.array([places[p.after.name] for p in full], np.int32), counts)
     offsets = np.concatenate([p.piece.offsets for p in full]) if full else np.zeros(0, np.int64)
-    skipped: dict[str, int] = {}
+    skipped: Counter[str] = Counter()
     for p in pending.pieces:
-        for reason, count in p.piece.skipped.items():
-            skipped[reason] = skipped.get(reason, 0) + count
+        skipped.update(p.piece.skipped)
     columns = full[0].rows is not None if full else False
     raw = RawEvents(
         source_file=pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string())),
@@ -286,11 +303,11 @@ def _batch(pending: _Pending, *, is_open: bool = False, goes_on: bool = False) -
         keys=None if columns else _keys(full),
         rows=pa.concat_tables([p.rows for p in full]) if columns else None,
         ingested_at=datetime.now(UTC),
-        skipped=skipped,
+        skipped=dict(skipped),
         rejected=Rejected.concat(p.rejected for p in pending.pieces),
     )
-    ends = {p.after.name: p.after for p in pending.pieces}
-    return Gathered(raw, list(ends.values()), is_open, goes_on)
+    files = {p.after.name: p.after for p in pending.pieces}
+    return Gathered(raw, list(files.values()), end, continues)
 
 
 def _documents(pieces: list[FilePiece]) -> pa.BinaryArray:
@@ -306,88 +323,112 @@ def _keys(pieces: list[FilePiece]) -> pa.BinaryArray | None:
 
 
 MARGIN_NS = 3600 * 1_000_000_000
-"""Object stores may show a file long after the time it carries (multipart uploads): so far back arrivals are checked."""
+"""Object stores may list a file long after its timestamp (multipart uploads): files as old as this may be new."""
 
 DISTINCT_BYTES = 1024
-"""Beginnings of fewer bytes may be alike by chance: such a file is no renamed one if others were read since."""
+"""Shorter prefixes may be equal by chance: such a file does not count as renamed if others were read since."""
 
 RE_DELIVERED = "re-delivered file"
 UNFINISHED = "unfinished line"
 
-LeftOut = Callable[[str, int], None]
+OnSkipped = Callable[[str, int], None]
 AppliedLines = Callable[[Sequence[str]], Mapping[str, int]]
-"""Names of files to how many of their lines are in the change log; names it does not know are left out."""
+"""From names of files to the number of their lines in the change log; unknown names are missing."""
 
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Events, and the position once they are applied.
+    """Events, and the position after them.
 
     Attributes:
         raw: the events.
         position_after: once they are applied.
-        is_open: they end within a transaction that is larger than a batch: they may be decoded, and are applied with
-            the batch that ends it. Without one nothing of it is applied, and it is read again.
-        goes_on: they go on with the transaction of the batch before, which was open; if not, that one counts for nothing.
+        end: if within a transaction, the events may be decoded, but are applied only together with the batch that ends it;
+            if there is none, nothing of the transaction is applied, and it is read again.
+        continues: whether they continue the transaction of the batch before; if not, what that one began is dropped.
     """
 
     raw: RawEvents
     position_after: FilePosition
-    is_open: bool = False
-    goes_on: bool = False
+    end: BatchEnd = BatchEnd.ANYWHERE
+    continues: bool = False
+
+
+class Listing:
+    """The files of a source, listed once for all that read it in one run."""
+
+    def __init__(self, patterns: Sequence[str], filesystem: FileSystem | None = None) -> None:
+        """`filesystem` is for remote paths; None uses the one of their scheme."""
+        self.patterns = patterns
+        self.filesystem = filesystem
+
+    @cached_property
+    def files(self) -> list[ListedFile]:
+        """In the order in which they are read.
+
+        Raises:
+            SourceError: no such path.
+        """
+        return list_files(self.patterns, self.filesystem)
+
+    @property
+    def newest_ns(self) -> int:
+        """Arrival of the newest file, -1 without files."""
+        return max((f.arrived_ns for f in self.files), default=-1)
 
 
 def discover(
-    patterns: Sequence[str],
+    patterns: Sequence[str] | Listing,
     position: FilePosition | None = None,
     options: FileOptions | None = None,
     *,
     applied_lines: AppliedLines | None = None,
     complete: CompleteEvents | None = None,
-    left_out: LeftOut | None = None,
-    filesystem: Any = None,
+    on_skipped: OnSkipped | None = None,
+    filesystem: FileSystem | None = None,
 ) -> Iterator[FileBatch]:
-    """What is new in the files, in name order; nothing at all if nothing is.
+    """Read what is new in the files, in the order of their names; yields nothing if nothing is new.
 
     Args:
-        patterns: paths with wildcards, local or of a pyarrow filesystem.
-        position: after the last batch that was applied; None begins from the start.
+        patterns: paths with wildcards, local or remote; or what was listed for them.
+        position: after the last batch that was applied; None starts from the beginning.
         options: limits and layout.
-        applied_lines: asks the change log about files that the position's ledger no longer knows.
-        complete: tells how many events need none of those that follow; others wait for the rest of their group.
-        left_out: told why something was not read, and how much: a re-delivered file, an unfinished line, the events of
-            a transaction that is open.
-        filesystem: a pyarrow filesystem for remote paths; None takes the one of their scheme.
+        applied_lines: asks the change log about files that the position's ledger no longer contains.
+        complete: counts the events that do not need those that follow; others wait for the rest of their group.
+        on_skipped: called with the reason and number of what is not read: a re-delivered file, an unfinished line, the
+            events of an open transaction.
+        filesystem: for remote paths; None uses the one of their scheme.
 
     Raises:
         SourceError: no such path, or a file that cannot be read.
     """
     chosen = options or FileOptions()
     now = position or FilePosition()
-    tell = left_out or _nobody
-    listed = list_files(patterns, filesystem)
+    skip = on_skipped or (lambda *_: None)
+    listing = patterns if isinstance(patterns, Listing) else Listing(patterns, filesystem)
+    listed, filesystem = listing.files, listing.filesystem
     if not listed and position is None:
-        # A folder that was emptied after it was read is no mistake; one that never held anything is.
-        raise SourceError(f"no file matches {', '.join(patterns)}")
-    newest = max((f.arrived_ns for f in listed), default=-1)
+        # A folder that was emptied after it was read is no mistake; one that never contained anything is.
+        raise SourceError(f"no file matches {', '.join(listing.patterns)}")
+    # An unfinished sweep is finished first, over the files that it began with: its position knows only the last name.
     sweeps = [now.until_ns] if now.is_sweeping else []
-    for until in [*sweeps, newest]:
+    for until in [*sweeps, listing.newest_ns]:
         if until != now.until_ns or not now.is_sweeping:
             now = now.sweeping(max(until, now.settled_ns))
-        todo = _todo(listed, now, applied_lines, tell, filesystem=filesystem, options=chosen)
+        todo = _in_order(list(_changed_files(listing, now, chosen, skip)), now, applied_lines)
         waiting: FileBatch | None = None
         pieces = (piece for file, known in todo for piece in _pieces(file, known, chosen, filesystem))
         try:
             for part in gather(pieces, chosen.batch_rows, chosen.batch_bytes, complete):
                 has_events = part.raw is not None and part.raw.num_read
+                # A batch waits for the next one: what has no events only moves its position.
                 if waiting is not None and has_events:
                     yield waiting
                     waiting = None
-                now = _advanced(now, part, tell)
+                now = _advanced(now, part, skip)
                 if part.raw is not None and has_events:
-                    waiting = FileBatch(part.raw, now, part.is_open, part.goes_on)
+                    waiting = FileBatch(part.raw, now, part.end, part.continues)
         except SourceError:
-            # What comes before a file that cannot be read is applied first.
             if waiting is not None:
                 yield waiting
             raise
@@ -396,75 +437,86 @@ def discover(
             yield replace(waiting, position_after=now)
 
 
-def may_have_news(
-    patterns: Sequence[str],
-    position: FilePosition,
-    options: FileOptions,
-    *,
-    applied_lines: AppliedLines | None = None,
-    filesystem: Any = None,
-) -> bool:
-    """Whether `discover` might find something, or have something to tell; without reading any new file.
+def may_have_news(listing: Listing, position: FilePosition, options: FileOptions) -> bool:
+    """Whether `discover` might find something, or skip something; reads no new file, and only one to compare it.
 
     Raises:
         SourceError: no such path.
     """
     if position.is_sweeping:
         return True
-    told: list[str] = []
-    listed = list_files(patterns, filesystem)
-    newest = max((f.arrived_ns for f in listed), default=-1)
-    now = position.sweeping(max(newest, position.settled_ns))
-    todo = _todo(
-        listed, now, applied_lines, lambda reason, _: told.append(reason), filesystem=filesystem, options=options
-    )
-    return bool(todo or told)
+    skipped: list[str] = []
+    sweep = position.sweeping(max(listing.newest_ns, position.settled_ns))
+    changed = _changed_files(listing, sweep, options, lambda reason, _: skipped.append(reason))
+    return any(True for _ in changed) or bool(skipped)
 
 
-def _todo(
-    listed: Sequence[ListedFile],
-    position: FilePosition,
-    applied_lines: AppliedLines | None,
-    tell: LeftOut,
-    *,
-    filesystem: Any,
-    options: FileOptions,
-) -> list[tuple[ListedFile, ReadFile]]:
-    """The files to read in this sweep, in name order, each as far as it is read already."""
-    odd = _recent(listed, position.settled_ns) != position.listed
-    fresh: list[tuple[ListedFile, ReadFile]] = []
-    doubtful: list[tuple[ListedFile, ReadFile]] = []
+@dataclass(frozen=True, slots=True)
+class _ChangedFile:
+    """A file to read.
+
+    Attributes:
+        file: as listed.
+        known: how far it is read already, as far as the position tells.
+        may_be_applied: the change log may contain lines of it: it is older than the ledger reaches back, or its name is.
+    """
+
+    file: ListedFile
+    known: ReadFile
+    may_be_applied: bool
+
+
+def _changed_files(
+    listing: Listing, position: FilePosition, options: FileOptions, skip: OnSkipped
+) -> Iterator[_ChangedFile]:
+    """The files to read in this sweep."""
+    listed, newest_ns = listing.files, listing.newest_ns
+    # Files may appear with an old time, as object stores date an upload by its beginning: then the set differs.
+    has_late = _recent(listed, position.settled_ns) != position.listed
     names = {f.name for f in listed}
-    newest = max((f.arrived_ns for f in listed), default=-1)
     for file in listed:
         is_new = file.arrived_ns > position.settled_ns
-        # A writer's time may be seen before its bytes: that nothing was added is believed of files that others came after.
-        is_left = file.arrived_ns < newest or is_quiet(file)
-        is_open = (same := position.find(file.name)) is not None and (
-            not same.finished or (same.waiting and not is_new and is_left)
+        # A writer's time may be seen before its bytes: only files with newer ones behind them are taken as unchanged.
+        is_left = file.arrived_ns < newest_ns or is_quiet(file)
+        same_name = position.find(file.name)
+        is_unfinished = same_name is not None and (
+            not same_name.finished or (same_name.waiting and not is_new and is_left)
         )
-        is_odd = odd and _is_recent(file, position.settled_ns)
-        if file.arrived_ns > position.until_ns or not (is_new or is_odd or is_open):
+        may_be_late = has_late and _is_recent(file, position.settled_ns)
+        if file.arrived_ns > position.until_ns or not (is_new or may_be_late or is_unfinished):
             continue
-        if is_new and position.swept and place(file.name) <= place(position.swept) and not is_open:
+        if is_new and position.swept and place(file.name) <= place(position.swept) and not is_unfinished:
             continue
         try:
-            known = _known(file, position, names, tell, filesystem, is_left=is_left)
+            known = _known(file, position, names, skip, listing.filesystem, is_left=is_left)
         except SourceError:
             if options.unreadable == STOP:
                 raise
-            known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it says what is wrong
-        if known is None:
-            continue
-        # Another content under a name of the ledger is a new file; lines of the old one say nothing of it.
-        is_old = same is None and known.lines == 0 and (not is_new or place(file.name) <= place(position.highest))
-        (doubtful if is_old else fresh).append((file, known))
-    if doubtful:
-        fresh += _not_applied(doubtful, position, applied_lines)
-    return sorted(fresh, key=lambda entry: place(entry[0].name))
+            known = ReadFile(file.name, file.size, 0, 0, 0, "", finished=False)  # reading it finds what is wrong
+        if known is not None:
+            # Other content under a name of the ledger is a new file: logged lines of that name say nothing about it.
+            is_old_name = not is_new or place(file.name) <= place(position.highest)
+            yield _ChangedFile(file, known, same_name is None and known.lines == 0 and is_old_name)
 
 
-def _pieces(file: ListedFile, known: ReadFile, options: FileOptions, filesystem: Any) -> Iterator[FilePiece]:
+def _in_order(
+    changed: Sequence[_ChangedFile], position: FilePosition, applied_lines: AppliedLines | None
+) -> list[tuple[ListedFile, ReadFile]]:
+    """The files in the order in which they are read, each with how far it is applied already."""
+    doubtful = [c for c in changed if c.may_be_applied]
+    chosen = [(c.file, c.known) for c in changed if not c.may_be_applied]
+    if applied_lines is None:
+        # Without the change log only what is certainly new is read: nothing may be applied twice.
+        chosen += [(c.file, c.known) for c in doubtful if c.file.arrived_ns > position.settled_ns]
+    elif doubtful:
+        lines = applied_lines([c.file.name for c in doubtful])
+        chosen += [(c.file, replace(c.known, lines=lines.get(c.file.name, 0))) for c in doubtful]
+    return sorted(chosen, key=lambda entry: place(entry[0].name))
+
+
+def _pieces(
+    file: ListedFile, known: ReadFile, options: FileOptions, filesystem: FileSystem | None
+) -> Iterator[FilePiece]:
     """The events of a file; what cannot be read is an event that is rejected, where the options say so."""
     at = known
     try:
@@ -478,9 +530,15 @@ def _pieces(file: ListedFile, known: ReadFile, options: FileOptions, filesystem:
 
 
 def _known(
-    file: ListedFile, position: FilePosition, names: set[str], tell: LeftOut, filesystem: Any, *, is_left: bool
+    file: ListedFile,
+    position: FilePosition,
+    names: set[str],
+    skip: OnSkipped,
+    filesystem: FileSystem | None,
+    *,
+    is_left: bool,
 ) -> ReadFile | None:
-    """How far the file is read; None if there is nothing new in it."""
+    """How far the file is read; None if it contains nothing new."""
     same_name = position.find(file.name)
     gone = [] if same_name is not None else [f for f in position.named if f.name not in names and f.lines]
     lengths = {f.kept_bytes for f in gone} if same_name is None else {same_name.kept_bytes}
@@ -495,7 +553,7 @@ def _known(
         return _grown(own, same_name) if prints.continue_from(same_name) else own
     if own.kept_bytes and position.knows(own.fingerprint):
         if not any(f.fingerprint == own.fingerprint for f in gone):
-            tell(RE_DELIVERED, 1)
+            skip(RE_DELIVERED, 1)
         return None
     # Of a file that was renamed more than once, the ledger holds all former names: the one that was read farthest tells.
     for earlier in sorted(gone, key=lambda f: f.kept_bytes, reverse=True):
@@ -509,29 +567,14 @@ def _grown(own: ReadFile, earlier: ReadFile) -> ReadFile:
     return replace(own, read_bytes=earlier.read_bytes, lines=earlier.lines, layout=earlier.layout)
 
 
-def _advanced(position: FilePosition, part: Gathered, tell: LeftOut) -> FilePosition:
-    """The position after reading files so far."""
-    for end in part.ends:
-        if end.waiting and end.finished:
-            tell(UNFINISHED, 1)
+def _advanced(position: FilePosition, part: Gathered, skip: OnSkipped) -> FilePosition:
+    """The position after reading these parts of files."""
+    for file in part.files:
+        if file.waiting and file.finished:
+            skip(UNFINISHED, 1)
     for reason, count in part.waiting.items():
-        tell(reason, count)
-    return position.with_files(part.ends)
-
-
-def _nobody(_: str, _count: int) -> None:
-    """Nobody asked."""
-
-
-def _not_applied(
-    doubtful: list[tuple[ListedFile, ReadFile]], position: FilePosition, applied_lines: AppliedLines | None
-) -> list[tuple[ListedFile, ReadFile]]:
-    """Of files that may be older than the ledger, those with lines that the change log does not have."""
-    if applied_lines is None:
-        # Without the change log only what is new for certain is read: nothing may be applied twice.
-        return [(f, known) for f, known in doubtful if f.arrived_ns > position.settled_ns]
-    lines = applied_lines([f.name for f, _ in doubtful])
-    return [(f, replace(known, lines=lines.get(f.name, 0))) for f, known in doubtful]
+        skip(reason, count)
+    return position.with_files(part.files)
 
 
 def _is_recent(file: ListedFile, settled_ns: int) -> bool:

@@ -159,7 +159,7 @@ def test_full_disk_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(SpilledTables, "_writer_of", full)
+    monkeypatch.setattr(pa.ipc, "new_file", full)
     with pytest.raises(PipelineError, match="TMPDIR"):
         ChangeRun.of([pa.table({"a": [1, 2]})], 1)
 
@@ -168,12 +168,12 @@ def test_full_disk_that_takes_no_end_of_a_file_leaves_no_file_behind(monkeypatch
     class Full:
         def __init__(self, *_: Any) -> None: ...
 
-        def write_table(self, _: pa.Table) -> None: ...
+        def write_batch(self, _: pa.RecordBatch) -> None: ...
 
         def close(self) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pa.ipc, "new_stream", Full)
+    monkeypatch.setattr(pa.ipc, "new_file", Full)
     spilled = SpilledTables()
     spilled.append(pa.table({"a": [1, 2]}))
     before = set(user_folder("spill").path.rglob("*.arrow"))

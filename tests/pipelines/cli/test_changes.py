@@ -66,7 +66,7 @@ def test_count_tells_both_kinds(run: Run, table: TableBuilder) -> None:
     [
         (["--from", "7"], 1, "no snapshot 7"),
         (["--from", "1002", "--to", "1001"], 1, "swap them"),
-        (["--from", "1001", "--to", "1002", "--ref", "main"], 2, "--to and --ref exclude"),
+        (["--from", "1001", "--to", "1002", "--ref", "main"], 2, "--to and --ref are mutually exclusive"),
         (["--from", "1001", "--columns", "nam"], 2, "name"),
         (["--from", "1001", "--where", "_pos = 1"], 2, "_pos"),
     ],

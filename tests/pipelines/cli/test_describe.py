@@ -99,7 +99,7 @@ tables:
     assert found["shop.a"]["rows_in_files"] == 1
     assert found["change_log.shop_a"]["role"] == "change log of shop.a"
     assert found["shop.b"]["location"] is None
-    assert "not made yet" in run("tables")[1]
+    assert "not created yet" in run("tables")[1]
     assert run("status", "shop.a")[0] == 0
     assert run("scan", "shop.a", "--count")[:2] == (0, "1\n")
     assert run("describe", "shop.a")[1].count("key") >= 1

@@ -18,7 +18,7 @@ def test_index_tells_what_was_built_and_left_out(run: Run, tmp_path: Path) -> No
     location = table_in(tmp_path).location
     code, output, _ = run("index", location, "--columns", "city,id", "--most-values", "5")
     assert code == 0
-    assert "1 indexes built, 0 kept, 1 left out" in output
+    assert "1 index built, 0 kept, 1 skipped" in output
     assert "more than 5 distinct values" in output
     code, output, _ = run("index", location, "--columns", "city", "--json")
     report = json.loads(output)

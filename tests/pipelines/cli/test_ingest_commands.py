@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.cli.ingest_commands import counted_reason
+
 Run = Callable[..., tuple[int, str, str]]
 
 CONFIG = """
@@ -49,11 +51,11 @@ def test_real_captures_reach_exactly_their_rows(
     ((table, wanted),) = expected.items()
     config = project(tmp_path, table, {file: (folder / name / file).read_bytes() for file in files})
 
-    code, _, errors = run("ingest", "--config", config, "--once")
+    code, _, errors = run("ingest", "--config", config)
     assert code == 0, errors
     assert sorted(rows_of(run, config, table), key=str) == sorted(wanted["rows"], key=str)
 
-    code, output, _ = run("ingest", "--config", config, "--once")
+    code, output, _ = run("ingest", "--config", config)
     assert (code, output) == (0, f"{table}: nothing new\n")
 
 
@@ -63,7 +65,7 @@ def test_files_that_arrive_later_are_applied_by_the_next_run(run: Run, shared_di
     config = project(tmp_path, "test.product", {})
     for stage in stages:
         shutil.copy(folder / stage["after_file"], tmp_path / "landing")
-        assert run("ingest", "--config", config, "--once")[0] == 0
+        assert run("ingest", "--config", config)[0] == 0
         found = rows_of(run, config, "test.product")
         assert sorted(found, key=str) == sorted(stage["tables"]["test.product"]["rows"], key=str)
 
@@ -74,7 +76,7 @@ def test_a_broken_line_goes_to_quarantine_and_the_rest_goes_on(run: Run, tmp_pat
     lines = [EVENT.format(id=1).encode(), broken, keyless, EVENT.format(id=2).encode()]
     config = project(tmp_path, "shop.t", {"1.jsonl": b"".join(lines)})
 
-    code, _, errors = run("ingest", "--config", config, "--once")
+    code, _, errors = run("ingest", "--config", config)
 
     assert code == 3
     assert "2 events went to quarantine" in errors
@@ -113,7 +115,7 @@ def test_a_wrong_config_names_line_and_remedy(run: Run, tmp_path: Path, change: 
     config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
     config.write_text(config.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
 
-    code, output, errors = run("ingest", "--config", config, "--once")
+    code, output, errors = run("ingest", "--config", config)
 
     assert (code, output) == (2, "")
     assert message in errors
@@ -161,8 +163,8 @@ def test_a_pattern_that_no_table_of_the_feed_matches_says_so(run: Run, tmp_path:
     config.write_text(config.read_text(encoding="utf-8") + "    include_tables: [order*]\n", encoding="utf-8")
     code, output, errors = run("ingest", "--config", config)
     assert code == 0
-    assert "left out: 1 event of other tables: t\n" in output
-    assert "shop.*: no table of its feed was found (include_tables: order*)" in errors
+    assert "skipped: 1 event of other tables: t\n" in output
+    assert "shop.*: matches no table of its feed (include_tables: order*)" in errors
     report = json.loads(run("ingest", "--config", config, "--json")[1])
     assert (report["unmatched_patterns"], report["untaken_tables"]) == (["shop.*"], ["t"])
 
@@ -188,6 +190,41 @@ def test_columns_that_config_names_and_nothing_has_are_told_with_the_nearest(run
         {"option": "types", "column": "nmae", "nearest": "name"},
         {"option": "rename", "column": "idd", "nearest": "id"},
     ]
+
+
+def test_what_was_skipped_is_counted_in_words(run: Run, tmp_path: Path) -> None:
+    events = "".join(EVENT.format(id=number) for number in range(2)).encode()
+    config = project(
+        tmp_path, "shop.t", {"1.jsonl": events + b"\n", "2.jsonl": b"null\n" + EVENT.format(id=3).encode()}
+    )
+    assert run("ingest", "--config", config)[1].endswith("skipped: 1 blank line\nskipped: 1 tombstone\n")
+    for copy in ("3.jsonl", "4.jsonl"):
+        (tmp_path / "landing" / copy).write_bytes(events + b"\n")
+    assert "skipped: 2 re-delivered files\n" in run("ingest", "--config", config)[1]
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "words"),
+    [
+        (1, "psql output", "1 line of psql output"),
+        (2_000, "psql output", "2,000 lines of psql output"),
+        (2, "DDL", "2 DDL statements"),
+        (3, "waiting for the commit of their transaction", "3 events waiting for the commit of their transaction"),
+        (2, "row before an update", "2 rows before updates"),
+        (2, "truncate of a table without rows", "2 truncates of tables without rows"),
+        (2, "control event", "2 control events"),
+    ],
+)
+def test_reasons_have_a_plural(number: int, reason: str, words: str) -> None:
+    assert counted_reason(number, reason) == words
+
+
+def test_once_is_refused_with_what_to_do(run: Run, tmp_path: Path) -> None:
+    config = project(tmp_path, "shop.t", {"1.jsonl": EVENT.format(id=1).encode()})
+    code, output, errors = run("ingest", "--config", config, "--once")
+    assert (code, output) == (2, "")
+    assert "--once was removed" in errors
+    assert not (tmp_path / "warehouse").exists()
 
 
 def test_a_missing_config_and_an_unknown_table_are_usage_errors(run: Run, tmp_path: Path) -> None:

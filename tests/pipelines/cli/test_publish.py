@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from checks.commands import _told
-from pipelines.cli.arguments import PROGRESS, tell_progress
+from pipelines.cli.arguments import LOGGERS_OF_PROGRESS, log_progress
 from pipelines.iceberg.catalog import find_table, open_catalog
 from pipelines.iceberg.commit import RowDelta
 from pipelines.iceberg.table_writer import write_rows
@@ -126,10 +126,10 @@ def test_a_terminal_shows_that_spark_starts(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     before = list(logger.handlers)
     try:
-        tell_progress()
+        log_progress()
         logging.getLogger("pipelines.publish.refresh").info("shop.daily: making 2 partitions")
     finally:
-        for name in PROGRESS:
+        for name in LOGGERS_OF_PROGRESS:
             other = logging.getLogger(name)
             other.setLevel(logging.NOTSET)
             other.handlers = [h for h in other.handlers if h in before]

@@ -63,7 +63,7 @@ def test_metrics_say_what_deletes_removed(run: Run, table: tuple[str, ...], word
         (["--ref", "gone"], 1, "gone"),
         (["--as-of", "yesterday"], 2, "'yesterday'"),
         (["--as-of", "2001-01-01"], 1, "2001"),
-        (["--snapshot", "1", "--ref", "main"], 2, "exclude each other"),
+        (["--snapshot", "1", "--ref", "main"], 2, "are mutually exclusive"),
         (["--limit", "-1"], 2, "-1"),
         (["--output", "no/such/folder/x.csv"], 2, "no/such/folder"),
         (["--relocate", "nothing"], 2, "OLD=NEW"),

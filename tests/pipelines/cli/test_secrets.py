@@ -149,8 +149,8 @@ def test_the_command_line_shows_nothing_of_a_source_path(
     for value in (f"s3://name:{CANARY}@bucket.invalid/x", "${SECRET}/none.jsonl", {"a": "${SECRET}"}):
         path.write_text(yaml.safe_dump(config_with(("tables", "*", "source"), "path", value)))
         for words in (
-            ["ingest", "--config", str(path), "--once"],
-            ["ingest", "--config", str(path), "--once", "--json"],
+            ["ingest", "--config", str(path)],
+            ["ingest", "--config", str(path), "--json"],
         ):
             with pytest.raises(SystemExit) as ended:
                 main.main(words)
@@ -178,7 +178,7 @@ def test_canaries_in_every_field_reach_no_output_of_any_command_nor_the_warehous
     ]  # not the name of a catalog, which it keeps
     avro = config_with(("tables", "*", "source"), "format", "debezium-avro")
     avro["tables"]["shop.products"]["source"]["options"] = options
-    commands = [["ingest", "--once", "--json"], ["status", "--json"], ["check", "--json"], ["check"], ["status"]]
+    commands = [["ingest", "--json"], ["status", "--json"], ["check", "--json"], ["check"], ["status"]]
     program = (
         "import sys; from dagster import materialize, DagsterInstance; from assets.definitions import defs\n"
         "d = defs() if callable(defs) else defs\n"

@@ -22,7 +22,7 @@ from pipelines.iceberg.catalog import (
     open_to_look,
     table_names,
 )
-from pipelines.ingest.feed_run import found_nothing_new, run_once
+from pipelines.ingest.feed_run import found_nothing_new, ingest_once, run_once
 from tests.pipelines.project import Project, event
 
 HEAVY = ("pyiceberg", "pandas", "sqlalchemy", "sqlglot", "duckdb", "dagster", "pyspark", "numba")
@@ -70,6 +70,22 @@ def _run_apart(folder: Path, commands: list[list[str]]) -> None:
 
 def test_commands_that_look_load_no_heavy_library(project: Project) -> None:
     _run_apart(project.folder, list(COMMANDS))
+
+
+def test_an_ingest_that_finds_news_lists_its_sources_once(project: Project) -> None:
+    project.land("2.jsonl", [event("c", {"id": 3, "name": "c"})])
+    listed: list[str] = []
+
+    def record(name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "glob.glob" and is_recording:
+            listed.append(arguments[0])
+
+    is_recording = True
+    sys.addaudithook(record)
+    report = ingest_once(load(project.folder / "nevermore.yaml"))
+    is_recording = False
+    assert report.tables[0].events == {"c": 1}
+    assert len(listed) == 1, listed
 
 
 def test_a_check_of_nothing_loads_no_heavy_library(project: Project) -> None:

@@ -93,16 +93,16 @@ def test_key_that_came_and_went_within_one_batch_is_told_from_the_change_log(
     (tmp_path / "landing" / "1.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     (tmp_path / "nevermore.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-    assert run("ingest", "--once")[0] == 0
+    assert run("ingest")[0] == 0
     head, *lines = run("why", "shop.items", "--key", "id=2")[1].splitlines()
     assert "never seen" in head
-    assert lines[0].strip() == "change_log.shop_items has 2 changes of it:"
+    assert lines[0].strip() == "change_log.shop_items has 2 changes of this key:"
     assert [line.split(":")[1].split()[0] for line in lines[1:3]] == ["c", "d"]
-    assert "came and went within one batch" in lines[3]
+    assert "was inserted and deleted within one batch" in lines[3]
     found = json.loads(run("why", "shop.items", "--key", "id=2", "--json")[1])
     assert found["verdict"] == "came and went"
     assert [c["op"] for c in found["logged_changes"]] == ["c", "d"]
-    assert "has no change of it either" in run("why", "shop.items", "--key", "id=3")[1]
+    assert "has no changes of this key either" in run("why", "shop.items", "--key", "id=3")[1]
     assert "id is null: alive" in run("why", "shop.items", "--key", "id=null")[1]
     assert "id = '1': alive" in run("why", "shop.items", "--key", "id=1")[1]
 

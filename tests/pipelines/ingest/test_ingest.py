@@ -117,7 +117,7 @@ def test_a_wrong_format_names_the_one_that_the_files_look_like(
     project.write({"shop.products": {"key": ["id"], "source": source}})
     project.land("1.jsonl", lines)
     report = the(project.run())
-    assert f"the files look like {found}, and the config says {said}" in str(report.error)
+    assert f"the files look like {found}, but the config says {said}" in str(report.error)
 
 
 def test_too_many_rejected_events_stop_the_batch(project: Project) -> None:

@@ -34,7 +34,7 @@ class Reader:
 
     def run(self, stop_after: int | None = None, **options: Any) -> Seen:
         """What is new; with `stop_after`, the process dies after so many batches."""
-        extra = {k: options.pop(k) for k in ("applied_lines", "complete", "left_out") if k in options}
+        extra = {k: options.pop(k) for k in ("applied_lines", "complete", "on_skipped") if k in options}
         position = None if self.position is None else FilePosition.from_json(self.position)
         seen: Seen = []
         batches = discover([str(self.folder / self.pattern)], position, FileOptions(**options), **extra)

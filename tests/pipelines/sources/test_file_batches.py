@@ -14,7 +14,7 @@ from pipelines.formats.registry import complete_events_of
 from pipelines.ingest.feeds import feeds_of
 from pipelines.sources.file_options import MAX_BATCH_BYTES, FileOptions
 from pipelines.sources.file_position import FilePosition
-from pipelines.sources.files import PIECE_BYTES, FileBatch, discover
+from pipelines.sources.files import PIECE_BYTES, BatchEnd, FileBatch, discover
 from tests.pipelines.sources.folder_reader import PAIRS, Reader, Seen, events_of, lines, numbers
 
 WAL2JSON = complete_events_of("wal2json", {})
@@ -111,13 +111,13 @@ def test_transactions_larger_than_a_batch_are_handed_on_in_parts(reader: Reader)
         return list(discover([str(reader.folder / "*")], position, options, complete=WAL2JSON))
 
     first, *parts = run(None)
-    assert (first.raw.num_events, first.is_open) == (3, False)
+    assert (first.raw.num_events, first.end) == (3, BatchEnd.TRANSACTION)
     assert len(parts) > 5
-    assert all(part.is_open and part.raw.num_bytes < 64 * 1024 for part in parts)
+    assert all(part.end is BatchEnd.WITHIN_TRANSACTION and part.raw.num_bytes < 64 * 1024 for part in parts)
     reader.write("2", 3_000 * change + commit + begin + commit)
     *parts, last = run(first.position_after)
-    assert [p.is_open for p in (*parts, last)] == [True] * len(parts) + [False]
-    begun = max(number for number, part in enumerate(parts) if not part.goes_on)  # files are swept in two goes
+    assert [p.end for p in (*parts, last)] == [BatchEnd.WITHIN_TRANSACTION] * len(parts) + [BatchEnd.TRANSACTION]
+    begun = max(number for number, part in enumerate(parts) if not part.continues)  # files are swept in two goes
     assert sum(p.raw.num_events for p in (*parts[begun:], last)) == 6_000 + 4
     assert run(last.position_after) == []
 

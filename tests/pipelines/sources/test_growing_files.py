@@ -35,7 +35,7 @@ def test_unfinished_last_line_is_reported_once_and_read_when_it_is_whole(reader:
 def test_unfinished_last_line_waits_where_it_is_not_to_be_reported(reader: Reader) -> None:
     reader.write("a", lines(1) + '{"n":')
     told: list[str] = []
-    assert numbers(reader.run(left_out=lambda reason, _: told.append(reason))) == [1]
+    assert numbers(reader.run(on_skipped=lambda reason, _: told.append(reason))) == [1]
     assert told == ["unfinished line"]
     assert reader.run() == []
     reader.write("a", "2}\n", "a")
@@ -126,7 +126,7 @@ def test_file_that_is_renamed_and_grows_more_than_once_is_read_from_where_it_was
 def test_last_row_of_csv_without_newline_waits_until_it_is_whole(reader: Reader) -> None:
     reader.write("a.csv", "id,n\n1,1\n2,12")
     told: list[str] = []
-    assert reader.run(left_out=lambda reason, _: told.append(reason)) == [("a.csv", 1, {"id": "1", "n": "1"})]
+    assert reader.run(on_skipped=lambda reason, _: told.append(reason)) == [("a.csv", 1, {"id": "1", "n": "1"})]
     assert told == ["unfinished line"]
     reader.write("a.csv", "34\n", "a")
     assert reader.run() == [("a.csv", 2, {"id": "2", "n": "1234"})]

@@ -37,7 +37,7 @@ class Run:
         self.rejected: list[dict[str, Any]] = []
         self.left: dict[str, int] = {}
         options = FileOptions(layout="keyed-documents", report_incomplete=report_incomplete)
-        for batch in discover([str(reader.folder / "*")], position, options, left_out=self._leave):
+        for batch in discover([str(reader.folder / "*")], position, options, on_skipped=self._leave):
             for _, _, (own_key, own_value) in events_of(batch.raw):
                 assert json.loads(own_key)["id"] == json.loads(own_value)["after"]["id"]
                 self.ids.append(json.loads(own_key)["id"])

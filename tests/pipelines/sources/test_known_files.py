@@ -35,7 +35,7 @@ def test_re_delivered_file_under_a_new_name_is_left_out_and_told(reader: Reader)
     reader.run()
     reader.write("b", lines(1, 2))
     told: list[tuple[str, int]] = []
-    assert reader.run(left_out=lambda reason, count: told.append((reason, count))) == []
+    assert reader.run(on_skipped=lambda reason, count: told.append((reason, count))) == []
     assert told == [("re-delivered file", 1)]
 
 

@@ -132,7 +132,7 @@ def test_a_file_cut_at_every_byte_gives_what_the_whole_one_gives(tmp_path: Path,
 def test_a_key_alone_waits_and_is_refused_once_nothing_follows(reader: Reader) -> None:
     reader.write("f", pretty(KEY))
     told: list[str] = []
-    assert reader.run(left_out=lambda reason, _: told.append(reason)) == []
+    assert reader.run(on_skipped=lambda reason, _: told.append(reason)) == []
     assert told == ["unfinished line"]
     with pytest.raises(
         SourceError, match=r"may be a row, or the key .* say what it is \(options: \{layout: \.\.\.\}\)"

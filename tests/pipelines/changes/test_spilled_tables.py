@@ -4,7 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.changes.change_run import PartFile
+from pipelines.changes.change_run import SpilledTables
 from pipelines.errors import PipelineError
 from scan_core.io.private_files import spill_folder
 
@@ -21,10 +21,10 @@ def open_files() -> int:
 def test_thousands_of_parts_need_one_open_file() -> None:
     spill_folder()  # makes the folder, and its lock
     before = open_files()
-    with closing(PartFile()) as file:
+    with closing(SpilledTables()) as file:
         for turn in range(2):
             for part in range(2000):
-                file.append(part * 3, pa.table({"n": [part, turn]}))
+                file.append(pa.table({"n": [part, turn]}), part * 3)
         assert open_files() == before + 1
         found = [pa.concat_tables(tables).column("n").to_pylist() for tables in file.parts()]
         assert found == [[part, 0, part, 1] for part in range(2000)]
@@ -33,15 +33,15 @@ def test_thousands_of_parts_need_one_open_file() -> None:
     assert not list(spill_folder().path.glob("*.arrow"))
 
 
-def test_part_file_without_rows_has_no_parts_and_makes_no_file() -> None:
-    with closing(PartFile()) as file:
+def test_spilled_tables_without_rows_has_no_parts_and_makes_no_file() -> None:
+    with closing(SpilledTables()) as file:
         assert list(file.parts()) == []
 
 
-def test_part_file_on_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spilled_tables_on_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pa.ipc, "new_file", full)
-    with closing(PartFile()) as file, pytest.raises(PipelineError, match="make room there, set TMPDIR"):
-        file.append(0, pa.table({"n": [1]}))
+    with closing(SpilledTables()) as file, pytest.raises(PipelineError, match="free space there, set TMPDIR"):
+        file.append(pa.table({"n": [1]}))
