@@ -95,9 +95,12 @@ class SpilledTables:
 
     def _end_file(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is not None:
-            with self._files[-1].sink:
+        try:
+            if writer is not None:
                 writer.close()
+        finally:
+            if self._files:
+                self._files[-1].sink.close()
 
 
 class _SpillFile:

@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.getLogger("pipelines").addHandler(logging.NullHandler())
     if not isinstance(sys.stderr, HidingStream):
         sys.stderr = HidingStream(sys.stderr)  # what libraries print there, tracebacks, progress
+    if not isinstance(sys.stdout, HidingStream):
+        sys.stdout = HidingStream(sys.stdout)  # text alone: rows are written as bytes, as they are
     try:
         application = _application(words)
         sys.exit(application(args=words, prog_name="nevermore", standalone_mode=False) or 0)

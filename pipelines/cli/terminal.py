@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from scan_core.model.errors import hidden
+
 ShowProgress = Callable[[str], None]
 """Replaces the text next to the spinner."""
 
@@ -71,11 +73,24 @@ def print_grid(headings: Sequence[str], rows: Sequence[Sequence[object]], num_id
 
 
 def print_json(document: Any) -> None:
-    """Print a document or dataclass as JSON on one line."""
+    """Print a document or dataclass as JSON on one line, without secrets."""
     import orjson
     import typer
 
-    typer.echo(orjson.dumps(document))
+    # In the values, not in the text: JSON escapes quotes within a secret.
+    typer.echo(orjson.dumps(_without_secrets(orjson.loads(orjson.dumps(document)))))
+
+
+def _without_secrets(value: Any) -> Any:
+    match value:
+        case str():
+            return hidden(value)
+        case list():
+            return [_without_secrets(item) for item in value]
+        case dict():
+            return {hidden(name): _without_secrets(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def print_result(document: Any, lines: Iterable[str], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pipelines.cli import main
+from pipelines.cli.terminal import print_json
 from pipelines.config.project import _SECTIONS, CatalogConfig, load
 from pipelines.errors import ConfigError, PipelineError, SourceError
 from pipelines.iceberg.catalog import open_catalog
@@ -158,6 +159,99 @@ def test_the_command_line_shows_nothing_of_a_source_path(
             shown = capsys.readouterr()
             assert CANARY not in shown.out + shown.err
             assert "error" in shown.out + shown.err or "failed" in shown.err
+
+
+COMMANDS = (
+    ["ingest"],
+    ["ingest", "--json"],
+    ["status"],
+    ["status", "--json"],
+    ["tables"],
+    ["tables", "--json"],
+    ["describe", "shop.products"],
+    ["describe", "shop.products", "--json"],
+    ["quarantine", "list"],
+    ["quarantine", "show", "shop.products", "--json"],
+    ["quarantine", "replay", "shop.products"],
+    ["replay", "shop.products", "--all"],
+    ["resync", "shop.products", "--json"],
+    ["why", "shop.products", "--key", "id=1"],
+    ["check"],
+    ["publish", "--explain"],
+    ["recover", "--dry-run", "--json"],
+)
+"""Commands that read a config; each prints text or JSON to standard output, and messages to standard error."""
+TABLE_DATA = {"key", "partition_by", "properties", "rename", "sort_by", "source_table", "types", "cast", "path"}
+"""Fields that say what the tables themselves contain: names of columns and files, and properties."""
+
+
+def outputs(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """All that a command prints, with its log and the traceback of its error."""
+    try:
+        main.main([*words])
+    except SystemExit:
+        trace = ""
+    except Exception as error:  # noqa: BLE001 - errors that are not ours are printed with their traceback
+        trace = "".join(traceback.format_exception(error))
+    shown = capfd.readouterr()
+    return shown.out + shown.err + trace
+
+
+def leaks_of(
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    place: tuple[str, ...],
+    name: str,
+    value: Any,
+    *,
+    commands: Sequence[list[str]] = COMMANDS,
+) -> Iterator[str]:
+    """Commands, logs and files that show the value of a field."""
+    (folder / "landing").mkdir(parents=True)
+    rows = [event("c", product(1)), event("c", product(2)), {"broken": "event"}]
+    (folder / "landing" / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = folder / "nevermore.yaml"
+    path.write_text(yaml.safe_dump(config_with(place, name, value)))
+    for words in commands:
+        if CANARY in outputs(capfd, *words, "--config", str(path)):
+            yield f"{place} {name}: {' '.join(words)}"
+    if any(CANARY in record.getMessage() or CANARY in (record.exc_text or "") for record in caplog.records):
+        yield f"{place} {name}: log"
+    caplog.clear()
+    for file in (folder / "warehouse").rglob("*"):
+        if name not in TABLE_DATA and file.is_file() and CANARY.encode() in file.read_bytes():
+            yield f"{place} {name}: {file.name}"
+
+
+@pytest.mark.parametrize(("name", "value"), [("include", "${SECRET}"), ("properties", {"note": "${SECRET}"})])
+def test_a_value_of_the_environment_is_in_no_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, name: str, value: Any
+) -> None:
+    found = leaks_of(tmp_path, capfd, caplog, ("tables", "*"), name, value, commands=COMMANDS[:8])
+    assert list(found) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("shape", ["text", "inside"])
+def test_a_value_of_the_environment_in_any_field_is_in_no_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, shape: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    leaks = [
+        leak
+        for number, (place, name) in enumerate(FIELDS)
+        for leak in leaks_of(tmp_path / str(number), capfd, caplog, place, name, SHAPES[shape])
+        if (place, name) != (("catalog",), "name")  # the catalog stores its own name
+    ]
+    assert leaks == []
+
+
+def test_a_secret_with_quotes_is_hidden_in_json(capfd: pytest.CaptureFixture[str]) -> None:
+    remember("SECRET", 'with "quotes" and \\')
+    print_json({"a": ['x with "quotes" and \\ y'], 'with "quotes" and \\': 1})
+    assert json.loads(capfd.readouterr().out) == {"a": ["x ${SECRET} y"], "${SECRET}": 1}
 
 
 @pytest.mark.slow
