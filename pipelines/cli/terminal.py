@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from scan_core.model.errors import hidden
+from scan_core import hide_secrets
 
 ShowProgress = Callable[[str], None]
 """Replaces the text next to the spinner."""
@@ -84,11 +84,11 @@ def print_json(document: Any) -> None:
 def _without_secrets(value: Any) -> Any:
     match value:
         case str():
-            return hidden(value)
+            return hide_secrets(value)
         case list():
             return [_without_secrets(item) for item in value]
         case dict():
-            return {hidden(name): _without_secrets(item) for name, item in value.items()}
+            return {hide_secrets(name): _without_secrets(item) for name, item in value.items()}
         case _:
             return value
 

@@ -249,7 +249,7 @@ def test_a_value_of_the_environment_in_any_field_is_in_no_output(
 
 
 def test_a_secret_with_quotes_is_hidden_in_json(capfd: pytest.CaptureFixture[str]) -> None:
-    remember("SECRET", 'with "quotes" and \\')
+    remember_secret("SECRET", 'with "quotes" and \\')
     print_json({"a": ['x with "quotes" and \\ y'], 'with "quotes" and \\': 1})
     assert json.loads(capfd.readouterr().out) == {"a": ["x ${SECRET} y"], "${SECRET}": 1}
 
